@@ -23,6 +23,7 @@ Workflow code:
     resolver          from a type name on the wire to a decorated object
     cache             what is kept of runs between activations
     parked            runs that cannot go on, and runs that are held back
+    parked_watch      how many runs are parked, by what the engine says
     generations       how deep a run stands in a family of workflows
     evaluation        what a lane does with an activation
     lane, lanes       one thread that runs workflow code, and how it is seen to hang; all of a worker's, and how one that hangs is

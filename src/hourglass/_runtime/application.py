@@ -23,6 +23,7 @@ from hourglass._contract.service import Connection, Request
 from hourglass._engine.events import Activation
 from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
+from hourglass._runtime.parked_watch import ParkedCounts
 from hourglass._runtime.plan import Plan
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.watchdog import Reachability, ReachLimits, SightLimits, WatchLimits
@@ -117,6 +118,7 @@ class Application:
         self.sight = sight or SightLimits()
         self.reach = reach or ReachLimits()
         self.reachability = Reachability()
+        self.parked = ParkedCounts()
         self.tables = HandleTables()
         self.registry = ProcessRegistry()
         self.workers = DynamicSupervisor(max_restarts=20, window=5.0)

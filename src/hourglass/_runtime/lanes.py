@@ -39,7 +39,7 @@ from hourglass._runtime.lane import (
     Work,
     is_worth_moving,
 )
-from hourglass._runtime.parked import HANGS, Quarantine, task_failed
+from hourglass._runtime.parked import HANGS, ParkedRuns, Quarantine, task_failed
 from hourglass.errors import UsageError
 
 __all__ = ["Lane", "LaneJob", "LaneSet", "LaneStatus", "Reply"]
@@ -232,6 +232,11 @@ class LaneSet:
         """What each lane has done so far. What is parked is known to all, and told by the first."""
         first, *others = [lane.counts for lane in self._lanes()]
         return [first, *(replace(each, parked={}) for each in others), self._former]
+
+    @property
+    def parked(self) -> ParkedRuns:
+        """The parked runs that this process remembers, of all lanes."""
+        return self._lanes()[0].evaluations.parked_runs
 
     def status(self) -> list[LaneStatus]:
         """A look at each lane."""

@@ -132,7 +132,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
         "open_activations": sum(len(record.runs.open) for record in active),
         "open_attempts": sum(len(record.attempts.open) for record in active),
         "lanes": [asdict(lane) for lane in services.lanes.status()],
-        "parked": sum(len(counts.parked) for counts in services.lanes.counts()),
+        "parked": app.parked.of(services.queue, len(services.lanes.parked.reasons)),
     }
 
 
@@ -315,12 +315,6 @@ _OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
     ("hourglass_cached_workflows", "gauge", "Runs whose state is kept.", _sum(lambda each: each.cached)),
     ("hourglass_live_workflows", "gauge", "Runs whose fibers are kept.", _sum(lambda each: each.live)),
     (
-        "hourglass_parked_workflows",
-        "gauge",
-        "Runs whose code raised a bug, and that wait for a fix.",
-        _sum(lambda each: len(each.parked)),
-    ),
-    (
         "hourglass_stuck_lanes",
         "gauge",
         "Threads that hang in workflow code.",
@@ -371,6 +365,16 @@ def _closed(seen: _Seen) -> Iterator[Sample]:
             yield Sample(tuple(sorted((*labels, *names))), count)
 
 
+def _parked(seen: _Seen) -> Iterator[Sample]:
+    """Of a file only the process that has the engine tells: the sum over all processes is the number of runs."""
+    if seen.figures is None and hasattr(seen.app.raw, "figures"):
+        return
+    remembered = {services.queue: len(services.lanes.parked.reasons) for services, _ in seen.queues}
+    for queue in sorted({*remembered, *seen.app.parked.others}):
+        count = seen.app.parked.of(queue, remembered.get(queue, 0))
+        yield Sample(labels_of({**seen.namespace, "task_queue": queue}), count)
+
+
 def _handles(seen: _Seen) -> Iterator[Sample]:
     for event, count in asdict(seen.app.tables.counters).items():
         yield Sample(labels_of({**seen.namespace, "event": event}), count)
@@ -392,6 +396,12 @@ def _of_file(read: Callable[[Any], float]) -> Callable[[_Seen], float | None]:
 # The same for what has labels of its own; read as samples.
 _BY_LABEL: tuple[tuple[str, Kind, str, Callable[[_Seen], Iterable[Sample]]], ...] = (
     ("hourglass_workflows_closed", "counter", "Runs that closed here, by how.", _closed),
+    (
+        "hourglass_parked_workflows",
+        "gauge",
+        "Open runs whose code fails and is retried until it is mended, by task queue.",
+        _parked,
+    ),
     (
         "hourglass_handle_events",
         "counter",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from hourglass._contract.workflows import ACTIVITY_FAILS, REPORTED_PROBLEMS, TASK_FAILS, TASK_TIMES_OUT
+from hourglass._contract.workflows import ACTIVITY_FAILS, PARKED_RUNS, REPORTED_PROBLEMS
 from hourglass._story.asking import PATIENCE, alive, kept_by_engine
 from hourglass._story.standing import FILTERED, Problem, problem_of
 from hourglass.errors import HourglassError, WorkflowNotFoundError
@@ -89,8 +89,8 @@ def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
 OPEN = "ExecutionStatus = 'Running'"
 _NONE = "ExecutionStatus = 'Running' AND ExecutionStatus = 'Completed'"
 _REPORTED = {
-    Problem.PARKED: f"{REPORTED_PROBLEMS} IN ('{TASK_FAILS}', '{TASK_TIMES_OUT}')",
-    Problem.ACTIVITY_FAILS: f"{REPORTED_PROBLEMS} = '{ACTIVITY_FAILS}'",
+    Problem.PARKED: PARKED_RUNS,
+    Problem.ACTIVITY_FAILS: f"{OPEN} AND {REPORTED_PROBLEMS} = '{ACTIVITY_FAILS}'",
 }
 
 
@@ -102,21 +102,44 @@ class ProblemFilter:
     limit: int = 0
 
 
-def filter_of(client: Client, problem: Problem, query: str = "") -> ProblemFilter:
+@dataclass(frozen=True)
+class _Newest:
+    """The newest open runs of a filter. `limit` is 0, or how many they are if there may be more."""
+
+    runs: Sequence[WorkflowExecution]
+    limit: int
+    problems: Mapping[str, Problem]
+    """Of runs that were described, by run id."""
+
+
+def _newest(client: Client, query: str, *, describe: bool) -> _Newest:
+    runs = list(client.list_workflows(_both(query, OPEN), limit=MOST_DESCRIBED))
+    limit = MOST_DESCRIBED if len(runs) == MOST_DESCRIBED else 0
+    return _Newest(runs, limit, _described(client, runs) if describe and runs else {})
+
+
+def filter_of(
+    client: Client, problem: Problem, query: str = "", newest: _Newest | None = None
+) -> ProblemFilter:
     """Return the filter of the runs with a problem among the open runs of `query`.
 
-    What the engine reports is searched by its engine. Otherwise the newest open runs are looked at now, and named in the filter.
+    The embedded engine reports parked runs and failing activities. Otherwise the newest open runs are looked at now, and those
+    that are found are named in the filter.
     """
-    if problem is Problem.PARKED or (problem is Problem.ACTIVITY_FAILS and reports_activities(client)):
-        return ProblemFilter(f"{OPEN} AND {_REPORTED[problem]}")
-    newest = list(client.list_workflows(_both(query, OPEN), limit=MOST_DESCRIBED))
-    limit = MOST_DESCRIBED if len(newest) == MOST_DESCRIBED else 0
+    is_reported = problem is not Problem.NO_WORKER and reports_activities(client)
+    if is_reported:
+        return ProblemFilter(_REPORTED[problem])
+    newest = newest or _newest(client, query, describe=problem is not Problem.NO_WORKER)
     if problem is Problem.NO_WORKER:
-        unserved = sorted(unserved_queues(client, (run.task_queue for run in newest)))
-        return ProblemFilter(f"{OPEN} AND TaskQueue IN ({_texts(unserved)})" if unserved else _NONE, limit)
-    found = _described(client, newest) if newest else {}
-    failing = [run_id for run_id, each in found.items() if each is problem]
-    return ProblemFilter(f"{OPEN} AND RunId IN ({_texts(failing)})" if failing else _NONE, limit)
+        unserved = sorted(unserved_queues(client, (run.task_queue for run in newest.runs)))
+        return ProblemFilter(
+            f"{OPEN} AND TaskQueue IN ({_texts(unserved)})" if unserved else _NONE, newest.limit
+        )
+    found = [run_id for run_id, each in newest.problems.items() if each is problem]
+    named = f"{OPEN} AND RunId IN ({_texts(found)})" if found else _NONE
+    # A server reports parked runs from the fifth failure on, also those that are not among the newest.
+    either = f"(({named}) OR ({PARKED_RUNS}))" if problem is Problem.PARKED else named
+    return ProblemFilter(either, newest.limit)
 
 
 def _both(first: str, second: str) -> str:
@@ -139,8 +162,9 @@ class ProblemCount:
 def count(client: Client, query: str = "") -> tuple[ProblemCount, ...]:
     """Count the open runs of a filter that are parked, of which an activity keeps failing, and that have no worker."""
     counts = []
+    newest = _newest(client, query, describe=not reports_activities(client))
     for problem in FILTERED:
-        narrow = filter_of(client, problem, query)
+        narrow = filter_of(client, problem, query, newest)
         number = int(client.count_workflows(_both(query, narrow.query)))
         counts.append(ProblemCount(problem, number, narrow.limit))
     return tuple(counts)
