@@ -261,7 +261,7 @@ def test_schedules_move_with_the_runs(
     assert main(["move", *options, "--yes"]) == 0
     told_people = capsys.readouterr().out
     assert "moved: 1 of 1 workflows and 2 of 2 schedules" in told_people
-    assert "its times since" in told_people
+    assert "acts there from now on" in told_people
     check_moved(db, quick_server, "moved")
     assert move(capsys, *options, "--yes") == (0, [])
     assert finish(quick_server, module, "with-schedules") == "charged o-4, signalled, charged o-4 again"

@@ -39,7 +39,8 @@ HELD = "held by hourglass move until it is complete"
 class ScheduleMove:
     """A schedule of the file, what becomes of it, and the workflows that it waits for.
 
-    `paused` and `note` are the author's, from before any move. `counts` is false where it stays because it was not asked for.
+    `paused` and `note` are the author's, from before any move; `since` is from when on its times are left out. `counts` is false
+    where it stays because it was not asked for.
     """
 
     id: str
@@ -115,8 +116,11 @@ class ScheduleMover:
         marked = move
         if not move.paused and not move.marked:
             note = f"{self._mark}: {move.note}" if move.note else self._mark
+            upcoming = (
+                handle.describe().info.next_action_times
+            )  # with what came due while no worker was there
             handle.update(lambda seen: _with_state(seen, paused=True, note=note))
-            marked = replace(move, marked=True, since=datetime.now(UTC))
+            marked = replace(move, marked=True, since=next(iter(upcoming), None))
         try:
             details = self._details(self._here, move.id)
             try:
@@ -171,7 +175,7 @@ class ScheduleMover:
         except HourglassError as error:
             return "stays", f"{console.one_line(str(error))}; it is paused: move again"
         told = ["paused there, as it was here" if move.paused else "it acts there from now on"]
-        if move.since is not None:
+        if move.since is not None and move.since <= datetime.now(UTC):
             told.append(f"its times since {connecting.clock(move.since)} were left out")
         told += [f"it does not wait for {each}, which goes on there" for each in move.running]
         return "moved", "; ".join(told)

@@ -208,6 +208,7 @@ def _lane(
         interceptors=plan.workflow_interceptors,
         metrics=plan.metrics,
         steps=plan.resolver.steps,
+        check_local_activity=plan.resolver.check_local_activity,
         activity_stacks=stacks,
     )
     evaluations = Evaluations(
