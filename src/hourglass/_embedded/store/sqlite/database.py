@@ -2,7 +2,7 @@
 
 Must not know: runs, events, what the blobs hold (see `records`), threads. The tables:
 
-    meta      the namespace; the epoch, one more at each opening
+    meta      the namespace; the epoch, one more at each opening; the name by which the file was opened last
     runs      one row per run: its state, when it must be looked at, when it closed
     events    append-only; each row has the events of one run that were committed together, from `first_id` on
     pending   activities, timers and children that are under way, by the event that began them
@@ -43,7 +43,7 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import inherited
 from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_errors
 from hourglass._embedded.store.sqlite.file_watch import FileWatch
-from hourglass._embedded.store.sqlite.log_mark import check_inode, check_log, mark_log
+from hourglass._embedded.store.sqlite.log_mark import check_inode, check_left_behind, check_log, mark_log
 from hourglass._embedded.store.store import is_full, no_room
 from hourglass.errors import StorageError
 
@@ -190,10 +190,13 @@ def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Mig
         raise
 
 
-def next_epoch(connection: sqlite3.Connection) -> int:
-    """Begin a new epoch: what earlier owners handed out is void."""
+def next_epoch(connection: sqlite3.Connection, path: str) -> int:
+    """Begin a new epoch of a file that is opened by this name: what earlier owners handed out is void."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
+    connection.execute(
+        "INSERT OR REPLACE INTO meta (name, value) VALUES ('opened_as', ?)", (os.fsencode(path),)
+    )
     epoch = _epoch(connection)
     connection.execute("COMMIT")
     return epoch
@@ -382,9 +385,10 @@ def open_database(
         try:
             found = _begin_log(writer, path)
             watch = FileWatch(path, writer, partial(copy_database, overwrite=False))
+            check_left_behind(path, writer)
             _prepare(writer, path, namespace, more_tables, migrations, found)
             mark_log(path, epoch_in_file=0, epoch=_epoch(writer) + 1)  # before: this process may be killed
-            epoch = next_epoch(writer)
+            epoch = next_epoch(writer, path)
             reader = _connect_reader(path)
             # Into the file at once: a process that has it open by another name has another log, and sees the epoch only here.
             ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -604,6 +608,7 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         connection = _connect_reader(path)
         try:
             found_format(connection, path)
+            check_left_behind(path, connection)
         except BaseException:
             inherited.close(connection)
             raise

@@ -14,9 +14,9 @@ What can have happened:
     the database was written in place       nothing is written; the log is moved aside, so that it cannot be applied to the new
                                             content
 
-All but the first raise `FileLost`: this process does not open the file again. A change in place is seen by the modification time: only
-checkpoints write to the database. Checkpoints of other programs (a replication tool) are told apart by their traces in the
-index of the log; a changed time with unchanged content (`touch`) is ignored.
+All but the first raise `FileLost`: this process does not open the file again. A change in place is seen by the modification
+time: only checkpoints write to the database. Checkpoints of other programs (a replication tool) are told apart by their traces in
+the index of the log; a changed time with unchanged content (`touch`) is ignored.
 
 The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock beside the path it is the same
 for all names of a file, and it is not inherited by a forked process. SQLite drops it when its last connection closes, so it is
@@ -263,9 +263,9 @@ class FileWatch:
         _, written_ns = self._stamp
         when = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
         return FileLost(
-            f"the log {self._log} was truncated or overwritten while {self._path} was in use: what was acknowledged since {when} is "
-            f"lost, unless it can be found in what is left of the log, which was moved to {self._move_log()}. This process has "
-            f"stopped and does not open the file again. Restart all workers to go on from {when}, or restore a backup first",
+            f"the log {self._log} was truncated or overwritten while {self._path} was in use: what was acknowledged since {when} "
+            f"is lost. What is left of the log was moved to {self._move_log()}. This process has stopped and does not open the "
+            f"file again. Restart all workers to go on from {when}, or restore a backup first",
             status="DATA_LOSS",
         )
 

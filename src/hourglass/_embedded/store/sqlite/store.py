@@ -468,8 +468,10 @@ class SqliteStore(FileReads):
         fault = storage_error(self.path, error)
         if isinstance(fault, FileLost):
             self._loss = fault
-        elif self._check() is not None:
-            fault = self._loss or fault  # SQLite fails, too, when the file is written by another program
+        elif (
+            fault.status != "ABORTED" and self._check() is not None
+        ):  # aborted: all is well, and another process's
+            fault = self._loss or fault  # SQLite fails, too, when another program has written into the file
         # What the disk refuses is said in words; where the fault is ours, its lines are wanted.
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
         if not isinstance(fault, FileLost):  # that one is for the caller, who stops
