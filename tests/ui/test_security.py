@@ -86,7 +86,7 @@ def test_posts_of_the_page_itself_are_let_through(headers: dict[str, str]) -> No
     assert _refusal("POST", "/bulk", **headers) is None
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "unknown-to-us"])
 def test_reads_for_other_sites_are_refused(site: str) -> None:
     """Also with a valid login: a page on another port of this host is of the same site, and its requests carry the cookie."""
     assert _refusal(sec_fetch_site=site) == 403
