@@ -116,5 +116,10 @@ def broken() -> str:
     return {}["missing"]
 
 
-WORKFLOWS = [broken, printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
+@workflow.defn
+def parked_by(name: str) -> str:
+    raise KeyError(f"no {name} here")
+
+
+WORKFLOWS = [broken, parked_by, printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
 ACTIVITIES = [charge, refuse, refund, ship_it]
