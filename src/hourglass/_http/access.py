@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import secrets
@@ -141,7 +142,7 @@ class GuessLimit:
 
     def is_reached(self, address: str) -> bool:
         """Whether no more tokens are checked for this address at present."""
-        times = self._wrong.get(address)
+        times = self._wrong.get(_origin_of(address))
         if times is None:
             return False
         while times and times[0] <= self._clock() - GUESS_PERIOD:
@@ -150,11 +151,26 @@ class GuessLimit:
 
     def count(self, address: str) -> None:
         """Record a wrong token."""
-        times = self._wrong.setdefault(address, deque(maxlen=MOST_GUESSES))
+        origin = _origin_of(address)
+        times = self._wrong.setdefault(origin, deque(maxlen=MOST_GUESSES))
         times.append(self._clock())
-        self._wrong.move_to_end(address)
+        self._wrong.move_to_end(origin)
         while len(self._wrong) > _MOST_ADDRESSES:
             self._wrong.popitem(last=False)
+
+
+def _origin_of(address: str) -> str:
+    """Return what wrong tokens are counted by. One peer may have many addresses: all of loopback, or of an IPv6 network."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        mapped = parsed.ipv4_mapped
+        if mapped is None and not parsed.is_loopback:
+            return str(ipaddress.ip_network((parsed, 64), strict=False))
+        parsed = mapped or parsed
+    return "loopback" if parsed.is_loopback else str(parsed)
 
 
 class Access:

@@ -178,10 +178,13 @@ def _value(shown: str) -> Any:
 
 
 def hide_moment(moment: Moment) -> Moment:
-    """A moment without the values of variables: with a codec they are as secret as the payloads that they came from."""
+    """A moment without the values of variables and the message of its error: with a codec they are as secret as the payloads that
+    they came from.
+    """
     fibers = moment.fibers or ()
     return msgspec.structs.replace(
         moment,
+        error=moment.error and f"{moment.error.partition(':')[0]} {HIDDEN}",
         fibers=tuple(
             msgspec.structs.replace(
                 fiber,
