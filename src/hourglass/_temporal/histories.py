@@ -66,10 +66,27 @@ def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
     check_start(read_event(documents[0]))
     for message in messages:
         _check_attributes(message)
-    events = tuple([read_event(each) for each in documents])
+        attributes = message.WhichOneof("attributes")
+        if message.event_type not in _ATTRIBUTES and attributes is not None:
+            message.ClearField(attributes)  # Core would take the event for the kind that these are of
+    events = tuple(
+        [
+            read_event(document) if message.event_type in _ATTRIBUTES else _unknown(document, message)
+            for document, message in zip(documents, messages, strict=True)
+        ]
+    )
     check(events, of_core=dialect_of(events) is not Dialect.OTHER)
     of_server = any(message.task_id for message in messages)
     return Recorded(events, History(events=messages).SerializeToString(), of_server)
+
+
+def _unknown(document: dict[str, Any], message: HistoryEvent) -> h.HistoryEvent:
+    """An event of a kind that is not known and may be ignored, whatever attributes it carries."""
+    event = read_event(document)
+    if isinstance(event.attributes, h.UnknownEvent):
+        return event
+    unknown = h.UnknownEvent(name=f"EVENT_TYPE_{message.event_type}", may_be_ignored=True)
+    return h.HistoryEvent(event.id, event.time_ns, unknown)
 
 
 def _from_binary(data: bytes) -> History | None:
@@ -144,7 +161,7 @@ def _event(event: Any, at: int) -> HistoryEvent:
     try:
         built: HistoryEvent = quick_json.build(HistoryEvent, event)
         return built
-    except (ValueError, TypeError, OverflowError):
+    except Exception:  # protobuf raises errors of every kind for what is no value of a field
         return _event_in_full(event, at)
 
 
@@ -155,7 +172,7 @@ def _event_in_full(event: dict[str, Any], at: int) -> HistoryEvent:
         modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
         # Servers newer than us send fields that we do not know.
         return json_format.ParseDict(modern, message, ignore_unknown_fields=True)
-    except (json_format.ParseError, TypeError, ValueError) as error:
+    except Exception as error:
         raise HistoryError(f"event {at} cannot be read: {str(error)[:200]}") from None
 
 

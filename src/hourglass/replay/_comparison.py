@@ -30,6 +30,8 @@ _NOTHING = Payload(b"", "binary/null")
 _NO_TYPE = (
     "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
 )
+_CANCELLATIONS = frozenset({"CancelledError", "Cancelled", "TaskCancelledError"})
+"""Exceptions of asyncio and of ours by which code learns that it is cancelled, as types of failures."""
 _TO_WORKFLOWS = frozenset({"signal to another workflow", "child workflow"})
 _RETURNS = frozenset(
     {"give_back", "take_back", "hand_in"}
@@ -220,6 +222,8 @@ def failure_change(was: Failure, now: Failure, *, foreign: bool) -> str:
     while one is not None and other is not None:
         if one.encoded_attributes is not None:
             return ""  # its words are behind a codec that was not given
+        if _is_cancellation(one) and _is_cancellation(other) and _words_differ(one, other):
+            return ""  # how a cancellation is told that ends a handler or a task is the SDK's own
         if foreign and type(one.info) is not type(other.info):
             # Some SDKs let what an activity raised pass as it is, others say whose it was.
             one, other = _unwrapped(one), _unwrapped(other)
@@ -231,6 +235,25 @@ def failure_change(was: Failure, now: Failure, *, foreign: bool) -> str:
         one, other = one.cause, other.cause
         where = " (in its cause)"
     return "" if foreign or (one is None and other is None) else "cause"
+
+
+def _is_cancellation(failure: Failure) -> bool:
+    """Whether a failure says no more than that something was cancelled, in the words of one SDK or another."""
+    match failure.info:
+        case CanceledFailure():
+            return True
+        case ApplicationFailure(type=kind):
+            return kind in _CANCELLATIONS
+        case ActivityFailure() | ChildWorkflowFailure():
+            return failure.cause is not None and _is_cancellation(failure.cause)
+        case _:
+            return False
+
+
+def _words_differ(was: Failure, now: Failure) -> bool:
+    if isinstance(was.info, ApplicationFailure) and isinstance(now.info, ApplicationFailure):
+        return was.info.type != now.info.type
+    return type(was.info) is not type(now.info)
 
 
 def _unwrapped(failure: Failure) -> Failure:
