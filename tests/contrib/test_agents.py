@@ -55,6 +55,14 @@ def test_history_replays_under_another_hash_seed(tmp_path: Path) -> None:
         assert ended.returncode == 0, ended.stderr
 
 
+def test_agents_import_nothing_in_a_workflow() -> None:
+    """Guardrails that trip, handoffs, approvals and errors import no module in the middle of a run."""
+    program = Path(__file__).with_name("import_program.py")
+    ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == ""
+
+
 class Provider(BaseHTTPRequestHandler):
     """Is busy for the first two requests of each path, then answers."""
 

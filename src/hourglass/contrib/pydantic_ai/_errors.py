@@ -227,7 +227,7 @@ def _encode(error: BaseException) -> dict[str, Any] | None:
             )
         )
     fields = [field for name in names for field in _FIELDS[_MODULES[name]][name]]
-    encoded = {
+    encoded: dict[str, Any] = {
         "classes": names,
         "args": [str(arg) for arg in error.args[:1]],
         "attributes": {field: _as_json(getattr(error, field, None)) for field in fields},

@@ -138,6 +138,7 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
         pack: Callable[[P], dict[str, Any]],
         unpack: Callable[[Any, RunContext[Any]], P],
         context_of: Callable[[P], RunContext[Any] | None] = attrgetter("run_context"),
+        toolset: FunctionToolset[Any] | None = None,
     ) -> None:
         self._wire = wire
         self._kind = _adapter(kind)
@@ -145,6 +146,8 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
         self._pack = pack
         self._unpack = unpack
         self._context_of = context_of
+        self.toolset = toolset
+        """The functions that the operation calls, if it calls any."""
 
     def dump(self, params: P) -> dict[str, Any]:
         """As JSON."""
@@ -343,7 +346,7 @@ class Wire(ParameterTransports):
                 ) from error
             return ToolsetCallToolParams(request.name, tool_args=request.arguments, ctx=ctx, tool=tool)
 
-        return self._tool_call(unpack)
+        return self._tool_call(unpack, toolset)
 
     async def prepare_function_call(
         self, toolset: FunctionToolset[Any], params: ToolsetCallToolParams
@@ -361,7 +364,9 @@ class Wire(ParameterTransports):
         return self._tool_call(unpack)
 
     def _tool_call(
-        self, unpack: Callable[[_ToolCall, RunContext[Any]], ToolsetCallToolParams]
+        self,
+        unpack: Callable[[_ToolCall, RunContext[Any]], ToolsetCallToolParams],
+        toolset: FunctionToolset[Any] | None = None,
     ) -> ParameterTransport[ToolsetCallToolParams, Any]:
         return _Transport(
             self,
@@ -374,6 +379,7 @@ class Wire(ParameterTransports):
             },
             unpack,
             attrgetter("ctx"),
+            toolset,
         )
 
     def get_tools(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetGetToolsParams, Any]:
