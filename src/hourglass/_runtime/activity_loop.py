@@ -31,6 +31,7 @@ from hourglass._runtime import processors
 from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.hung import frame_of, is_debugged, take_stack, told
+from hourglass._runtime.program_loop import BorrowedLoop
 
 T = TypeVar("T")
 
@@ -169,7 +170,7 @@ class LoopThread:
 class LoopWork:
     """An attempt on an activity loop: asyncio cancels it."""
 
-    def __init__(self, loop: LoopThread) -> None:
+    def __init__(self, loop: LoopThread | BorrowedLoop) -> None:
         self.loop = loop
         self.task: asyncio.Task[None] | None = None
         self._taken = threading.Lock()

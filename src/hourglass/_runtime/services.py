@@ -87,6 +87,7 @@ class QueueServices:
             resources=plan.resources,
             metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
             publisher=ProgressSender(service, codec=plan.codec, converter=plan.converter),
+            program_loop=plan.program_loop,
         )
 
     def start(self) -> None:
