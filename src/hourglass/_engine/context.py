@@ -63,16 +63,17 @@ if TYPE_CHECKING:
 
 
 class Notes:
-    """What a run shows to clients: memo, search attributes, current details. A run makes it when it is first wanted.
+    """Memo, search attributes and current details of a run. Created on first use.
 
-    Values stay encoded, so that each reader gets fresh objects (I6).
+    Values stay encoded, so that each reader gets fresh objects (I6). They are sorted by name, because Temporal's protocol
+    does not keep their order: workflow code that iterates over them must meet the same order on each replay and engine.
     """
 
     __slots__ = ("details", "memo", "search_attributes")
 
     def __init__(self, started: RunStarted) -> None:
-        self.memo = dict(started.spec.memo)
-        self.search_attributes = dict(started.spec.search_attributes)
+        self.memo = dict(sorted(started.spec.memo.items()))
+        self.search_attributes = dict(sorted(started.spec.search_attributes.items()))
         self.details = ""
 
 

@@ -45,6 +45,7 @@ Activities:
     publishing        what attempts publish, on its way to the engine
     reporting         results and heartbeats of attempts that outlive their handle
     executors         runs one attempt where it belongs
+    interpreter       process-wide settings of Python that a worker changes on request
     processors        how many there are, and one for each of several processes
 
 The guardian, a small parent process that replaces a worker's process that cannot be saved:

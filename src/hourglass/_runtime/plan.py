@@ -21,6 +21,7 @@ from hourglass._engine.specs import (
     check_version,
 )
 from hourglass._runtime.evaluation import Verify
+from hourglass._runtime.interpreter import InterpreterOptions
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
 from hourglass.activity._context import PAYLOAD_LIMIT, ActivityChain, Resources
@@ -98,6 +99,7 @@ class Plan:
     lanes: int = 1
     max_live_workflows: int = 1000
     deadlock_timeout: float | None = 2.0
+    interpreter: InterpreterOptions = field(default_factory=InterpreterOptions)
     max_processes: int = 0
     activity_executor: Executor | None = None
     """Where `def` activities run, if not in threads of ours."""

@@ -35,6 +35,7 @@ from hourglass._runtime.cache import FEWEST_CACHED, most_cached
 from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.evaluation import Verify
+from hourglass._runtime.interpreter import InterpreterOptions
 from hourglass._runtime.plan import (
     Plan,
     Versioning,
@@ -128,6 +129,8 @@ class Worker(WorkerFacts):
         payload_limit: int | None = PAYLOAD_LIMIT,
         lanes: int = 1,
         deadlock_timeout: Duration | None = 2.0,
+        switch_interval: Duration | None = None,
+        gc_threshold: int | None = None,
         status_address: str | None = None,
         interceptors: Sequence[Interceptor] = (),
         resources: Sequence[Any] = (),
@@ -464,6 +467,9 @@ def plan_of(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
         lanes=said["lanes"],
         max_live_workflows=config.max_busy_workflows if live is None else live,
         deadlock_timeout=optional_seconds(said["deadlock_timeout"], "deadlock_timeout") or None,
+        interpreter=InterpreterOptions(
+            optional_seconds(said["switch_interval"], "switch_interval"), said["gc_threshold"]
+        ),
         max_processes=said["max_process_activities"],
         activity_executor=checked_executor(said["activity_executor"]),
         payload_limit=said["payload_limit"],
