@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from hourglass._contract.workflows import ACTIVITY_FAILS, TASK_FAILS, TASK_TIMES_OUT
-
 if TYPE_CHECKING:
     from hourglass.client import WorkflowExecution
 
@@ -34,6 +32,9 @@ FILTERED = (Problem.PARKED, Problem.ACTIVITY_FAILS, Problem.NO_WORKER)
 
 def problem_of(run: WorkflowExecution) -> Problem | None:
     """Return what the engine reports of a run, or what its description shows; None for a closed run."""
+    # Here, because help of the commands that know these words must not load the engine.
+    from hourglass._contract.workflows import ACTIVITY_FAILS, TASK_FAILS, TASK_TIMES_OUT
+
     if run.close_time is not None:
         return None
     reported = run.reported_problems

@@ -55,7 +55,8 @@ class WorkflowExecution:
     reported_problems: tuple[str, ...] = ()
     """Of a run whose workflow task keeps failing or timing out: how, in Temporal's words, such as `category=WorkflowTaskFailed`
     and `cause=WorkflowTaskFailedCauseNonDeterministicError`. From the second failure in a row on, on a server from the fifth,
-    until a task is completed; those of a run that was ended stay.
+    until a task is completed; those of a run that was ended stay. The embedded engine also reports `category=ActivityTaskFailed`
+    while an activity of the run keeps failing.
     """
 
     def memo_value(self, key: str, default: Any = _REQUIRED, *, type: Any = Any) -> Any:

@@ -27,8 +27,12 @@ async function fetchInto(element) {
   fetched.set(element.dataset.fetch, Date.now());
   const answer = await fetch(element.dataset.fetch).catch(() => null);
   if (answer && answer.ok) {
-    element.innerHTML = await answer.text();
-    localTimes(element);
+    const text = await answer.text();
+    // The region around it may have been shown anew meanwhile.
+    const place = element.isConnected ? element : [...document.querySelectorAll("[data-fetch]")].find((each) => each.dataset.fetch === element.dataset.fetch);
+    if (!place) return;
+    place.innerHTML = text;
+    localTimes(place);
   } else if (!answer || answer.status === 503) {
     // What it asks is away for now, or too busy.
     setTimeout(() => { if (element.isConnected) fetchInto(element); }, AGAIN);
