@@ -77,35 +77,6 @@ def test_a_thread_that_is_behind_is_not_asked_to_forget_more(
     run_async(body)
 
 
-def test_opening_reads_a_few_ids_and_learns_the_rest_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many runs a file has, opening it reads a page of their workflow ids; those that were not read yet are found all
-    the same, and when all are known a new id costs no read.
-    """
-    monkeypatch.setattr(sqlite, "IDS_AT_ONCE", 4)
-    monkeypatch.setattr(sqlite, "IDS_PAUSE", 0.0)
-
-    async def body() -> None:
-        first = SqliteStore.open(tmp_path / "a.db")
-        for number in range(30):
-            await first.durable(first.append(Story(f"r{number}", f"w{number}").start()))
-        first.close()
-        store = SqliteStore.open(tmp_path / "a.db", know_ids=True)
-        assert store._ids_before > 20
-        assert [store.current(f"w{number}") for number in range(30)] == [f"r{number}" for number in range(30)]
-        assert store.current("new") == ""
-        for _ in range(6000):
-            if not store._ids_before:
-                break
-            await asyncio.sleep(0.001)
-        monkeypatch.setattr(store._reads, "current", lambda _: pytest.fail("the file was read"))
-        assert store.current("new") == ""
-        store.close()
-
-    run_async(body)
-
-
 def test_a_large_history_is_nowhere_twice(tmp_path: Path) -> None:
     """Ten megabytes of events come into memory within half as much again."""
 

@@ -74,7 +74,7 @@ def damage(path: Path, statement: str) -> None:
 
 
 async def open_world(path: Path) -> World:
-    store = SqliteStore.open(path, know_ids=True)
+    store = SqliteStore.open(path)
     return await World.new(store=store, clock=VirtualClock(), opened=True)
 
 

@@ -242,16 +242,6 @@ class StoredReads:
         found = self._rows(text, plain(workflow_id))
         return str(found[0][0]) if found else ""
 
-    def workflow_ids(self, before: int, limit: int) -> tuple[list[str], int]:
-        """The workflow ids of some runs, the newest of those with keys below `before`, and below which key the next
-        are; 0: there are no others.
-        """
-        # As bytes: one that is no text must not keep the file from being opened.
-        text = "SELECT key, CAST(workflow_id AS BLOB) FROM runs WHERE key < ? ORDER BY key DESC LIMIT ?"
-        found = self._rows(text, before, limit)
-        ids = [workflow_id.decode(errors="replace") for _, workflow_id in found]
-        return ids, found[-1][0] if len(found) == limit else 0
-
     def find_request(self, workflow_id: str, request_id: str) -> str:
         """The run id of the latest run of a workflow that carried out a request."""
         found = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))

@@ -4,9 +4,7 @@ Must not know: transitions, queues, sockets, which process may own the file (its
 on the control loop and committed by the store thread, in groups, on the one connection that writes; `Durability`
 knows which number is durable and wakes the calls that wait for it. Single runs are read on the control loop, by a
 second connection; lists have their own threads and connections (`list_reader`). A change is handed to the thread at
-the end of the turn in which a call waits for it, or `PATIENCE` later. `KnownIds`, a Bloom filter over the workflow
-ids that were used, spares most starts a read; of a file with many runs it is filled in the background, for opening a
-file must not take longer the more has ever run in it.
+the end of the turn in which a call waits for it, or `PATIENCE` later.
 
 Invariants: those of `store`; everything that is appended in one turn of the control loop, without a wait in between,
 becomes durable together; a number is durable only when all numbers before it are, but for those that were refused;
@@ -23,11 +21,10 @@ import sqlite3
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from time import monotonic
 
-from hourglass._embedded.clock import LATEST_NS
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import database, inherited, visibility
 from hourglass._embedded.store.sqlite.commit_thread import Durability, StoreThread, Turn
@@ -49,59 +46,9 @@ from hourglass._embedded.store.sqlite.file_watch import (
 from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._embedded.store.store import Change, DiskCondition, FileLost, Refusal, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
-from hourglass._history.encoding import plain
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass")
-
-# --- which workflow ids may have been used ------------------------------------------------------------------
-
-_BITS = 21
-_MASK = (1 << _BITS) - 1
-_IDS = (1 << _BITS) // 16
-"""How many ids a piece holds: with sixteen bits for each, three of which are set, it is wrong often enough to be
-small.
-"""
-
-
-class KnownIds:
-    """A Bloom filter: every workflow id that was used, and perhaps some that were not.
-
-    A start must know whether its id is free, and most are; to ask the file each time costs the control loop a fight
-    for the interpreter beside busy threads. Invariants: an id that was added is never said to be new; of those that
-    were not, about one in two hundred is taken for used, which costs a read and nothing else; memory is two bytes per
-    id, in pieces.
-    """
-
-    def __init__(self, ids: Iterable[str] = ()) -> None:
-        self._pieces = [bytearray(1 << (_BITS - 3))]
-        self._left = _IDS
-        for each in ids:
-            self.add(each)
-
-    def add(self, text: str) -> None:
-        """This id is used from now on."""
-        if not self._left:
-            self._pieces.append(bytearray(1 << (_BITS - 3)))
-            self._left = _IDS
-        self._left -= 1
-        piece = self._pieces[-1]
-        for place in _places(text):
-            piece[place >> 3] |= 1 << (place & 7)
-
-    def may_have(self, text: str) -> bool:
-        """Whether an id may be used; False: it is not."""
-        one, two, three = _places(text)
-        return any(
-            piece[one >> 3] >> (one & 7) & piece[two >> 3] >> (two & 7) & piece[three >> 3] >> (three & 7) & 1
-            for piece in self._pieces
-        )
-
-
-def _places(text: str) -> tuple[int, int, int]:
-    value = hash(text)  # all sixty-four bits are good, and differ from process to process
-    return value & _MASK, (value >> _BITS) & _MASK, (value >> 2 * _BITS) & _MASK
-
 
 # --- the store ----------------------------------------------------------------------------------------------
 
@@ -119,12 +66,6 @@ KEPT_BACK = 0.01
 it are then one change, where the answer takes no longer; a row less is a fifth of a step's time. Longer would
 save more where hundreds are at work, but what has ended and is not written is done again after a crash.
 """
-
-IDS_AT_ONCE = 500
-"""So many workflow ids are learnt before others get their turn, about a millisecond's worth."""
-
-IDS_PAUSE = 0.01
-"""Seconds until the next are learnt. Until all are, a start may cost a read."""
 
 LISTS_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
 """So many lists and counts are worked on at the same time, so that one that takes long does not keep a quick one
@@ -179,10 +120,7 @@ class SqliteStore(FileReads):
         self._durability = Durability()
         self.is_durable: Callable[[int], bool] = self._durability.has
         """Whether a change, and all before it but for those that were refused, are durable. Asked ten times per step."""
-        self._known_ids: KnownIds | None = None
-        self._ids_before = 0
         """The ids of the runs with keys below this are not known yet; 0: all are."""
-        self._is_learning = False
         self._turn: list[Change | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
         self._timer: asyncio.TimerHandle | None = None
@@ -211,11 +149,8 @@ class SqliteStore(FileReads):
         reserve_bytes: int = RESERVE_BYTES,
         checkpoint_pages: int = CHECKPOINT_PAGES,
         retry_seconds: float = 0.25,
-        know_ids: bool = False,
     ) -> SqliteStore:
-        """Open a file, or make it. The caller owns it: no other process may have it open for writing. With `know_ids`
-        the ids of all workflows are read, the newest now and the others in the background, so that starting new ones
-        reads nothing.
+        """Open a file, or make it. The caller owns it: no other process may have it open for writing.
 
         Raises `StorageError` for a file that cannot be used, which is left as it was. May be called on any
         thread.
@@ -232,9 +167,6 @@ class SqliteStore(FileReads):
                         checkpoint_pages=checkpoint_pages,
                         retry=retry_seconds,
                     )
-                    if know_ids:
-                        store._known_ids, store._ids_before = KnownIds(), LATEST_NS
-                        store._learn_ids(store._known_ids)
             except BaseException:
                 inherited.close(opened.reader)
                 inherited.close(opened.writer)
@@ -248,11 +180,7 @@ class SqliteStore(FileReads):
 
     def append(self, change: Change | ScheduleChange) -> int:
         """Queue a change; returns its number."""
-        known, durability = self._known_ids, self._durability
-        if known is not None and (
-            change.also or (type(change) is Change and change.run.length == len(change.events))
-        ):
-            self._know_ids(known, change)
+        durability = self._durability
         self._turn.append(change)
         durability.given = number = durability.given + 1
         if self._timer is None and not self._is_wanted:
@@ -372,45 +300,9 @@ class SqliteStore(FileReads):
     def current(self, workflow_id: str) -> str:
         """The run id of the latest run of a workflow; empty if there is none."""
         with self._reading():
-            known = self._known_ids
-            if known is not None and not known.may_have(plain(workflow_id)):
-                if not self._ids_before:
-                    return ""
-                self._learn_later()
             return self._reads.current(workflow_id)
 
     # --- inside ---------------------------------------------------------------------------------------------
-
-    def _know_ids(self, known: KnownIds, change: Change | ScheduleChange) -> None:
-        if isinstance(change, Change) and change.events and change.events[0].id == 1:
-            known.add(plain(change.run.started.workflow_id))
-        for each in change.also:
-            self._know_ids(known, each)
-
-    def _learn_later(self) -> None:
-        loop = asyncio._get_running_loop()
-        if loop is not None and not self._is_learning:
-            self._is_learning = True
-            loop.call_later(IDS_PAUSE, self._learn_on)
-
-    def _learn_on(self) -> None:
-        """Learn some more of the workflow ids that are in the file, until all are known."""
-        self._is_learning = False
-        if self._known_ids is None or self.failure is not None or self not in _live:
-            return
-        try:
-            with NO_FORK.lock:
-                self._learn_ids(self._known_ids)
-        except StorageError as error:  # what can be read is read one by one, and says more
-            logger.warning("%s", error)
-            return
-        if self._ids_before:
-            self._learn_later()
-
-    def _learn_ids(self, known: KnownIds) -> None:
-        found, self._ids_before = self._reads.workflow_ids(self._ids_before, IDS_AT_ONCE)
-        for each in found:
-            known.add(each)
 
     def _want(self, number: int) -> None:
         """A call waits for this change: if the thread has not got it yet, it gets it at the end of this turn of the loop, so
@@ -506,7 +398,7 @@ class SqliteOpener:
 
     def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
         """Open a file, or make it; for an owner, which starts many workflows, with all their ids."""
-        return SqliteStore.open(path, namespace=namespace, know_ids=not briefly)
+        return SqliteStore.open(path, namespace=namespace)
 
     def open_read_only(self, path: str, why: StorageError) -> Store:
         """Open a file that cannot be written, for requests that only read."""
