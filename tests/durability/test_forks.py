@@ -10,7 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.embedded.sharing.children import ready_worker
+from tests.embedded.sharing.work import twice
 
+from hourglass import Client
 from hourglass._embedded.store import fork_safety
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,6 +190,18 @@ with Client.connect(f"local:{sys.argv[1]}") as client:
     with Worker(client, workflows=[answer]):
         print(handle.result())
 """
+
+
+def test_child_forked_below_python_does_not_keep_clients_waiting(tmp_path: Path) -> None:
+    """It inherits the owner's connections: when the owner is killed and another worker takes over, its clients notice."""
+    path = tmp_path / "orders.db"
+    with ready_worker(path) as owner, ready_worker(path) as second, Client.connect(f"local:{path}") as client:
+        assert client.execute_workflow(twice, 1, id="before") == 3
+        child = int(owner.ask("fork_below"))
+        owner.kill()
+        assert client.start_workflow(twice, 2, id="after").result(timeout=60) == 4
+        assert second.ask("standing") == "owner"
+        os.kill(child, 0)  # it lives
 
 
 def test_child_forked_below_python_does_not_keep_ownership(tmp_path: Path) -> None:

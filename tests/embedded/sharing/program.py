@@ -6,6 +6,7 @@ Says what it has to say as lines of its output, and answers each line of its inp
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import os
 import sys
@@ -68,9 +69,21 @@ def worker(path: str, *queues: str) -> None:
                     say(" ".join(sorted(thread.name for thread in threading.enumerate())))
                 case ["fork"]:
                     _fork(client)
+                case ["fork_below"]:
+                    _fork_below_python()
                 case ["leave"]:
                     say("leaving")
                     return
+
+
+def _fork_below_python() -> None:
+    """A child that a library forks in C: none of Python's handlers run in it. It lives until it is killed."""
+    library = ctypes.CDLL(None)
+    child = library.fork()
+    if child == 0:
+        while True:
+            library.pause()
+    say(str(child))
 
 
 def _fork(client: Client) -> None:

@@ -389,7 +389,7 @@ def test_a_socket_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytes
     async def body() -> None:
         async with serve(tmp_path / "a.db", count) as server:
             with monkeypatch.context() as stranger:
-                stranger.setattr(unix_socket, "_peer_user", lambda _: 54321)
+                stranger.setattr(unix_socket, "_peer", lambda _: (0, 54321))
                 with pytest.raises(StorageError, match="belongs to another user"):
                     unix_socket.reach(str(tmp_path / "a.db"))
                 raw = socket.socket(socket.AF_UNIX)

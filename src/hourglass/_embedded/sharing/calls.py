@@ -297,7 +297,7 @@ class CallRouter:
         """A child that an owner forked may keep its connections open after its death: the lock tells."""
         while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
             await sleep(LOOK)
-            if owner is self.owner and self._lock.is_abandoned():
+            if owner is self.owner and self._lock.is_abandoned(owner.welcome.since_ns):
                 owner.close()
 
 

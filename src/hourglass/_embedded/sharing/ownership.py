@@ -165,13 +165,14 @@ class FileLock:
                 del _held_here[identity]
             _close(descriptor)
 
-    def is_abandoned(self) -> bool:
-        """Whether no process has it, as far as one can tell that is connected to its holder: where its file is gone,
-        a holder that lives makes it again within `_GRACE` seconds.
+    def is_abandoned(self, taken_ns: int = 0) -> bool:
+        """Whether no process has it, or another than the one that took it at this time, as far as one can tell that is connected
+        to its holder: where its file is gone, a holder that lives makes it again within `_GRACE` seconds.
         """
         if self._is_there():
             self._missing_since = 0.0
-            return self.is_free()
+            has_other = bool(taken_ns) and self.note().since_ns not in (0, taken_ns)
+            return has_other or self.is_free()
         now = monotonic()
         self._missing_since = self._missing_since or now
         return now > self._missing_since + _GRACE

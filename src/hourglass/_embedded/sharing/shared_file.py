@@ -39,6 +39,7 @@ from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.remote_handle import RemoteHandle
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.sharing.unix_socket import is_running
 from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
@@ -200,7 +201,7 @@ class SharedFile:
                 self._check_file()
                 if left > 0:
                     await self._changed.wait(left)
-                elif self._owner_lives() and not self._lock.is_abandoned():
+                elif self._owner_lives():
                     await self._work_for_owner()
                 elif self._lock.try_take():
                     await self._own()
@@ -452,7 +453,7 @@ class SharedFile:
         except ConnectionLost:
             return True
         await _first(owner.lost.wait(), self._changed.wait(LOOK))
-        if owner.is_open and self._lock.is_abandoned():
+        if owner.is_open and self._lock.is_abandoned(owner.welcome.since_ns):
             owner.close()
         return True
 
@@ -471,9 +472,9 @@ class SharedFile:
             )
 
     def _owner_lives(self) -> bool:
-        """Whether another process owns the file, as far as the connection to it tells."""
+        """Whether another process owns the file, as far as the connection to it and the lock tell."""
         owner = self.calls.owner
-        return owner is not None and owner.is_open
+        return owner is not None and owner.is_open and not self._lock.is_abandoned(owner.welcome.since_ns)
 
     async def _open_at(self, owner: OwnerConnection, handle: FileHandle) -> None:
         if not handle.is_new:
@@ -527,17 +528,6 @@ async def _first(*waits: Awaitable[object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def is_running(process_id: int) -> bool:
-    """Whether there is such a process."""
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass  # it is another user's
-    return True
 
 
 def _clock(since_ns: int) -> str:

@@ -141,6 +141,10 @@ def reach(path: str) -> socket.socket | None:
         raise StorageError(
             f"the socket of {path} belongs to another user: it is not used", status="PERMISSION_DENIED"
         )
+    peer = _peer(connecting)
+    if peer is not None and peer[0] and not is_running(peer[0]):
+        close(connecting)  # a child that its dead owner forked has inherited it, and does not answer
+        return None
     return connecting
 
 
@@ -185,8 +189,19 @@ def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
     """Whether the process at the other end runs as one of these users; where that cannot be asked, the socket's
     permissions must do.
     """
-    peer = _peer_user(sock)
-    return peer is None or peer in users
+    peer = _peer(sock)
+    return peer is None or peer[1] in users
+
+
+def is_running(process_id: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is another user's
+    return True
 
 
 def trusted_peers() -> frozenset[int]:
@@ -202,12 +217,15 @@ def trusted_owners(path: str) -> frozenset[int]:
         return trusted_peers()
 
 
-def _peer_user(sock: socket.socket) -> int | None:
+def _peer(sock: socket.socket) -> tuple[int, int] | None:
+    """Return the process that made the other end, 0 if it is in another container, and its user. Return None if that cannot be
+    asked.
+    """
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, user, _ = struct.unpack("3i", packed)
-    return int(user)
+    process_id, user, _ = struct.unpack("3i", packed)
+    return int(process_id), int(user)
 
 
 @contextmanager

@@ -112,7 +112,8 @@ class FileWatch:
             if not self._take_lock():
                 raise StorageError(
                     f"the file {path} is owned by a process that opened it by another name (a hard link, or a mount of the "
-                    f"single file): use one name in all processes",
+                    f"single file), or whose lock file {path}-lock was deleted: use one name in all processes, and end a process "
+                    f"that is stopped",
                     status="FAILED_PRECONDITION",
                 )
         except BaseException:
