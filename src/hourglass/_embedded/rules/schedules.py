@@ -244,7 +244,7 @@ BATCH = 500  # moments that one step looks at: a year of seconds must not stop t
 BACKFILL_BATCH = 50  # starts that one step takes from backfills
 
 GATHERING_NS = 100_000_000
-"""How long a server needs to put a workflow in the place of one that it terminates: all triggers that come meanwhile are for it."""
+"""How long a server takes to put a workflow in the place of one that it terminates; all triggers meanwhile are for that one."""
 
 _MILLI = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
