@@ -6,13 +6,16 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.waiting import until
 
 from hourglass import Client, RetryPolicy, Worker, activity, backup, workflow
 from hourglass._cli import main
+from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleSpec
 
 decision = workflow.Channel("decision", bool)
 _declines = threading.Event()
@@ -211,3 +214,65 @@ def test_a_backup_tells_how_far_it_is(run: Run, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
     backup(tmp_path / "shop.db", tmp_path / "copy.db", progress=lambda done, all: heard.append((done, all)))
     assert heard[-1][0] == heard[-1][1] > 0
+
+
+ODD_FLOWS = """
+from hourglass import workflow
+
+
+@workflow.defn
+def odd(x: float) -> float:
+    return x * float("nan")
+"""
+NO_JSON = re.compile(r"^<.*>$|\b\w+\(\w+=|^b'|object at 0x|\bdatetime\.")
+
+
+def _texts(value: Any) -> list[str]:
+    match value:
+        case dict():
+            return [text for each in value.values() for text in _texts(each)]
+        case list():
+            return [text for each in value for text in _texts(each)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_json_holds_plain_values_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No command writes a `repr`, bytes or a number that JSON does not have; lists are one object on each line."""
+    code, target = tmp_path / "odd_flows.py", f"local:{tmp_path / 'odd.db'}"
+    code.write_text(ODD_FLOWS)
+    assert main(["run", f"{code}:odd", "1", "--id", "odd-1", "--quiet", "--target", target]) == 0
+    action = ScheduleActionStartWorkflow("odd", 2.5, memo={"why": 1}, task_timeout=timedelta(seconds=5))
+    spec = ScheduleSpec(cron_expressions=["0 0 1 1 *"], time_zone_name="Europe/Berlin", jitter=3)
+    with Client.connect(target) as client:
+        client.create_schedule("yearly", Schedule(action, spec))
+        memo = {"odd": float("inf"), "nested": {"a": [1]}}
+        client.start_workflow("odd", 1, id="odd-2", task_queue="nowhere", memo=memo)
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    for command in (
+        ["list"],
+        ["list", "--count", "GROUP BY ExecutionStatus"],
+        ["describe", "odd-1"],
+        ["describe", "odd-2"],
+        ["show", "odd-1"],
+        ["why", "odd-1"],
+        ["result", "odd-1"],
+        ["schedule", "list"],
+        ["schedule", "describe", "yearly"],
+        ["activity", "list", "odd-2"],
+        ["doctor"],
+    ):
+        capsys.readouterr()
+        assert main([*command, "--json", "--target", target]) == 0
+        text = capsys.readouterr().out
+        lists = command[-1] == "list" or command in (["doctor"], ["activity", "list", "odd-2"])
+        documents = [
+            json.loads(each, parse_constant=refuse) for each in (text.splitlines() if lists else [text])
+        ]
+        if command[0] != "result":
+            assert all(isinstance(each, dict) for each in documents), command
+        assert not [each for found in documents for each in _texts(found) if NO_JSON.search(each)], command
+    assert main(["result", "odd-1", "--json", "--target", target]) == 0
+    assert json.loads(capsys.readouterr().out) == "NaN"

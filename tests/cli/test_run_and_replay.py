@@ -226,7 +226,7 @@ def test_doctor(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     assert "ok    reachable" in capsys.readouterr().out
     assert main(["doctor", "--target", "127.0.0.1:1", "--json"]) == 1
-    findings = json.loads(capsys.readouterr().out)
+    findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["what"] for each in findings if each["ok"] is False] == ["reachable"]
 
 

@@ -167,6 +167,20 @@ def test_overlaps(
     assert [status.name for status in statuses(env)] == ends
 
 
+def test_triggers_at_once_with_terminate_other_start_two(env: Environment) -> None:
+    """As on a server: the first starts one, all that come while it is terminated start one together, and a later one another."""
+    handle = create(env, works, 60.0, spec=NEVER, overlap=ScheduleOverlapPolicy.TERMINATE_OTHER)
+    for _ in range(3):
+        handle.trigger()
+    assert counts(handle) == (2, 1, 0, 0)
+    env.skip(seconds=2)
+    handle.trigger()
+    handle.trigger(overlap=ScheduleOverlapPolicy.TERMINATE_OTHER)
+    assert counts(handle) == (3, 1, 0, 0)
+    env.skip(hours=4)
+    assert [status.name for status in statuses(env)] == ["TERMINATED", "TERMINATED", "COMPLETED"]
+
+
 def test_times_that_meet_a_workflow_that_runs(env: Environment) -> None:
     """A workflow that takes longer than an interval lets times pass, and the next one starts on time."""
     handle = create(env, works, 150.0)

@@ -17,17 +17,20 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from enum import Enum, StrEnum
 from itertools import islice
+from math import isfinite, isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeGuard
 
 import typer
+from msgspec import Struct
 
 from hourglass._cli import console
 from hourglass.errors import ConnectionFailedError, HourglassError, UsageError, WorkflowNotFoundError
@@ -220,24 +223,41 @@ def clock(moment: datetime) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Anything as what JSON can say; times in ISO 8601, what cannot be said by its text."""
+    """Return anything as what JSON can say: objects by their fields, but for those that no `repr` shows.
+
+    Times are ISO 8601, durations seconds, states their names, bytes base64; numbers that JSON does not have are texts.
+    """
     match value:
-        case None | bool() | int() | float() | str() if not isinstance(value, Enum):
-            return value
         case Enum():
             return value.name
+        case float() if not isfinite(value):
+            return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case None | bool() | int() | float() | str():
+            return value
         case datetime():
             return value.isoformat()
         case timedelta():
             return value.total_seconds()
+        case bytes() | bytearray():
+            return b64encode(value).decode()
         case BaseException():
             return {"type": type(value).__name__, "message": str(value), "cause": plain(value.__cause__)}
         case Mapping():
-            return {str(key): plain(each) for key, each in value.items()}
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-        case _ if isinstance(value, Iterable) and not isinstance(value, (bytes, str)):
+            return {str(plain(key)): plain(each) for key, each in value.items()}
+        case type():
+            return value.__qualname__
+        case Struct():
+            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        case _ if is_dataclass(value):
+            return {each.name: plain(getattr(value, each.name)) for each in fields(value) if each.repr}
+        case _ if hasattr(value, "_asdict"):
+            return plain(value._asdict())
+        case Set():
+            return sorted((plain(each) for each in value), key=str)
+        case Iterable():
             return [plain(each) for each in value]
+        case _ if type(value).__str__ is object.__str__:
+            return type(value).__qualname__
         case _:
             return str(value)
 

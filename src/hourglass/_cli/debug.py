@@ -70,7 +70,7 @@ def debug(
         _side_by_side(walk, other, json)
         return
     if json:
-        console.write_json(_document(walk, at))
+        connecting.write_json(_document(walk, at))
     elif at is not None:
         _show(walk, walk.index_at(at))
         walk.say_error()
@@ -239,7 +239,7 @@ def _side_by_side(walk: HistoryWalk, other: HistoryWalk, json: bool) -> None:
     """Both walks up to where they part, and what each does there."""
     parted = parts_at(walk.moments, other.moments)
     if json:
-        console.write_json(
+        connecting.write_json(
             {"parts_at": parted, "code": _document(walk, None), "what_if": _document(other, None)}
         )
         return

@@ -63,7 +63,8 @@ def doctor(
     """
     findings = list(_findings(target, namespace, task_queue))
     if json:
-        connecting.write_json(findings)
+        for finding in findings:
+            connecting.write_json(finding, indent=None)
     else:
         for finding in findings:
             mark = {True: "ok   ", False: "WRONG", None: "     "}[finding.ok]

@@ -181,7 +181,7 @@ def export(
         if workflow_id is not None:
             history = client.get_workflow_handle(workflow_id, run_id=run_id).history()
             if to is None:
-                console.write_json(decode(history.to_json()))
+                connecting.write_json(decode(history.to_json()))
                 return
             path = to / f"{_file_name(workflow_id)}.json" if to.is_dir() else to
             _write(history, path)

@@ -105,7 +105,7 @@ def _write(story: Story, html: Path | None, svg: Path | None, rows: int | None) 
 def _json(story: Story) -> None:
     from hourglass._story.spans import document
 
-    console.write_json(document(story))
+    connecting.write_json(document(story))
 
 
 def _follow(watched: Watched, width: int | None, rows: int | None, *, quiet: bool) -> Story:

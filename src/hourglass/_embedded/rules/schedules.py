@@ -123,6 +123,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     canonical.
 
     The result of the last workflow that completed, and the failure if one has failed since, are given to the next.
+    `terminated_ns` is when the overlap policy last terminated a workflow.
     """
 
     schedule_id: str
@@ -142,6 +143,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_result: Payloads = ()
     last_failure: Failure | None = None
     requests: tuple[str, ...] = ()
+    terminated_ns: int = 0
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
 
@@ -241,6 +243,9 @@ def storable_backfill(backfill: Backfill) -> Backfill:
 BATCH = 500  # moments that one step looks at: a year of seconds must not stop the engine
 BACKFILL_BATCH = 50  # starts that one step takes from backfills
 
+GATHERING_NS = 100_000_000
+"""How long a server takes to put a workflow in the place of one that it terminates; all triggers meanwhile are for that one."""
+
 _MILLI = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STARTED_BY = SearchAttributeKey.for_keyword("TemporalScheduledById")
@@ -274,6 +279,8 @@ def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
     record, wake_ns = _come_due(record, now_ns)
     record = _fill_back(record)
     record, starts, cancel, terminate = _act(record)
+    if terminate:
+        record = msgspec.structs.replace(record, terminated_ns=now_ns)
     return ScheduleStep(record, starts, cancel, terminate, _earlier(wake_ns, _backfill_wake(record, now_ns)))
 
 
@@ -510,6 +517,9 @@ def _with_state(record: ScheduleRecord, **changes: object) -> ScheduleRecord:
 
 
 def _triggered(record: ScheduleRecord, overlap: OverlapPolicy, now_ns: int) -> ScheduleRecord:
+    terminates = (overlap or record.schedule.policy.overlap) is OverlapPolicy.TERMINATE_OTHER
+    if terminates and 0 <= now_ns - record.terminated_ns < GATHERING_NS:
+        return record  # the workflow that has just taken another's place is started for this trigger, too
     return _keep_waiting(record, [*record.waiting, Due(now_ns, now_ns, overlap, manual=True)])
 
 
