@@ -162,8 +162,8 @@ class ThreadInterruption:
 def _take_back() -> None:
     """Make sure that no exception waits for this thread.
 
-    One that is only taken away leaves the alarm of the interpreter raised, and traced threads spin for ever. Delivering one silences
-    it: so another one takes its place, and is delivered here.
+    One that is only taken away leaves the alarm of the interpreter raised, and traced threads spin for ever. Delivering one
+    silences it: so another one takes its place, and is delivered here.
     """
     try:
         _set_async_exc(threading.get_ident(), _SETTLED)

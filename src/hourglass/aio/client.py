@@ -336,7 +336,14 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
     def __init__(
         self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
+        priority: Priority = options.pop("priority", None) or Priority.default
+        if priority.fairness_key or priority.fairness_weight:
+            raise UsageError(
+                "a schedule's workflows have a priority_key, and no fairness_key or fairness_weight"
+            )
         said = given_options(options)
+        if priority.priority_key:
+            said["priority_key"] = priority.priority_key
         for name in ("untyped_search_attributes", "raw_info"):
             if said.pop(name, None):
                 raise UsageError(f"{name} of a schedule's action is not here: give typed_search_attributes=")
