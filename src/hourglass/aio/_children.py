@@ -35,7 +35,7 @@ from hourglass._engine.specs import (
     ParentClosePolicy,
     VersioningOverride,
 )
-from hourglass.aio._values import UNSET, given_options, given_values, takes
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, takes
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import ActivityError
@@ -182,7 +182,7 @@ async def start_child_workflow(
 async def start_child_workflow(
     workflow: Callable[[T], R], *, arg: T, **options: Unpack[ChildWorkflowConfig]
 ) -> ChildWorkflowHandle[Any, R]: ...
-@takes(ChildWorkflowConfig)  # type: ignore[misc]
+@overloaded(ChildWorkflowConfig)
 async def start_child_workflow(
     workflow: Any,
     arg: Any = UNSET,
@@ -235,7 +235,7 @@ async def execute_child_workflow(
 async def execute_child_workflow(
     workflow: Callable[[T], R], *, arg: T, **options: Unpack[ChildWorkflowConfig]
 ) -> R: ...
-@takes(ChildWorkflowConfig)  # type: ignore[misc]
+@overloaded(ChildWorkflowConfig)
 async def execute_child_workflow(
     workflow: Any,
     arg: Any = UNSET,

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overlo
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
-from hourglass.aio._values import UNSET, given_options, given_values, refuse_given, takes
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
 from hourglass.client import (
     AsyncActivityExecutionHandle,
     AsyncUpdateHandle,
@@ -111,7 +111,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     async def signal(
         self, signal: Callable[[T], Any], *, arg: T, **options: Unpack[SignalConfig]
     ) -> None: ...
-    @takes(SignalConfig)  # type: ignore[misc]
+    @overloaded(SignalConfig)
     async def signal(
         self, signal: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
@@ -137,7 +137,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> T: ...
-    @takes(RpcOptions)  # type: ignore[misc]
+    @overloaded(RpcOptions)
     async def query(
         self,
         query: Any,
@@ -190,7 +190,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         id: str | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> T: ...
-    @takes(UpdateConfig)  # type: ignore[misc]
+    @overloaded(UpdateConfig)
     async def execute_update(
         self, update: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
@@ -220,7 +220,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         id: str | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncUpdateHandle[T]: ...
-    @takes(UpdateConfig)  # type: ignore[misc]
+    @overloaded(UpdateConfig)
     async def start_update(
         self,
         update: Any,

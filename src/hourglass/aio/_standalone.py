@@ -14,7 +14,7 @@ from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import IdReusePolicy
 from hourglass.aio._activities import Awaits, Calls
 from hourglass.aio._handles import HandleFace
-from hourglass.aio._values import UNSET, given_options, given_values, refuse_given, takes
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
 from hourglass.aio.common import Priority
 from hourglass.client import (
     ActivityExecution,
@@ -192,7 +192,7 @@ class ActivityClient:
     async def start_activity(
         self, activity: Callable[[T], R], *, arg: T, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
-    @takes(StartActivityConfig)  # type: ignore[misc]
+    @overloaded(StartActivityConfig)
     async def start_activity(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
@@ -227,7 +227,7 @@ class ActivityClient:
     async def start_activity_method(
         self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
-    @takes(StartActivityConfig)  # type: ignore[misc]
+    @overloaded(StartActivityConfig)
     async def start_activity_method(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
@@ -266,7 +266,7 @@ class ActivityClient:
         arg: T,
         **options: Unpack[StartActivityConfig],
     ) -> ActivityHandle[R]: ...
-    @takes(StartActivityConfig)  # type: ignore[misc]
+    @overloaded(StartActivityConfig)
     async def start_activity_class(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
@@ -302,7 +302,7 @@ class ActivityClient:
     async def execute_activity(
         self, activity: Callable[[T], R], *, arg: T, **options: Unpack[StartActivityConfig]
     ) -> R: ...
-    @takes(StartActivityConfig)  # type: ignore[misc]
+    @overloaded(StartActivityConfig)
     async def execute_activity(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
@@ -333,7 +333,7 @@ class ActivityClient:
     async def execute_activity_method(
         self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[StartActivityConfig]
     ) -> R: ...
-    @takes(StartActivityConfig)  # type: ignore[misc]
+    @overloaded(StartActivityConfig)
     async def execute_activity_method(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
@@ -372,7 +372,7 @@ class ActivityClient:
         arg: T,
         **options: Unpack[StartActivityConfig],
     ) -> R: ...
-    @takes(StartActivityConfig)  # type: ignore[misc]
+    @overloaded(StartActivityConfig)
     async def execute_activity_class(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:

@@ -52,6 +52,11 @@ def takes(options: type) -> Callable[[F], F]:
     return name_options
 
 
+def overloaded(options: type) -> Callable[[Any], Any]:
+    """Do what `takes` does for the implementation of overloads, which type checkers then do not compare with it."""
+    return takes(options)
+
+
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, in our terms: None is what they are without it."""
     said = {name: value for name, value in options.items() if value is not None}

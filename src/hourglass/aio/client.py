@@ -39,7 +39,7 @@ from hourglass.aio._standalone import (
     ActivityOptionsKeys,
     ActivityOptionsUpdate,
 )
-from hourglass.aio._values import UNSET, given_options, given_values, refuse_given, takes
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
 from hourglass.aio.common import Priority
 from hourglass.client import (
     ActivityExecution,
@@ -272,7 +272,7 @@ class WithStartWorkflowOperation(Generic[W, R]):
     ) -> None: ...
     @overload
     def __init__(self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]) -> None: ...
-    @takes(StartConfig)  # type: ignore[misc]
+    @overloaded(StartConfig)
     def __init__(
         self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
@@ -511,7 +511,7 @@ class Client(ActivityClient):
     async def start_workflow(
         self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]
     ) -> WorkflowHandle[Any, R]: ...
-    @takes(StartConfig)  # type: ignore[misc]
+    @overloaded(StartConfig)
     async def start_workflow(
         self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
@@ -540,7 +540,7 @@ class Client(ActivityClient):
     async def execute_workflow(
         self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]
     ) -> R: ...
-    @takes(StartConfig)  # type: ignore[misc]
+    @overloaded(StartConfig)
     async def execute_workflow(
         self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:

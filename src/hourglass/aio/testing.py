@@ -201,8 +201,8 @@ _OF_A_SERVER = frozenset(
 class EnvironmentInfo(Info):
     """What `activity.info()` returns in an `ActivityEnvironment`: change it with `dataclasses.replace`."""
 
-    heartbeat_details: Sequence[Any] = ()
-    workflow_namespace: str = "default"
+    heartbeat_details: Sequence[Any] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
+    workflow_namespace: str = "default"  # pyright: ignore[reportIncompatibleMethodOverride]
     priority: Priority = Priority.default
 
 
@@ -265,8 +265,9 @@ class ActivityEnvironment:
         with self._active(context):
             if on_cancel == "heartbeat":
                 return variables.run(_within, context, call)
-            within = functools.partial(variables.run, _within, context, call)
-            return context.run_interruptibly(within, silent=on_cancel == "silent")
+            return context.run_interruptibly(
+                lambda: variables.run(_within, context, call), silent=on_cancel == "silent"
+            )
 
     async def _run_coroutine(
         self, context: _EnvironmentContext, call: Callable[[], Coroutine[Any, Any, Any]]
