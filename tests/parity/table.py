@@ -142,7 +142,9 @@ def _fields(thing: Any) -> set[str]:
 
 
 def same_name(section: str, name: str) -> bool:
-    """Whether `hourglass.aio` has it under temporalio's own name."""
+    """Whether `hourglass.aio` has it under temporalio's own name. A parameter may be there only to be refused by its name."""
+    if SECTIONS[section][name][0] == "-" or f"{section}.{name}" in TABLE["walk"]["refused"]:
+        return False
     return exists(f"aio.{section.removeprefix('temporalio.')}.{name}")
 
 

@@ -27,6 +27,7 @@ class Cart:
         a: str = await workflow.execute_activity(fetch, "x")  # E
         b: bytes = workflow.execute_activity(fetch, "x")  # E
         await workflow.execute_activity(fetch, 3)  # E
+        await workflow.execute_activity(activity=fetch, arg=3)  # E
         await workflow.execute_activity(fetch, "x", start_to_close="3")  # E
         await workflow.execute_child_workflow(Cart.run, 3)  # E
         await workflow.execute_child_workflow(Cart.run, "x", idd="c")  # E
@@ -52,6 +53,7 @@ async def use_client(client: Client) -> None:
     await client.execute_workflow(Cart.run, 3, id="c", task_queue="q")  # E
     handle = await client.start_workflow(Cart.run, "x", id="c", task_queue="q")
     await handle.signal(Cart.put, 3)  # E
+    await client.execute_workflow(workflow=Cart.run, arg=3, id="c")  # E
     e: str = await handle.execute_update(Cart.take, "x")  # E
     f: str = await handle.result()  # E
 

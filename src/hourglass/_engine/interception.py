@@ -29,6 +29,16 @@ class InterceptedCall:
     headers: Headers = field(default_factory=dict, repr=False)
     _proceed: Callable[[Any], Any] = field(repr=False, compare=False)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Else Python would make a new attribute, and the call would go on as if nothing had been changed.
+        fields: dict[str, object] = self.__dataclass_fields__  # type: ignore[assignment]
+        if name not in fields and not hasattr(type(self), name):
+            known = ", ".join(each for each in fields if not each.startswith("_"))
+            raise AttributeError(
+                f"{type(self).__name__} has no field {name!r}: an interceptor can change {known}"
+            )
+        super().__setattr__(name, value)
+
 
 @dataclass(kw_only=True)
 class ExecuteWorkflowInput(InterceptedCall):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
@@ -151,7 +151,7 @@ def _type_name(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RetryPolicy:
     """How a failed activity or workflow is tried again. The defaults are Temporal's: for ever, 1 s, doubling."""
 
@@ -159,7 +159,7 @@ class RetryPolicy:
     backoff_coefficient: float = 2.0
     maximum_interval: Duration | None = None
     maximum_attempts: int = 0
-    non_retryable_error_types: Sequence[str] = ()
+    non_retryable_error_types: Sequence[str] | None = ()
 
     def __post_init__(self) -> None:
         self.rule()
@@ -182,7 +182,7 @@ class RetryPolicy:
         attempts = whole_number(self.maximum_attempts, "maximum_attempts", 0, INT32)
         if isinstance(self.non_retryable_error_types, str):
             raise UsageError("non_retryable_error_types must be a list of names, not one string")
-        names = self.non_retryable_error_types
+        names = () if self.non_retryable_error_types is None else self.non_retryable_error_types
         if not isinstance(names, Iterable):
             raise UsageError(f"non_retryable_error_types must be a list of names, not {_type_name(names)}")
         return RetryRule(
@@ -205,6 +205,30 @@ def policy_from(rule: RetryRule | None) -> RetryPolicy | None:
         maximum_attempts=rule.maximum_attempts,
         non_retryable_error_types=rule.non_retryable_error_types,
     )
+
+
+@dataclass(frozen=True)
+class Priority:
+    """How urgent a workflow or an activity is (1 is most), and whose share of its queue it is counted to; None is what its
+    caller has.
+    """
+
+    default: ClassVar[Priority]
+
+    priority_key: int | None = None
+    fairness_key: str | None = None
+    fairness_weight: float | None = None
+
+    def options(self) -> dict[str, Any]:
+        """The same as options of a call; what is None there is the engine's default."""
+        return {
+            "priority_key": self.priority_key or 0,
+            "fairness_key": self.fairness_key or "",
+            "fairness_weight": self.fairness_weight or 0.0,
+        }
+
+
+Priority.default = Priority()
 
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from time import monotonic
 from typing import Any, Protocol, TypeVar, get_type_hints
 
@@ -248,8 +247,10 @@ def call_plainly(
         if definition.on_cancel == "heartbeat":
             value = variables.run(_call, task, context, definition.fn, arguments)
         else:
-            call = partial(variables.run, _call, task, context, definition.fn, arguments)
-            value = context.run_interruptibly(call, silent=definition.on_cancel == "silent")
+            value = context.run_interruptibly(
+                lambda: variables.run(_call, task, context, definition.fn, arguments),
+                silent=definition.on_cancel == "silent",
+            )
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)

@@ -139,7 +139,8 @@ def checked_executor(executor: Any, name: str = "activity_executor") -> Executor
     """The author's executor for `def` activities, or operations of Nexus. Raises `UsageError`."""
     if isinstance(executor, ProcessPoolExecutor):
         raise UsageError(
-            f"{name} runs functions in threads: for processes there is @activity.defn(executor='process')"
+            f"{name} runs functions in threads, and cannot be a ProcessPoolExecutor: declare activities that run in processes, "
+            "@hourglass.activity.defn(executor='process')"
         )
     if executor is not None and not isinstance(executor, Executor):
         raise UsageError(f"{name} must be an executor of concurrent.futures, not {type(executor).__name__}")

@@ -37,6 +37,7 @@ from typing import Any, Literal, TypeAlias
 from hourglass._engine.context import current_run
 from hourglass._engine.fibers import watchers
 from hourglass._runtime.code_origin import STDLIB, is_library, is_ours, is_package
+from hourglass.activity._interruption import exclusion
 from hourglass.errors import DeterminismError
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -318,11 +319,14 @@ def _start_profile(called: Callable[[Any, FrameType | None], None]) -> Callable[
 
     def around(function: Callable[..., Any], given: Any) -> Any:
         # For as long as the author's code runs, and no longer: a profile costs at each call, ours too.
+        if not exclusion.begin_profile():
+            return function(given)
         sys.setprofile(profile)
         try:
             return function(given)
         finally:
             sys.setprofile(before)
+            exclusion.end_profile()
 
     def stop() -> None:
         watchers.pop(me, None)

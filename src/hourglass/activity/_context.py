@@ -302,7 +302,7 @@ def _opened(given: Any, stack: ExitStack) -> Any:
     return stack.enter_context(made)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CancellationDetails:
     """Why an attempt was asked to stop."""
 
@@ -312,17 +312,25 @@ class CancellationDetails:
     """The workflow, or a client, cancelled it."""
     paused: bool = False
     """An operator paused it."""
+    reset: bool = False
+    """An operator reset it."""
     timed_out: bool = False
     """It took longer than a timeout of its own allows."""
     worker_shutdown: bool = False
     """The worker shuts down, and the graceful time has passed."""
-    reset: bool = False
-    """An operator reset it."""
 
     @staticmethod
     def of(reason: str) -> CancellationDetails:
         """From an engine's word for it, or the worker's own."""
         return CancellationDetails(**{_CANCELLATIONS.get(reason, "not_found"): True})
+
+    @property
+    def reason(self) -> str:
+        """An engine's word for it. Raises `UsageError` unless there is exactly one reason."""
+        words = [word for word, name in _CANCELLATIONS.items() if getattr(self, name)]
+        if len(words) != 1:
+            raise UsageError(f"an activity is cancelled for one reason, not {len(words)}: {self}")
+        return words[0]
 
 
 _CANCELLATIONS = {
@@ -473,6 +481,10 @@ class ActivityContext:
         )
         self.last_details = payloads
         self._send(payloads)
+        self.check_cancelled()
+
+    def check_cancelled(self) -> None:
+        """Raise, once, if this thread was asked to stop: its cancellation arrives here."""
         if self.interruption is not None:
             self.interruption.check()
         elif self.cancelled and not self._delivered and asyncio._get_running_loop() is None:

@@ -11,8 +11,9 @@ Invariants:
 - Nothing is raised inside `shielded`, nor where the thread's innermost frame is one of `logging` or of the import system: an
   exception between the `acquire` of their locks and the `try` behind it would stop the whole process. `request` is repeated
   then.
-- Under a debugger, a profiler or coverage nothing is raised from outside: in Python 3.11 an exception that waits for a thread
-  in a C call makes every traced thread spin until it is delivered. The next heartbeat raises it.
+- Under a debugger, a profiler or coverage nothing is raised from outside (and the call watcher lets calls pass while it is): in
+  Python 3.11 an exception that waits for a thread in a C call makes every traced thread spin until it is delivered. The next
+  heartbeat raises it.
 """
 
 from __future__ import annotations
@@ -31,12 +32,56 @@ from hourglass.errors import CancelledError
 
 R = TypeVar("R")
 
+
+class _Settled(BaseException):
+    pass
+
+
 _UNSAFE = ("<frozen importlib", dirname(logging.__file__), dirname(importlib.__file__))
 
 _set_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
 _CANCELLED_ERROR = id(CancelledError)  # the address of the class, which lives as long as the process
+_SETTLED = id(_Settled)
+
+
+class _Exclusion:
+    """Keeps a thread from being profiled while an exception waits for another: in Python 3.11 the profiled one would spin."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._profiled = 0
+        self._waiting = 0
+
+    def begin_profile(self) -> bool:
+        """A thread is about to be profiled. False if it must not be now."""
+        with self._lock:
+            if self._waiting:
+                return False
+            self._profiled += 1
+            return True
+
+    def end_profile(self) -> None:
+        """It is not profiled any more."""
+        with self._lock:
+            self._profiled -= 1
+
+    def begin_raise(self) -> bool:
+        """An exception is about to wait for its thread. False if it must not now."""
+        with self._lock:
+            if self._profiled:
+                return False
+            self._waiting += 1
+            return True
+
+    def end_raise(self) -> None:
+        """It does not wait any more."""
+        with self._lock:
+            self._waiting -= 1
+
+
+exclusion = _Exclusion()
 
 
 class ThreadInterruption:
@@ -49,6 +94,7 @@ class ThreadInterruption:
         self._shields = 0
         self._requested = False
         self._raised = silent
+        self._sent = False  # from outside: it may still be on its way
 
     # --- in any thread -----------------------------------------------------------------------------------------------
 
@@ -61,7 +107,9 @@ class ThreadInterruption:
             frame = sys._current_frames().get(self._thread)
             if frame is not None and frame.f_code.co_filename.startswith(_UNSAFE):
                 return False
-            self._raised = True
+            if not exclusion.begin_raise():
+                return False
+            self._raised = self._sent = True
             _set_async_exc(self._thread, _CANCELLED_ERROR)
             return True
 
@@ -101,12 +149,28 @@ class ThreadInterruption:
         while True:
             try:
                 with self._lock:
-                    thread, self._thread = self._thread, None
-                    if thread is not None:
-                        _set_async_exc(thread, None)
+                    self._thread = None
+                if self._sent:
+                    _take_back()
+                    self._sent = False
+                    exclusion.end_raise()
                 return
             except CancelledError:
                 continue  # it arrived here, and cannot do so twice
+
+
+def _take_back() -> None:
+    """Make sure that no exception waits for this thread.
+
+    One that is only taken away leaves the alarm of the interpreter raised, and traced threads spin for ever. Delivering one
+    silences it: so another one takes its place, and is delivered here.
+    """
+    try:
+        _set_async_exc(threading.get_ident(), _SETTLED)
+        for _ in (1, 2):  # a backward jump: there at the latest the interpreter delivers it
+            pass
+    except _Settled:
+        pass
 
 
 def _is_traced() -> bool:

@@ -18,6 +18,7 @@ FILE` shows the difference. What is not here is refused by name where it is impo
     workflow     `@workflow.defn`, and what is awaited inside a workflow
     _activities  what `workflow` has for activities and steps
     _children    the same for children and other workflows
+    _facts       functions of `hourglass.workflow` under temporalio's parameter names
     _handles     what `client` has of handles
     _standalone  what it has for activities that belong to no workflow
     _values      how arguments and options are given there

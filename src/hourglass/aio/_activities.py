@@ -17,13 +17,14 @@ from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import ActivityCancellationType
 from hourglass.activity import Activity
 from hourglass.activity._definition import activity_of
-from hourglass.aio._values import given_options, given_values
+from hourglass.aio._values import UNSET, given_options, given_values, takes
 from hourglass.aio.common import Priority
 from hourglass.errors import UsageError
 from hourglass.workflow._calls import StepOptions, begin_named, begin_step, check_step
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
@@ -42,6 +43,14 @@ class ActivityConfig(TypedDict, total=False):
     summary: str | None
     event_groups: Sequence[EventGroup] | None
     priority: Priority
+    versioning_intent: None
+
+
+class _ActivityCall(ActivityConfig, total=False):
+    """The keywords of a call of an activity."""
+
+    args: Sequence[Any]
+    result_type: Any
 
 
 LocalActivityConfig = ActivityConfig
@@ -53,7 +62,7 @@ class _ExecuteActivity(Protocol):
     async def __call__(
         self,
         activity: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
         result_type: Any = Any,
@@ -61,24 +70,35 @@ class _ExecuteActivity(Protocol):
     ) -> Any: ...
     @overload
     async def __call__(
-        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[*Ts], Awaitable[R]], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[*Ts], R], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
         self,
         activity: Callable[..., Awaitable[R]],
-        /,
         *,
         args: Sequence[Any],
         **options: Unpack[ActivityConfig],
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+        self,
+        activity: Callable[[T], Awaitable[R]],
+        *,
+        arg: T,
+        **options: Unpack[ActivityConfig],
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[[T], R], *, arg: T, **options: Unpack[ActivityConfig]
     ) -> R: ...
 
 
@@ -87,7 +107,7 @@ class _StartActivity(Protocol):
     def __call__(
         self,
         activity: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
         result_type: Any = Any,
@@ -95,24 +115,35 @@ class _StartActivity(Protocol):
     ) -> ActivityHandle[Any]: ...
     @overload
     def __call__(
-        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[*Ts], Awaitable[R]], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[*Ts], R], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
         self,
         activity: Callable[..., Awaitable[R]],
-        /,
         *,
         args: Sequence[Any],
         **options: Unpack[ActivityConfig],
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+        self,
+        activity: Callable[[T], Awaitable[R]],
+        *,
+        arg: T,
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[[T], R], *, arg: T, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
 
 
@@ -121,48 +152,70 @@ class _StartMethod(Protocol):
 
     @overload
     def __call__(
-        self, activity: Callable[[Any, *Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[Any, *Ts], Awaitable[R]], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[Any, *Ts], R], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
         self,
         activity: Callable[..., Awaitable[R]],
-        /,
         *,
         args: Sequence[Any],
         **options: Unpack[ActivityConfig],
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+        self,
+        activity: Callable[[Any, T], Awaitable[R]],
+        *,
+        arg: T,
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
 
 
 class _ExecuteMethod(Protocol):
     @overload
     async def __call__(
-        self, activity: Callable[[Any, *Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[Any, *Ts], Awaitable[R]], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[Any, *Ts], R], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
         self,
         activity: Callable[..., Awaitable[R]],
-        /,
         *,
         args: Sequence[Any],
         **options: Unpack[ActivityConfig],
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+        self,
+        activity: Callable[[Any, T], Awaitable[R]],
+        *,
+        arg: T,
+        **options: Unpack[ActivityConfig],
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ActivityConfig]
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[ActivityConfig]
     ) -> R: ...
 
 
@@ -171,41 +224,71 @@ class _StartClass(Protocol):
 
     @overload
     def __call__(
-        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Calls[*Ts, R]], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
         self,
         activity: type,
-        /,
         *,
         args: Sequence[Any],
         **options: Unpack[ActivityConfig],
     ) -> ActivityHandle[Any]: ...
+    @overload
+    def __call__(
+        self,
+        activity: type[Awaits[T, R]],
+        *,
+        arg: T,
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def __call__(
+        self,
+        activity: type[Calls[T, R]],
+        *,
+        arg: T,
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[R]: ...
 
 
 class _ExecuteClass(Protocol):
     @overload
     async def __call__(
-        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Calls[*Ts, R]], *given: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
         self,
         activity: type,
-        /,
         *,
         args: Sequence[Any],
         **options: Unpack[ActivityConfig],
     ) -> Any: ...
+    @overload
+    async def __call__(
+        self,
+        activity: type[Awaits[T, R]],
+        *,
+        arg: T,
+        **options: Unpack[ActivityConfig],
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self,
+        activity: type[Calls[T, R]],
+        *,
+        arg: T,
+        **options: Unpack[ActivityConfig],
+    ) -> R: ...
 
 
 class Calls(Protocol[*Ts, R_co]):
@@ -222,13 +305,14 @@ class Awaits(Protocol[*Ts, R_co]):
 
 def _begin(
     activity: Any,
+    arg: Any,
     given: tuple[Any, ...],
     options: dict[str, Any],
     *,
     local: bool,
     start: Callable[..., ActivityHandle[Any]] = awaited.start_activity,
 ) -> ActivityHandle[Any]:
-    values = given_values(given, options.pop("args", ()))
+    values = given_values(arg, given, options.pop("args", ()))
     said = given_options(options)
     found = None if isinstance(activity, str) else activity_of(activity)
     if found is not None:
@@ -243,24 +327,30 @@ def _begin(
     return begin_named(run, activity, values, said, local=local, start=start)
 
 
-def _start_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:
+@takes(_ActivityCall)
+def _start_activity(activity: Any, arg: Any = UNSET, *given: Any, **options: Any) -> ActivityHandle[Any]:
     """Begin an activity; the handle is a task of asyncio's."""
-    return _begin(activity, given, options, local=False)
+    return _begin(activity, arg, given, options, local=False)
 
 
-async def _execute_activity(activity: Any, /, *given: Any, **options: Any) -> Any:
+@takes(_ActivityCall)
+async def _execute_activity(activity: Any, arg: Any = UNSET, *given: Any, **options: Any) -> Any:
     """Run an activity and wait for its result."""
-    return await _begin(activity, given, options, local=False)
+    return await _begin(activity, arg, given, options, local=False)
 
 
-def _start_local_activity(activity: Any, /, *given: Any, **options: Any) -> ActivityHandle[Any]:
+@takes(_ActivityCall)
+def _start_local_activity(
+    activity: Any, arg: Any = UNSET, *given: Any, **options: Any
+) -> ActivityHandle[Any]:
     """Begin a short activity on this very worker; the handle is a task of asyncio's."""
-    return _begin(activity, given, options, local=True, start=awaited.start_local_activity)
+    return _begin(activity, arg, given, options, local=True, start=awaited.start_local_activity)
 
 
-async def _execute_local_activity(activity: Any, /, *given: Any, **options: Any) -> Any:
+@takes(_ActivityCall)
+async def _execute_local_activity(activity: Any, arg: Any = UNSET, *given: Any, **options: Any) -> Any:
     """Run a short activity on this very worker, within the workflow task, and wait for its result."""
-    return await _begin(activity, given, options, local=True, start=awaited.start_local_activity)
+    return await _begin(activity, arg, given, options, local=True, start=awaited.start_local_activity)
 
 
 start_activity = cast(_StartActivity, _start_activity)
@@ -321,7 +411,7 @@ def _begin_step(
     run = require_fiber("workflow.step").run
     if isinstance(fn, Activity):
         check_step(options, fn, name)
-        return run, _begin(fn, args, options, local=True), ""
+        return run, _begin(fn, UNSET, (), {**options, "args": args}, local=True), ""
     kept = ""
 
     def start(definition: Any, type: str, arguments: Any, settings: Any, *rest: Any, **more: Any) -> Any:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 import msgspec
 
 from hourglass._engine import awaited
 from hourglass._engine.context import LiveRun
-from hourglass._engine.event_groups import EventGroup
+from hourglass._engine.event_groups import EventGroup, block_of, check_groups
 from hourglass._engine.fibers import Bridge, bridged_wait, require_fiber
 from hourglass._engine.interception import (
     SignalChildWorkflowInput,
@@ -34,7 +35,7 @@ from hourglass._engine.specs import (
     ParentClosePolicy,
     VersioningOverride,
 )
-from hourglass.aio._values import given_options, given_values
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, takes
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import ActivityError
@@ -51,6 +52,7 @@ from hourglass.workflow._children import (
 from hourglass.workflow._references import Given, given_message, given_workflow
 
 R = TypeVar("R")
+W = TypeVar("W")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -75,6 +77,7 @@ class ChildWorkflowConfig(TypedDict, total=False):
     event_groups: Sequence[EventGroup] | None
     priority: Priority
     versioning_override: VersioningOverride | None
+    versioning_intent: None
 
 
 class WithStartConfig(WithStartOptions, total=False):
@@ -88,17 +91,51 @@ class Signalled:
     """A workflow that can be signalled from this one."""
 
     @overload
-    async def signal(self, signal: str, /, *given: Any, args: Sequence[Any] = ()) -> None: ...
+    async def signal(
+        self,
+        signal: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
+        event_groups: Sequence[EventGroup] | None = None,
+    ) -> None: ...
     @overload
-    async def signal(self, signal: Callable[[*Ts], Any], /, *given: *Ts) -> None: ...
+    async def signal(
+        self,
+        signal: Callable[[*Ts], Any],
+        *given: *Ts,
+        event_groups: Sequence[EventGroup] | None = None,
+    ) -> None: ...
     @overload
-    async def signal(self, signal: Callable[..., Any], /, *, args: Sequence[Any]) -> None: ...
-    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = ()) -> None:  # type: ignore[misc]
+    async def signal(
+        self,
+        signal: Callable[..., Any],
+        *,
+        args: Sequence[Any],
+        event_groups: Sequence[EventGroup] | None = None,
+    ) -> None: ...
+    @overload
+    async def signal(
+        self, signal: Callable[[T], Any], *, arg: T, event_groups: Sequence[EventGroup] | None = None
+    ) -> None: ...
+    async def signal(  # type: ignore[misc]
+        self,
+        signal: Any,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
+        event_groups: Sequence[EventGroup] | None = None,
+    ) -> None:
         """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
-        await self._send(given_message("signal", signal), list(given_values(given, args)))
+        with _within(event_groups):
+            await self._send(given_message("signal", signal), list(given_values(arg, given, args)))
 
     async def _send(self, message: Given, values: list[Any]) -> None:
         raise NotImplementedError
+
+
+def _within(event_groups: Sequence[EventGroup] | None) -> AbstractContextManager[object]:
+    return nullcontext() if event_groups is None else block_of(check_groups(event_groups))
 
 
 async def _signal(
@@ -113,7 +150,7 @@ async def _signal(
     await outward(run, send, call, method)
 
 
-class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[R]):
+class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[W, R]):
     """A child workflow that has started: a task of asyncio's whose result is the child's, and which can be signalled."""
 
     async def _send(self, message: Given, values: list[Any]) -> None:
@@ -127,22 +164,32 @@ class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[R]):
 @overload
 async def start_child_workflow(
     workflow: str,
-    /,
+    arg: Any = UNSET,
     *given: Any,
     args: Sequence[Any] = (),
     result_type: Any = None,
     **options: Unpack[ChildWorkflowConfig],
-) -> ChildWorkflowHandle[Any]: ...
+) -> ChildWorkflowHandle[Any, Any]: ...
 @overload
 async def start_child_workflow(
-    workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ChildWorkflowConfig]
-) -> ChildWorkflowHandle[R]: ...
+    workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[ChildWorkflowConfig]
+) -> ChildWorkflowHandle[Any, R]: ...
 @overload
 async def start_child_workflow(
-    workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
-) -> ChildWorkflowHandle[R]: ...
-async def start_child_workflow(  # type: ignore[misc]
-    workflow: Any, /, *given: Any, args: Sequence[Any] = (), result_type: Any = None, **options: Any
+    workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
+) -> ChildWorkflowHandle[Any, R]: ...
+@overload
+async def start_child_workflow(
+    workflow: Callable[[T], R], *, arg: T, **options: Unpack[ChildWorkflowConfig]
+) -> ChildWorkflowHandle[Any, R]: ...
+@overloaded(ChildWorkflowConfig)
+async def start_child_workflow(
+    workflow: Any,
+    arg: Any = UNSET,
+    *given: Any,
+    args: Sequence[Any] = (),
+    result_type: Any = None,
+    **options: Any,
 ) -> Any:
     """Start a child workflow, given as its run method or its name, and wait until it has started.
 
@@ -159,7 +206,10 @@ async def start_child_workflow(  # type: ignore[misc]
         return await awaited.start_child(command, return_type, ChildWorkflowHandle)
 
     call = StartChildWorkflowInput(
-        workflow=target.name, args=list(given_values(given, args)), options=said, _proceed=bridging(start)
+        workflow=target.name,
+        args=list(given_values(arg, given, args)),
+        options=said,
+        _proceed=bridging(start),
     )
     return await outward(live, start, call, "start_child_workflow")
 
@@ -167,7 +217,7 @@ async def start_child_workflow(  # type: ignore[misc]
 @overload
 async def execute_child_workflow(
     workflow: str,
-    /,
+    arg: Any = UNSET,
     *given: Any,
     args: Sequence[Any] = (),
     result_type: Any = None,
@@ -175,15 +225,28 @@ async def execute_child_workflow(
 ) -> Any: ...
 @overload
 async def execute_child_workflow(
-    workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[ChildWorkflowConfig]
+    workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[ChildWorkflowConfig]
 ) -> R: ...
 @overload
 async def execute_child_workflow(
-    workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
+    workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[ChildWorkflowConfig]
 ) -> R: ...
-async def execute_child_workflow(workflow: Any, /, *given: Any, **options: Any) -> Any:  # type: ignore[misc]
+@overload
+async def execute_child_workflow(
+    workflow: Callable[[T], R], *, arg: T, **options: Unpack[ChildWorkflowConfig]
+) -> R: ...
+@overloaded(ChildWorkflowConfig)
+async def execute_child_workflow(
+    workflow: Any,
+    arg: Any = UNSET,
+    *given: Any,
+    args: Sequence[Any] = (),
+    result_type: Any = None,
+    **options: Any,
+) -> Any:
     """Run a child workflow and wait for its result. Raises `ChildWorkflowError` if it did not complete."""
-    return await (await start_child_workflow(workflow, *given, **options))
+    given_args = given_values(arg, given, args)
+    return await (await start_child_workflow(workflow, args=given_args, result_type=result_type, **options))
 
 
 class ExternalWorkflowHandle(Signalled, Generic[T]):
@@ -203,9 +266,10 @@ class ExternalWorkflowHandle(Signalled, Generic[T]):
         )
         await _signal(run, message, values, make, "signal_external_workflow")
 
-    async def cancel(self, reason: str = "") -> None:
+    async def cancel(self, reason: str = "", *, event_groups: Sequence[EventGroup] | None = None) -> None:
         """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""
-        await awaited.cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
+        with _within(event_groups):
+            await awaited.cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
 
     def __repr__(self) -> str:
         return f"<external workflow {self.id}>"
@@ -226,13 +290,13 @@ def get_external_workflow_handle_for(
     return get_external_workflow_handle(workflow_id, run_id=run_id)
 
 
+@takes(WithStartConfig)
 async def signal_with_start_workflow(
     workflow: Any,
-    /,
     *given: Any,
     signal: Any,
     signal_args: Any = None,
-    args: Sequence[Any] = (),
+    args: Sequence[Any] | None = None,
     **options: Unpack[WithStartConfig],
 ) -> ExternalWorkflowHandle[Any]:
     """Signal another workflow, and start it first unless it runs; a handle to it. `signal_args` is the one argument of the
@@ -258,7 +322,8 @@ async def signal_with_start_workflow(
         drop_step(live, kept)
         return ExternalWorkflowHandle(call.workflow_id, run_id)
 
-    call = with_start_call(target, given_values(given, args), said, signal, told, bridging(send))
+    values = given_values(given[0] if given else UNSET, given[1:], args)
+    call = with_start_call(target, values, said, signal, told, bridging(send))
     return await outward(live, send, call, "signal_with_start_workflow")
 
 

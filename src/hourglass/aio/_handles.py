@@ -6,11 +6,12 @@ Faces of those of `hourglass.AsyncClient`, which do the work.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
-from hourglass.aio._values import given_options, given_values
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
 from hourglass.client import (
     AsyncActivityExecutionHandle,
     AsyncUpdateHandle,
@@ -24,6 +25,7 @@ from hourglass.replay import History as WorkflowHistory
 
 H = TypeVar("H", bound=AsyncWorkflowHandle[Any] | AsyncActivityExecutionHandle[Any])
 R = TypeVar("R")
+W = TypeVar("W")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -32,6 +34,13 @@ class SignalConfig(RpcOptions, total=False):
     """How a signal is sent."""
 
     request_id: str | None
+
+
+class UpdateConfig(RpcOptions, total=False):
+    """How an update is asked for."""
+
+    id: str | None
+    result_type: Any
 
 
 class HandleFace(Generic[H]):
@@ -61,7 +70,7 @@ class HandleFace(Generic[H]):
         return f"<{self._noun} handle {self.id}>"
 
 
-class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
+class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     """A workflow, from outside."""
 
     _noun = "workflow"
@@ -76,31 +85,44 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
         """The run whose result is waited for first."""
         return self._handle.run_id
 
+    @takes(RpcOptions)
     async def result(self, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]) -> R:
         """Wait for the result. Raises `WorkflowFailureError` if it did not complete."""
         return await self._handle.result(follow_runs=follow_runs, **rpc)
 
     @overload
     async def signal(
-        self, signal: str, /, *given: Any, args: Sequence[Any] = (), **options: Unpack[SignalConfig]
+        self,
+        signal: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
+        **options: Unpack[SignalConfig],
     ) -> None: ...
     @overload
     async def signal(
-        self, signal: Callable[[*Ts], Any], /, *given: *Ts, **options: Unpack[SignalConfig]
+        self, signal: Callable[[*Ts], Any], *given: *Ts, **options: Unpack[SignalConfig]
     ) -> None: ...
     @overload
     async def signal(
-        self, signal: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[SignalConfig]
+        self, signal: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[SignalConfig]
     ) -> None: ...
-    async def signal(self, signal: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any) -> None:  # type: ignore[misc]
+    @overload
+    async def signal(
+        self, signal: Callable[[T], Any], *, arg: T, **options: Unpack[SignalConfig]
+    ) -> None: ...
+    @overloaded(SignalConfig)
+    async def signal(
+        self, signal: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> None:
         """Send a signal, given as its name or a decorated method. The same `request_id` again is the same signal."""
-        await self._handle.signal(signal, *given_values(given, args), **options)
+        await self._handle.signal(signal, *given_values(arg, given, args), **options)
 
     @overload
     async def query(
         self,
         query: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
         result_type: Any = None,
@@ -111,15 +133,15 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
     async def query(
         self,
         query: Callable[[*Ts], T],
-        /,
         *given: *Ts,
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> T: ...
-    async def query(  # type: ignore[misc]
+    @overloaded(RpcOptions)
+    async def query(
         self,
         query: Any,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
         result_type: Any = None,
@@ -129,7 +151,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
         """Ask a question, given as its name or a decorated method."""
         return await self._handle.query(
             query,
-            *given_values(given, args),
+            *given_values(arg, given, args),
             result_type=result_type,
             reject_condition=reject_condition,
             **rpc,
@@ -139,7 +161,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
     async def execute_update(
         self,
         update: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
         id: str | None = None,
@@ -148,29 +170,40 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
     ) -> Any: ...
     @overload
     async def execute_update(
-        self, update: Callable[[*Ts], T], /, *given: *Ts, id: str | None = None, **rpc: Unpack[RpcOptions]
+        self, update: Callable[[*Ts], T], *given: *Ts, id: str | None = None, **rpc: Unpack[RpcOptions]
     ) -> T: ...
     @overload
     async def execute_update(
         self,
         update: Callable[..., T],
-        /,
         *,
         args: Sequence[Any],
         id: str | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> T: ...
-    async def execute_update(  # type: ignore[misc]
-        self, update: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    @overload
+    async def execute_update(
+        self,
+        update: Callable[[T], T],
+        *,
+        arg: T,
+        id: str | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    @overloaded(UpdateConfig)
+    async def execute_update(
+        self, update: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Ask for an update and wait for its result. Raises `WorkflowUpdateFailedError`."""
-        return await self._handle.execute_update(update, *given_values(given, args), **given_options(options))
+        return await self._handle.execute_update(
+            update, *given_values(arg, given, args), **given_options(options)
+        )
 
     @overload
     async def start_update(
         self,
         update: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         wait_for_stage: WorkflowUpdateStage,
         args: Sequence[Any] = (),
@@ -182,16 +215,16 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
     async def start_update(
         self,
         update: Callable[[*Ts], T],
-        /,
         *given: *Ts,
         wait_for_stage: WorkflowUpdateStage,
         id: str | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncUpdateHandle[T]: ...
-    async def start_update(  # type: ignore[misc]
+    @overloaded(UpdateConfig)
+    async def start_update(
         self,
         update: Any,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         wait_for_stage: WorkflowUpdateStage,
         args: Sequence[Any] = (),
@@ -199,31 +232,50 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
     ) -> Any:
         """Ask for an update and wait until it has come to a stage."""
         return await self._handle.start_update(
-            update, *given_values(given, args), wait_for_stage=wait_for_stage, **given_options(options)
+            update, *given_values(arg, given, args), wait_for_stage=wait_for_stage, **given_options(options)
         )
 
-    def get_update_handle(self, id: str, *, result_type: Any = None) -> AsyncUpdateHandle[Any]:
-        """A handle to an update that was asked for before."""
-        return self._handle.get_update_handle(id, result_type=result_type)
+    def get_update_handle(
+        self, id: str, *, workflow_run_id: str | None = None, result_type: Any = None
+    ) -> AsyncUpdateHandle[Any]:
+        """A handle to an update that was asked for before, of this run or another."""
+        return _of_run(self._handle.get_update_handle(id, result_type=result_type), workflow_run_id)
 
-    def get_update_handle_for(self, update: Callable[..., T], id: str) -> AsyncUpdateHandle[T]:
-        """The same, of the type that an update has."""
-        return self._handle.get_update_handle(id, update=update)
+    def get_update_handle_for(
+        self, update: Callable[..., T], id: str, *, workflow_run_id: str | None = None
+    ) -> AsyncUpdateHandle[T]:
+        """A handle to an update that was asked for before, with the type of its result."""
+        return _of_run(self._handle.get_update_handle(id, update=update), workflow_run_id)
 
+    @takes(RpcOptions)
     async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """Ask the workflow to cancel. It may take its time, or refuse."""
         await self._handle.cancel(reason or "", **rpc)
 
-    async def terminate(self, *details: Any, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+    @takes(RpcOptions)
+    async def terminate(self, *args: Any, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """End the workflow now. Its code is not asked and cannot clean up."""
-        await self._handle.terminate(reason or "", *details, **rpc)
+        await self._handle.terminate(reason or "", *args, **rpc)
 
+    @takes(RpcOptions)
     async def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowExecutionDescription:
         """Look at the workflow: its status, times, memo and what it waits for."""
         return await self._handle.describe(**rpc)
 
-    async def fetch_history(self, **rpc: Unpack[RpcOptions]) -> WorkflowHistory:
-        """Its history."""
+    @takes(RpcOptions)
+    async def fetch_history(
+        self,
+        *,
+        event_filter_type: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
+        skip_archival: bool = False,
+        **rpc: Unpack[RpcOptions],
+    ) -> WorkflowHistory:
+        """Its history. `skip_archival` says nothing here: what is archived is not asked for."""
+        refuse_given(
+            event_filter_type is not HistoryEventFilter.ALL_EVENT,
+            "event_filter_type=CLOSE_EVENT of fetch_history",
+            "fetch_history_events returns the last event alone",
+        )
         return await self._handle.history(**rpc)
 
     def fetch_history_events(
@@ -248,6 +300,12 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
         )
 
 
+def _of_run(handle: AsyncUpdateHandle[Any], run_id: str | None) -> AsyncUpdateHandle[Any]:
+    if run_id is None:
+        return handle
+    return AsyncUpdateHandle(handle._session, replace(handle._reference, run_id=run_id))
+
+
 # --- activities that are completed from outside -----------------------------------------------------------------------
 
 
@@ -258,12 +316,14 @@ class AsyncActivityCancelledError(CancelledError):
 class AsyncActivityHandle(_AsyncActivityHandle):
     """An activity that is completed from outside."""
 
+    @takes(RpcOptions)
     async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
         """The activity lives. Raises `AsyncActivityCancelledError` where it is asked to stop."""
         if await super().heartbeat(*details, **rpc):
             raise AsyncActivityCancelledError("the activity is asked to stop")
         return False
 
+    @takes(RpcOptions)
     async def report_cancellation(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
         """The activity ended because its cancellation was requested."""
         await self.cancel(*details, **rpc)

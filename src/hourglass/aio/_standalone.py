@@ -14,7 +14,7 @@ from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import IdReusePolicy
 from hourglass.aio._activities import Awaits, Calls
 from hourglass.aio._handles import HandleFace
-from hourglass.aio._values import given_options, given_values
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
 from hourglass.aio.common import Priority
 from hourglass.client import (
     ActivityExecution,
@@ -75,28 +75,47 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
 
     _noun = "activity"
 
+    @takes(RpcOptions)
     async def result(self, **rpc: Unpack[RpcOptions]) -> R:
         """Wait for the result. Raises `ActivityFailureError` if it did not complete."""
         return await self._handle.result(**rpc)
 
-    async def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
-        """Look at it: its status, attempts, times and options."""
+    @takes(RpcOptions)
+    async def describe(
+        self,
+        *,
+        include_input: bool = False,
+        include_outcome: bool = False,
+        include_heartbeat_details: bool = False,
+        include_last_failure: bool = False,
+        **rpc: Unpack[RpcOptions],
+    ) -> ActivityExecutionDescription:
+        """Look at it: its status, attempts, times and options. Heartbeat details and the last failure are always there."""
+        refuse_given(include_input, "include_input", "a description has no arguments")
+        refuse_given(include_outcome, "include_outcome", "result() returns the outcome")
         return await self._handle.describe(**rpc)
 
+    @takes(RpcOptions)
     async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
         await self._handle.cancel(reason or "", **rpc)
 
+    @takes(RpcOptions)
     async def terminate(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """End it now. An attempt that runs is not asked, and its result counts no more."""
         await self._handle.terminate(reason or "", **rpc)
 
+    @takes(RpcOptions)
     async def pause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """Let it rest: no new attempt begins until `unpause`."""
         await self._handle.pause(reason or "", **rpc)
 
-    async def unpause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
+    @takes(RpcOptions)
+    async def unpause(
+        self, *, reason: str | None = None, jitter: Duration | None = None, **rpc: Unpack[RpcOptions]
+    ) -> None:
         """Let one that was paused go on."""
+        refuse_given(jitter, "jitter", "its next attempt begins at once")
         await self._handle.unpause(reason or "", **rpc)
 
     async def update_options(
@@ -108,12 +127,16 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
             changes |= given_options({"priority": changes.pop("priority") or Priority.default})
         return await self._handle.update_options(**changes, **rpc)
 
+    @takes(RpcOptions)
     async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
         """Let hold again what was said of it at first."""
         return await self._handle.restore_original_options(**rpc)
 
 
 # --- starting and finding them ----------------------------------------------------------------------------------------
+
+
+NO_TOKEN = "a list is fetched page by page as it is read, from its beginning"
 
 
 class StartActivityConfig(RpcOptions, total=False):
@@ -132,6 +155,7 @@ class StartActivityConfig(RpcOptions, total=False):
     summary: str | None
     priority: Priority
     start_delay: Duration | None
+    result_type: Any
 
 
 class ActivityClient:
@@ -143,151 +167,217 @@ class ActivityClient:
     async def start_activity(
         self,
         activity: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
-        result_type: Any = None,
         **options: Unpack[StartActivityConfig],
     ) -> ActivityHandle[Any]: ...
     @overload
     async def start_activity(
-        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[*Ts], Awaitable[R]], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity(
-        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity(
-        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+        self, activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[Any]: ...
-    async def start_activity(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    @overload
+    async def start_activity(
+        self, activity: Callable[[T], Awaitable[R]], *, arg: T, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity(
+        self, activity: Callable[[T], R], *, arg: T, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overloaded(StartActivityConfig)
+    async def start_activity(
+        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start an activity by itself, given as its function or its name, and get a handle to it."""
         said = given_options(options)
         if "summary" in said:
             said["static_summary"] = said.pop("summary")
-        return ActivityHandle(await self.wrapped.start_activity(activity, *given_values(given, args), **said))
+        return ActivityHandle(
+            await self.wrapped.start_activity(activity, *given_values(arg, given, args), **said)
+        )
 
     @overload
     async def start_activity_method(
         self,
         activity: Callable[[Any, *Ts], Awaitable[R]],
-        /,
         *given: *Ts,
         **options: Unpack[StartActivityConfig],
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_method(
-        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[Any, *Ts], R], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_method(
-        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+        self, activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[Any]: ...
-    async def start_activity_method(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    @overload
+    async def start_activity_method(
+        self, activity: Callable[[Any, T], Awaitable[R]], *, arg: T, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_method(
+        self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[StartActivityConfig]
+    ) -> ActivityHandle[R]: ...
+    @overloaded(StartActivityConfig)
+    async def start_activity_method(
+        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """The same of a method: `Billing.charge`."""
-        return await self.start_activity(activity, *given, args=args, **options)
+        return await self.start_activity(activity, args=given_values(arg, given, args), **options)
 
     @overload
     async def start_activity_class(
-        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_class(
-        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: type[Calls[*Ts, R]], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_class(
         self,
         activity: type,
-        /,
         *,
         args: Sequence[Any],
         **options: Unpack[StartActivityConfig],
     ) -> ActivityHandle[Any]: ...
-    async def start_activity_class(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    @overload
+    async def start_activity_class(
+        self,
+        activity: type[Awaits[T, R]],
+        *,
+        arg: T,
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity_class(
+        self,
+        activity: type[Calls[T, R]],
+        *,
+        arg: T,
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overloaded(StartActivityConfig)
+    async def start_activity_class(
+        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """The same of a class with `__call__`."""
-        return await self.start_activity(activity, *given, args=args, **options)
+        return await self.start_activity(activity, args=given_values(arg, given, args), **options)
 
     @overload
     async def execute_activity(
         self,
         activity: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
-        result_type: Any = None,
         **options: Unpack[StartActivityConfig],
     ) -> Any: ...
     @overload
     async def execute_activity(
-        self, activity: Callable[[*Ts], Awaitable[R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[*Ts], Awaitable[R]], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity(
-        self, activity: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity(
-        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+        self, activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
     ) -> Any: ...
-    async def execute_activity(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[T], Awaitable[R]], *, arg: T, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity(
+        self, activity: Callable[[T], R], *, arg: T, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overloaded(StartActivityConfig)
+    async def execute_activity(
+        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start an activity by itself and wait for its result."""
-        handle = await self.start_activity(activity, *given, args=args, **options)
+        handle = await self.start_activity(activity, args=given_values(arg, given, args), **options)
         return await handle.result()
 
     @overload
     async def execute_activity_method(
         self,
         activity: Callable[[Any, *Ts], Awaitable[R]],
-        /,
         *given: *Ts,
         **options: Unpack[StartActivityConfig],
     ) -> R: ...
     @overload
     async def execute_activity_method(
-        self, activity: Callable[[Any, *Ts], R], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[Any, *Ts], R], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity_method(
-        self, activity: Callable[..., Any], /, *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
+        self, activity: Callable[..., Any], *, args: Sequence[Any], **options: Unpack[StartActivityConfig]
     ) -> Any: ...
-    async def execute_activity_method(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    @overload
+    async def execute_activity_method(
+        self, activity: Callable[[Any, T], Awaitable[R]], *, arg: T, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overload
+    async def execute_activity_method(
+        self, activity: Callable[[Any, T], R], *, arg: T, **options: Unpack[StartActivityConfig]
+    ) -> R: ...
+    @overloaded(StartActivityConfig)
+    async def execute_activity_method(
+        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """The same of a method: `Billing.charge`."""
-        return await self.execute_activity(activity, *given, args=args, **options)
+        return await self.execute_activity(activity, args=given_values(arg, given, args), **options)
 
     @overload
     async def execute_activity_class(
-        self, activity: type[Awaits[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity_class(
-        self, activity: type[Calls[*Ts, R]], /, *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: type[Calls[*Ts, R]], *given: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity_class(
         self,
         activity: type,
-        /,
         *,
         args: Sequence[Any],
         **options: Unpack[StartActivityConfig],
     ) -> Any: ...
-    async def execute_activity_class(  # type: ignore[misc]
-        self, activity: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    @overload
+    async def execute_activity_class(
+        self,
+        activity: type[Awaits[T, R]],
+        *,
+        arg: T,
+        **options: Unpack[StartActivityConfig],
+    ) -> R: ...
+    @overload
+    async def execute_activity_class(
+        self,
+        activity: type[Calls[T, R]],
+        *,
+        arg: T,
+        **options: Unpack[StartActivityConfig],
+    ) -> R: ...
+    @overloaded(StartActivityConfig)
+    async def execute_activity_class(
+        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """The same of a class with `__call__`."""
-        return await self.execute_activity(activity, *given, args=args, **options)
+        return await self.execute_activity(activity, args=given_values(arg, given, args), **options)
 
     def get_activity_handle(
         self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
@@ -303,9 +393,11 @@ class ActivityClient:
         *,
         limit: int | None = None,
         page_size: int = 1000,
+        next_page_token: bytes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[ActivityExecution]:
         """The activities, of those that clients started, that match a filter, fetched page by page."""
+        refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_activities(query or "", limit=limit, page_size=page_size, **rpc)
 
     async def count_activities(

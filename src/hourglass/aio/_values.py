@@ -1,35 +1,83 @@
-"""How temporalio's calls are given: arguments one by one or as `args=[…]`, and None for an option that is not given. Also
+"""How temporalio's calls are given: an argument as `arg`, several as `args=[…]`, and None for an option that is not given. Also
 converters under its names, which dynamic handlers ask for their arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from hourglass.converter import Converter, Payload
 from hourglass.errors import UsageError
 
+F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-def given_values(given: tuple[Any, ...], args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments, given one by one or together."""
-    if args and given:
+class _Unset:
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Any = _Unset()
+"""The default of a parameter for which None is a value."""
+
+
+def given_values(arg: Any, more: tuple[Any, ...], args: Sequence[Any] | None) -> tuple[Any, ...]:
+    """Return the arguments of a call that were given one by one (`arg` and `more`) or together (`args`)."""
+    if arg is UNSET:
+        return tuple(args or ())
+    if args:
         raise UsageError("arguments are given by position or as args=[…], not both")
-    return given or tuple(args)
+    return (arg, *more)
+
+
+def takes(options: type) -> Callable[[F], F]:
+    """Name the options of a `TypedDict` in the signature of a function that takes them as `**options`, for `help` and editors."""
+    names: Mapping[str, Any] = options.__annotations__
+
+    def name_options(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        more = [
+            inspect.Parameter(name, keyword, default=None)
+            for name in names
+            if name not in signature.parameters
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        return function
+
+    return name_options
+
+
+def overloaded(options: type) -> Callable[[Any], Any]:
+    """Do what `takes` does for the implementation of overloads, which type checkers then do not compare with it."""
+    return takes(options)
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given, in our terms: None is what they are without it."""
     said = {name: value for name, value in options.items() if value is not None}
+    refuse_intent(said.pop("versioning_intent", None))
     if "priority" in said:
-        priority = said.pop("priority")
-        said["priority_key"] = priority.priority_key or 0
-        said["fairness_key"] = priority.fairness_key or ""
-        said["fairness_weight"] = priority.fairness_weight or 0.0
-    said.pop("versioning_intent", None)
+        said |= said.pop("priority").options()
     return said
+
+
+def refuse_intent(versioning_intent: object) -> None:
+    """Raise `UsageError` for temporalio's older way of choosing a worker's version."""
+    if versioning_intent is not None:
+        raise UsageError(
+            "versioning_intent is not here: a worker has its version by deployment_config=WorkerDeploymentConfig(…)"
+        )
+
+
+def refuse_given(value: object, name: str, why: str) -> None:
+    """Raise `UsageError` for an option of temporalio's that is not here, if it was given."""
+    if value:
+        raise UsageError(f"{name} is not here: {why}")
 
 
 class PayloadConverter:

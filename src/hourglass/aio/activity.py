@@ -88,7 +88,6 @@ def defn(
 ) -> Callable[[F], F]: ...
 def defn(
     fn: Any = None,
-    /,
     *,
     name: str | None = None,
     no_thread_cancel_exception: bool = False,

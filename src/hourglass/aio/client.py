@@ -6,6 +6,7 @@ A face of `hourglass.AsyncClient`, which does the work: arguments may come toget
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
@@ -24,15 +25,21 @@ from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
 from hourglass._contract.workflows import WorkflowStatus as WorkflowExecutionStatus
 from hourglass._engine.options import Duration, RetryPolicy
 from hourglass._engine.specs import IdReusePolicy, VersioningOverride
-from hourglass.aio._handles import AsyncActivityCancelledError, AsyncActivityHandle, WorkflowHandle
+from hourglass.aio._handles import (
+    AsyncActivityCancelledError,
+    AsyncActivityHandle,
+    UpdateConfig,
+    WorkflowHandle,
+)
 from hourglass.aio._standalone import (
+    NO_TOKEN,
     ActivityClient,
     ActivityHandle,
     ActivityOptionsKey,
     ActivityOptionsKeys,
     ActivityOptionsUpdate,
 )
-from hourglass.aio._values import given_options, given_values
+from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
 from hourglass.aio.common import Priority
 from hourglass.client import (
     ActivityExecution,
@@ -43,11 +50,11 @@ from hourglass.client import (
     AsyncRawService,
     AsyncScheduleHandle,
     AsyncUpdateHandle,
+    AsyncWithStart,
     RpcOptions,
     Schedule,
     ScheduleActionExecutionStartWorkflow,
     ScheduleActionResult,
-    ScheduleActionStartWorkflow,
     ScheduleBackfill,
     ScheduleCalendarSpec,
     ScheduleDescription,
@@ -58,12 +65,14 @@ from hourglass.client import (
     SchedulePolicy,
     ScheduleRange,
     ScheduleSpec,
+    ScheduleStartOptions,
     ScheduleState,
     WorkflowExecution,
     WorkflowExecutionCount,
     WorkflowExecutionCountAggregationGroup,
 )
 from hourglass.client import HistoryEventFilter as WorkflowHistoryEventFilterType
+from hourglass.client import ScheduleActionStartWorkflow as _ScheduleActionStartWorkflow
 from hourglass.client import WorkflowDescription as WorkflowExecutionDescription
 from hourglass.client import WorkflowExecutionCount as ActivityExecutionCount
 from hourglass.client import WorkflowExecutionCountAggregationGroup as ActivityExecutionCountAggregationGroup
@@ -209,6 +218,7 @@ __all__ = [
 ]
 
 R = TypeVar("R")
+W = TypeVar("W")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -239,34 +249,108 @@ class StartConfig(RpcOptions, total=False):
     request_id: str | None
     request_eager_start: bool
     versioning_override: VersioningOverride | None
+    result_type: Any
 
 
-class WithStartWorkflowOperation(Generic[R]):
+class WithStartWorkflowOperation(Generic[W, R]):
     """A workflow that an update starts, unless it runs: given to `Client.execute_update_with_start_workflow`."""
 
     @overload
     def __init__(
-        self, workflow: str, /, *given: Any, args: Sequence[Any] = (), **options: Unpack[StartConfig]
+        self,
+        workflow: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
+        **options: Unpack[StartConfig],
     ) -> None: ...
     @overload
-    def __init__(
-        self, workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartConfig]
-    ) -> None: ...
+    def __init__(self, workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartConfig]) -> None: ...
     @overload
     def __init__(
-        self, workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[StartConfig]
+        self, workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[StartConfig]
     ) -> None: ...
-    def __init__(self, workflow: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any) -> None:  # type: ignore[misc]
+    @overload
+    def __init__(self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]) -> None: ...
+    @overloaded(StartConfig)
+    def __init__(
+        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> None:
         self.workflow = workflow
-        self.values = given_values(given, args)
+        self.values = given_values(arg, given, args)
         self.options = given_options(options)
-        self.handle: WorkflowHandle[R] | None = None
+        self._is_used = False
+        self._waiters: list[asyncio.Future[WorkflowHandle[W, R]]] = []
+        self._handle: WorkflowHandle[W, R] | None = None
+        self._error: BaseException | None = None
 
-    async def workflow_handle(self) -> WorkflowHandle[R]:
-        """The workflow that was started or used. Known once the update was sent."""
-        if self.handle is None:
-            raise UsageError("the workflow has not been started yet: send its update first")
-        return self.handle
+    async def workflow_handle(self) -> WorkflowHandle[W, R]:
+        """Wait until the update was sent, and return the workflow that was started or used. Raises what kept it from being
+        started.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._handle is None:
+            waiter: asyncio.Future[WorkflowHandle[W, R]] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            return await waiter
+        return self._handle
+
+    def _planned(self, client: AsyncClient) -> AsyncWithStart[R]:
+        if self._is_used:
+            raise UsageError("a WithStartWorkflowOperation is for one call: make another one")
+        self._is_used = True
+        return client.with_start(self.workflow, *self.values, **self.options)
+
+    def _sent(self, planned: AsyncWithStart[R], error: BaseException | None = None) -> None:
+        """Tell those who wait for the handle what came of the start: the update itself may have failed."""
+        if planned.is_sent:
+            self._handle = WorkflowHandle(planned.handle)
+        else:
+            self._error = error
+        for waiter in self._waiters:
+            if waiter.done():
+                continue
+            if self._handle is not None:
+                waiter.set_result(self._handle)
+            elif error is None or isinstance(error, asyncio.CancelledError):
+                waiter.cancel()
+            else:
+                waiter.set_exception(error)
+        self._waiters.clear()
+
+
+class _ScheduledStart(ScheduleStartOptions, total=False):
+    """How a schedule starts its workflows, in temporalio's words."""
+
+    typed_search_attributes: SearchAttributes
+    untyped_search_attributes: Mapping[str, Any]
+    raw_info: Any
+    priority: Priority
+
+
+class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
+    """What a schedule does: start a workflow, given as for `Client.start_workflow`."""
+
+    @takes(_ScheduledStart)
+    def __init__(
+        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+    ) -> None:
+        priority: Priority = options.pop("priority", None) or Priority.default
+        if priority.fairness_key or priority.fairness_weight:
+            raise UsageError(
+                "a schedule's workflows have a priority_key, and no fairness_key or fairness_weight"
+            )
+        said = given_options(options)
+        if priority.priority_key:
+            said["priority_key"] = priority.priority_key
+        for name in ("untyped_search_attributes", "raw_info"):
+            if said.pop(name, None):
+                raise UsageError(f"{name} of a schedule's action is not here: give typed_search_attributes=")
+        typed = said.pop("typed_search_attributes", None)
+        if typed:
+            said["search_attributes"] = typed
+        super().__init__(workflow, *given_values(arg, given, args), **said)
 
 
 class Interceptor(_Interceptor):
@@ -315,6 +399,7 @@ class Client(ActivityClient):
         rpc_metadata: Mapping[str, str] | None = None,
         identity: str | None = None,
         lazy: bool = False,
+        runtime: None = None,
         http_connect_proxy_config: HttpConnectProxyConfig | None = None,
         dns_load_balancing_config: DnsLoadBalancingConfig | None = None,
         grpc_compression: GrpcCompression = GrpcCompression.NONE,
@@ -324,6 +409,9 @@ class Client(ActivityClient):
         plugins: Sequence[Plugin] = (),
     ) -> Client:
         """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`; by default to what the environment names."""
+        refuse_given(
+            runtime, "runtime", "metrics and tracing are those of hourglass.metrics and hourglass.contrib"
+        )
         return cls(
             await AsyncClient.connect(
                 target_host,
@@ -406,86 +494,103 @@ class Client(ActivityClient):
     async def start_workflow(
         self,
         workflow: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
-        result_type: Any = None,
         **options: Unpack[StartConfig],
-    ) -> WorkflowHandle[Any]: ...
+    ) -> WorkflowHandle[Any, Any]: ...
     @overload
     async def start_workflow(
-        self, workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartConfig]
-    ) -> WorkflowHandle[R]: ...
+        self, workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartConfig]
+    ) -> WorkflowHandle[Any, R]: ...
     @overload
     async def start_workflow(
-        self, workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[StartConfig]
-    ) -> WorkflowHandle[R]: ...
-    async def start_workflow(  # type: ignore[misc]
-        self, workflow: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[StartConfig]
+    ) -> WorkflowHandle[Any, R]: ...
+    @overload
+    async def start_workflow(
+        self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]
+    ) -> WorkflowHandle[Any, R]: ...
+    @overloaded(StartConfig)
+    async def start_workflow(
+        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a workflow, given as its run method or its name, and get a handle to it."""
-        values = given_values(given, args)
+        values = given_values(arg, given, args)
         return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **given_options(options)))
 
     @overload
     async def execute_workflow(
         self,
         workflow: str,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
-        result_type: Any = None,
         **options: Unpack[StartConfig],
     ) -> Any: ...
     @overload
     async def execute_workflow(
-        self, workflow: Callable[[*Ts], R], /, *given: *Ts, **options: Unpack[StartConfig]
+        self, workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartConfig]
     ) -> R: ...
     @overload
     async def execute_workflow(
-        self, workflow: Callable[..., R], /, *, args: Sequence[Any], **options: Unpack[StartConfig]
+        self, workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[StartConfig]
     ) -> R: ...
-    async def execute_workflow(  # type: ignore[misc]
-        self, workflow: Any, /, *given: Any, args: Sequence[Any] = (), **options: Any
+    @overload
+    async def execute_workflow(
+        self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]
+    ) -> R: ...
+    @overloaded(StartConfig)
+    async def execute_workflow(
+        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a workflow and wait for its result."""
-        values = given_values(given, args)
+        values = given_values(arg, given, args)
         return await self.wrapped.execute_workflow(workflow, *values, **given_options(options))
 
+    @takes(UpdateConfig)
     async def execute_update_with_start_workflow(
         self,
         update: Any,
-        /,
+        arg: Any = UNSET,
         *given: Any,
-        start_workflow_operation: WithStartWorkflowOperation[Any],
+        start_workflow_operation: WithStartWorkflowOperation[Any, Any],
         args: Sequence[Any] = (),
         **options: Any,
     ) -> Any:
         """Start a workflow, or use the one that runs, ask it for an update and wait for the update's result."""
-        start = start_workflow_operation
-        planned = self.wrapped.with_start(start.workflow, *start.values, **start.options)
-        try:
-            return await planned.execute_update(update, *given_values(given, args), **given_options(options))
-        finally:
-            start.handle = WorkflowHandle(planned.handle)
+        handle = await self.start_update_with_start_workflow(
+            update,
+            start_workflow_operation=start_workflow_operation,
+            wait_for_stage=WorkflowUpdateStage.COMPLETED,
+            args=given_values(arg, given, args),
+            **options,
+        )
+        return await handle.result()
 
+    @takes(UpdateConfig)
     async def start_update_with_start_workflow(
         self,
         update: Any,
-        /,
+        arg: Any = UNSET,
         *given: Any,
         wait_for_stage: WorkflowUpdateStage,
-        start_workflow_operation: WithStartWorkflowOperation[Any],
+        start_workflow_operation: WithStartWorkflowOperation[Any, Any],
         args: Sequence[Any] = (),
         **options: Any,
     ) -> AsyncUpdateHandle[Any]:
-        """The same, and wait until the update has come to a stage."""
+        """Start a workflow, or use the one that runs, ask it for an update and wait until the update has come to a stage."""
         start = start_workflow_operation
-        planned = self.wrapped.with_start(start.workflow, *start.values, **start.options)
-        handle: AsyncUpdateHandle[Any] = await planned.start_update(
-            update, *given_values(given, args), wait_for_stage=wait_for_stage, **given_options(options)
-        )
-        start.handle = WorkflowHandle(planned.handle)
+        values = given_values(arg, given, args)
+        planned = start._planned(self.wrapped)
+        try:
+            handle: AsyncUpdateHandle[Any] = await planned.start_update(
+                update, *values, wait_for_stage=wait_for_stage, **given_options(options)
+            )
+        except BaseException as error:
+            start._sent(planned, error)
+            raise
+        start._sent(planned)
         return handle
 
     def get_workflow_handle(
@@ -495,7 +600,7 @@ class Client(ActivityClient):
         run_id: str | None = None,
         first_execution_run_id: str | None = None,
         result_type: Any = None,
-    ) -> WorkflowHandle[Any]:
+    ) -> WorkflowHandle[Any, Any]:
         """A handle to an existing workflow; does not ask whether it exists."""
         return WorkflowHandle(
             self.wrapped.get_workflow_handle(
@@ -513,7 +618,7 @@ class Client(ActivityClient):
         *,
         run_id: str | None = None,
         first_execution_run_id: str | None = None,
-    ) -> WorkflowHandle[R]:
+    ) -> WorkflowHandle[Any, R]:
         """The same, of the type that a workflow has."""
         found = self.wrapped.get_workflow_handle(
             workflow_id, run_id=run_id, first_execution_run_id=first_execution_run_id, workflow=workflow
@@ -526,9 +631,11 @@ class Client(ActivityClient):
         *,
         limit: int | None = None,
         page_size: int = 1000,
+        next_page_token: bytes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[WorkflowExecution]:
         """The runs that match a filter, fetched page by page."""
+        refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_workflows(query or "", limit=limit, page_size=page_size, **rpc)
 
     async def count_workflows(
@@ -578,7 +685,13 @@ class Client(ActivityClient):
         return self.wrapped.get_schedule_handle(id)
 
     async def list_schedules(
-        self, query: str | None = None, *, page_size: int = 1000, **rpc: Unpack[RpcOptions]
+        self,
+        query: str | None = None,
+        *,
+        page_size: int = 1000,
+        next_page_token: bytes | None = None,
+        **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[ScheduleListDescription]:
         """The schedules that match a filter."""
+        refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_schedules(query or "", page_size=page_size, **rpc)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hourglass._contract.workflows import IdConflictPolicy as ActivityIDConflictPolicy
 from hourglass._contract.workflows import IdConflictPolicy as WorkflowIDConflictPolicy
 from hourglass._contract.workflows import QueryRejectCondition
-from hourglass._engine.options import RetryPolicy
+from hourglass._engine.options import Priority, RetryPolicy
 from hourglass._engine.specs import (
     AutoUpgradeVersioningOverride,
     OneTimeVersioningOverride,
@@ -61,21 +61,5 @@ class SearchAttributePair(Generic[T]):
 class TypedSearchAttributes(list[SearchAttributeUpdate]):
     """Search attributes with their values, to be given to a start: `TypedSearchAttributes([SearchAttributePair(KEY, value)])`."""
 
-    def __init__(self, pairs: Iterable[SearchAttributePair[Any]]) -> None:
-        super().__init__(pair.key.value_set(pair.value) for pair in pairs)
-
-
-@dataclass(frozen=True)
-class Priority:
-    """How urgent a workflow or an activity is (1 is most), and whose share of its queue it is counted to; None is what its
-    caller has.
-    """
-
-    default: ClassVar[Priority]
-
-    priority_key: int | None = None
-    fairness_key: str | None = None
-    fairness_weight: float | None = None
-
-
-Priority.default = Priority()
+    def __init__(self, search_attributes: Iterable[SearchAttributePair[Any]]) -> None:
+        super().__init__(pair.key.value_set(pair.value) for pair in search_attributes)

@@ -7,19 +7,66 @@ the time of runs; virtual time without a server is `hourglass.testing.Environmen
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict
 
 from hourglass import testing
+from hourglass.activity import Activity, CancellationDetails, Info
+from hourglass.activity._context import ActivityContext, Equipment, current
+from hourglass.aio._values import PayloadConverter, takes
 from hourglass.aio.client import Client, WorkflowHandle
+from hourglass.aio.common import Priority
+from hourglass.client import Client as BlockingClient
 from hourglass.client import TimeSkippingConfig, TimeSkippingInfo
+from hourglass.converter import default_converter
 from hourglass.errors import UsageError
+from hourglass.metrics import MetricMeter, default_registry
 
 __all__ = ["ActivityEnvironment", "TimeSkippingConfig", "WorkflowEnvironment"]
+
+
+class _Options(TypedDict, total=False):
+    namespace: Any
+    data_converter: Any
+    interceptors: Any
+    plugins: Any
+    default_workflow_query_reject_condition: Any
+    retry_config: Any
+    rpc_metadata: Any
+    identity: Any
+    port: Any
+    download_dest_dir: Any
+    runtime: Any
+
+
+class _LocalOptions(_Options, total=False):
+    tls: Any
+    ui: Any
+    ui_port: Any
+    search_attributes: Any
+    dev_server_existing_path: Any
+    dev_server_database_filename: Any
+    dev_server_log_format: Any
+    dev_server_log_level: Any
+    dev_server_download_version: Any
+    dev_server_extra_args: Any
+    dev_server_download_ttl: Any
+    dev_server_startup_timeout: Any
+
+
+class _TimeSkippingOptions(_Options, total=False):
+    test_server_existing_path: Any
+    test_server_download_version: Any
+    test_server_extra_args: Any
+    test_server_download_ttl: Any
+    test_server_startup_timeout: Any
 
 
 class WorkflowEnvironment:
@@ -31,9 +78,22 @@ class WorkflowEnvironment:
         self._skipper: testing.TimeSkipper | None = None
 
     @classmethod
-    async def start_local(cls, **options: Any) -> WorkflowEnvironment:
-        """An engine in this process, in memory. Its time is real. Options of a dev server say nothing to it."""
-        return cls(await Client.connect("local:"))
+    @takes(_LocalOptions)
+    async def start_local(cls, *, ip: str = "127.0.0.1", **options: Any) -> WorkflowEnvironment:
+        """An engine in this process, in memory. Its time is real. Options are those of `client.Client.connect`; what is meant for
+        the download, the log and the start of a dev server has no effect, and what only a server has is refused.
+        """
+        said = {
+            name: value for name, value in options.items() if value and not name.startswith(_WITHOUT_EFFECT)
+        }
+        if ip not in ("127.0.0.1", "localhost", "::1"):
+            said["ip"] = ip
+        if refused := sorted(_OF_A_SERVER.intersection(said)):
+            raise UsageError(
+                f"start_local has no {refused[0]} here: it is an engine in this process, without a server. There is "
+                "hourglass.testing.dev_server()"
+            )
+        return cls(await Client.connect("local:", **said))
 
     @classmethod
     def from_client(cls, client: Client) -> WorkflowEnvironment:
@@ -41,6 +101,7 @@ class WorkflowEnvironment:
         return cls(client)
 
     @classmethod
+    @takes(_TimeSkippingOptions)
     async def start_time_skipping(
         cls, *, ts_config: TimeSkippingConfig | None = None, **options: Any
     ) -> WorkflowEnvironment:
@@ -50,6 +111,10 @@ class WorkflowEnvironment:
         """
         skipper = testing.TimeSkipper(ts_config)
         said = {name: value for name, value in options.items() if not name.startswith(_DOWNLOADS)}
+        if extra := [name for name, value in options.items() if name.endswith("_extra_args") and value]:
+            raise UsageError(
+                f"start_time_skipping has no {extra[0]} here: start a server and use from_client"
+            )
         server = testing.dev_server(namespace=said.pop("namespace", "default"), time_skipping=True)
         running = await asyncio.to_thread(server.__enter__)
         try:
@@ -77,12 +142,12 @@ class WorkflowEnvironment:
         return self._skipper is not None
 
     async def fast_forward(
-        self, handle: WorkflowHandle[Any], duration: timedelta | float | None = None, /
+        self, handle: WorkflowHandle[Any, Any], duration: timedelta | float | None = None, /
     ) -> bool:
         """Let a workflow's time go ahead by so much; without a duration until it ends. Gives False where it has ended before."""
         return await handle.wrapped.fast_forward(duration)
 
-    async def get_current_time(self, handle: WorkflowHandle[Any] | None = None) -> datetime:
+    async def get_current_time(self, handle: WorkflowHandle[Any, Any] | None = None) -> datetime:
         """A workflow's own time, where it is skipped; else the time."""
         if handle is not None:
             seen = (await handle.wrapped.describe()).time_skipping
@@ -92,7 +157,7 @@ class WorkflowEnvironment:
             raise UsageError("each workflow has a time of its own here: get_current_time(handle)")
         return datetime.now(UTC)
 
-    async def get_time_skipping_info(self, handle: WorkflowHandle[Any]) -> TimeSkippingInfo | None:
+    async def get_time_skipping_info(self, handle: WorkflowHandle[Any, Any]) -> TimeSkippingInfo | None:
         """How a workflow's time goes; None where it was never skipped."""
         return (await handle.wrapped.describe()).time_skipping
 
@@ -119,18 +184,155 @@ class WorkflowEnvironment:
 
 _DOWNLOADS = ("dev_server_", "test_server_", "download_")
 
+_WITHOUT_EFFECT = (
+    "dev_server_download",
+    "dev_server_existing_path",
+    "dev_server_log",
+    "dev_server_startup",
+    "download_",
+    "search_attributes",  # the engine knows one from its first use
+)
+_OF_A_SERVER = frozenset(
+    ("dev_server_database_filename", "dev_server_extra_args", "ip", "port", "runtime", "tls", "ui", "ui_port")
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentInfo(Info):
+    """What `activity.info()` returns in an `ActivityEnvironment`: change it with `dataclasses.replace`."""
+
+    heartbeat_details: Sequence[Any] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
+    workflow_namespace: str = "default"  # pyright: ignore[reportIncompatibleMethodOverride]
+    priority: Priority = Priority.default
+
 
 class ActivityEnvironment:
-    """Calls an activity as a worker would, without one."""
+    """Calls activities as a worker would, without one.
 
-    def __init__(self) -> None:
-        self._wrapped = testing.ActivityEnvironment()
+    `info` is what `activity.info()` returns, `on_heartbeat` is called at each heartbeat with its details, and `payload_converter`
+    is what `activity.payload_converter()` returns; set them before `run`.
+    """
 
-    def run(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """Call an activity; of an `async def` one the coroutine, to be awaited."""
-        is_async = inspect.iscoroutinefunction(getattr(fn, "fn", fn))
-        return self._wrapped.arun(fn, *args) if is_async else self._wrapped.run(fn, *args)
+    def __init__(self, client: Client | None = None) -> None:
+        self.info: Info = self.default_info()
+        self.on_heartbeat: Callable[..., object] = lambda *details: None
+        self.payload_converter = PayloadConverter(default_converter)
+        self._client = None if client is None else BlockingClient(client.wrapped._session)
+        self._reason: str | None = None
+        self._is_worker_shutdown = False
+        self._running: set[_EnvironmentContext] = set()
 
-    def cancel(self) -> None:
-        """Ask the activity to stop."""
-        self._wrapped.cancel()
+    @staticmethod
+    def default_info() -> EnvironmentInfo:
+        """What `info` is unless it is set."""
+        epoch = datetime.fromtimestamp(0, UTC)
+        second = timedelta(seconds=1)
+        return EnvironmentInfo(
+            activity_id="test",
+            activity_type="unknown",
+            attempt=1,
+            namespace="default",
+            task_queue="test",
+            task_token=b"test",
+            workflow_id="test",
+            workflow_run_id="test-run",
+            workflow_type="test",
+            scheduled_time=epoch,
+            current_attempt_scheduled_time=epoch,
+            started_time=epoch,
+            schedule_to_close_timeout=second,
+            start_to_close_timeout=second,
+        )
+
+    @property
+    def metric_meter(self) -> MetricMeter:
+        """Where `activity.metric_meter()` records: the registry of this process."""
+        return MetricMeter(default_registry)
+
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call an activity, or any function as one; of an `async def` one the coroutine, to be awaited."""
+        definition = fn if isinstance(fn, Activity) else getattr(fn, "__call__", None)  # noqa: B004
+        definition = definition if isinstance(definition, Activity) else None
+        function = fn if definition is None else definition.fn
+        on_cancel = "raise" if definition is None else definition._on_cancel
+        call = functools.partial(function, *args, **kwargs)
+        context = _EnvironmentContext(self)
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004
+        ):
+            return self._run_coroutine(context, call)
+        variables = contextvars.copy_context()
+        with self._active(context):
+            if on_cancel == "heartbeat":
+                return variables.run(_within, context, call)
+            return context.run_interruptibly(
+                lambda: variables.run(_within, context, call), silent=on_cancel == "silent"
+            )
+
+    async def _run_coroutine(
+        self, context: _EnvironmentContext, call: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        async def within() -> Any:
+            current.set(context)
+            return await call()
+
+        context.task = asyncio.create_task(within())
+        with self._active(context):
+            if self._reason is not None:
+                context.task.cancel()
+            return await context.task
+
+    @contextmanager
+    def _active(self, context: _EnvironmentContext) -> Iterator[None]:
+        self._running.add(context)
+        try:
+            if self._reason is not None:
+                context.cancel(self._reason)
+            if self._is_worker_shutdown:
+                context.worker_stops()
+            yield
+        finally:
+            self._running.discard(context)
+
+    def cancel(
+        self, cancellation_details: CancellationDetails = CancellationDetails(cancel_requested=True)
+    ) -> None:
+        """Ask the activities to stop. Only the first call has an effect."""
+        if self._reason is not None:
+            return
+        self._reason = cancellation_details.reason
+        for context in list(self._running):
+            context.cancel(self._reason)
+            if context.task is not None:
+                context.task.cancel()
+
+    def worker_shutdown(self) -> None:
+        """Tell the activities that the worker begins to shut down."""
+        self._is_worker_shutdown = True
+        for context in list(self._running):
+            context.worker_stops()
+
+
+class _EnvironmentContext(ActivityContext):
+    """What an activity sees of its environment."""
+
+    def __init__(self, environment: ActivityEnvironment) -> None:
+        client, info = environment._client, environment.info
+        converter = environment.payload_converter.wrapped
+        super().__init__(
+            Equipment(converter=converter, client=None if client is None else lambda: client), ()
+        )
+        details = tuple(converter.encode_all(info.heartbeat_details))
+        self._info = replace(info, converter=converter, encoded_heartbeat_details=details)
+        self.task: asyncio.Task[Any] | None = None
+        self._environment = environment
+
+    def heartbeat(self, details: Sequence[Any]) -> None:
+        """Hand the details on as they are, and see whether the activity should stop."""
+        self._environment.on_heartbeat(*details)
+        self.check_cancelled()
+
+
+def _within(context: ActivityContext, call: Callable[[], Any]) -> Any:
+    current.set(context)
+    return call()

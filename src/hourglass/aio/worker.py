@@ -1,21 +1,22 @@
 """Workers under temporalio's names: `async with Worker(client, task_queue="orders", …)`, or `await worker.run()`.
 
-A face of `hourglass.Worker`, which does the work. What only temporalio's needs (executors, a workflow runner, a sandbox) is
-taken and ignored; what it can do and ours cannot is refused by name.
+A face of `hourglass.Worker`, which does the work. `async def` activities run on the event loop of `async with Worker(...)`, as
+under temporalio; that loop is the program's, and only they run there. What is meant for temporalio's sandbox and threads alone
+is accepted and has no effect; what temporalio's worker can do and ours cannot is refused by name.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict
 
 from hourglass import worker as _worker
 from hourglass._engine.specs import WorkerDeploymentVersion
 from hourglass._runtime.plan import WorkerDeploymentConfig
+from hourglass.aio._values import takes
 from hourglass.aio.client import Client
 from hourglass.errors import UsageError
 from hourglass.interceptors import Interceptor
@@ -35,19 +36,25 @@ class UnsandboxedWorkflowRunner:
     """How workflows run here in any case: there is no sandbox."""
 
 
-_IGNORED = frozenset(
+_WITHOUT_EFFECT = frozenset(
     (
-        "debug_mode",
         "disable_safe_workflow_eviction",
         "on_fatal_error",
-        "shared_state_manager",
-        "unsandboxed_workflow_runner",
-        "use_worker_versioning",
-        "workflow_runner",
+        "plugin_shutdown_timeout",
         "workflow_task_executor",
     )
 )
-"""What temporalio's worker is told of threads and sandboxes, which are ours and none."""
+"""Options for threads and an end of temporalio's worker that ours does not have: its lanes have threads of their own, and no
+error is fatal to it.
+"""
+
+_REFUSED = {
+    "nexus_service_handlers": "give services of hourglass.nexus: nexus_services=[…]",
+    "shared_state_manager": "activities in processes are declared: @hourglass.activity.defn(executor='process')",
+    "use_worker_versioning": "versions are set with deployment_config=WorkerDeploymentConfig(…)",
+    "max_workflow_task_external_storage_concurrency": "storage drivers are called in the threads for codecs",
+}
+"""Why an option of temporalio's worker is not here, and what there is instead."""
 
 _RENAMED = {
     "max_concurrent_activity_task_polls": "activity_pollers",
@@ -57,9 +64,60 @@ _RENAMED = {
 }
 
 
-class Worker:
-    """Runs workflows and activities of one task queue, until it is shut down."""
+class WorkerOptions(TypedDict, total=False):
+    """Further options of temporalio's worker. Those of `hourglass.Worker` can be given as well."""
 
+    nexus_service_handlers: Any
+    activity_executor: Any
+    workflow_task_executor: Any
+    nexus_task_executor: Any
+    workflow_runner: Any
+    unsandboxed_workflow_runner: Any
+    plugins: Any
+    build_id: Any
+    identity: Any
+    max_cached_workflows: Any
+    max_concurrent_workflow_tasks: Any
+    max_concurrent_activities: Any
+    max_concurrent_local_activities: Any
+    max_concurrent_nexus_tasks: Any
+    tuner: Any
+    max_concurrent_workflow_task_polls: Any
+    nonsticky_to_sticky_poll_ratio: Any
+    max_concurrent_activity_task_polls: Any
+    no_remote_activities: Any
+    sticky_queue_schedule_to_start_timeout: Any
+    max_heartbeat_throttle_interval: Any
+    default_heartbeat_throttle_interval: Any
+    max_activities_per_second: Any
+    max_task_queue_activities_per_second: Any
+    max_eager_activity_reservations_per_workflow_task: Any
+    plugin_shutdown_timeout: Any
+    workflow_failure_exception_types: Any
+    shared_state_manager: Any
+    debug_mode: Any
+    disable_eager_activity_execution: Any
+    on_fatal_error: Any
+    use_worker_versioning: Any
+    disable_safe_workflow_eviction: Any
+    deployment_config: Any
+    patch_activation_callback: Any
+    workflow_task_poller_behavior: Any
+    activity_task_poller_behavior: Any
+    nexus_task_poller_behavior: Any
+    disable_payload_error_limit: Any
+    max_workflow_task_external_storage_concurrency: Any
+
+
+class Worker:
+    """Runs workflows and activities of one task queue, until it is shut down.
+
+    `async def` activities run on the event loop of `async with Worker(...)` (or `await worker.run()`): what `main()` made on it,
+    an HTTP session or a lock, they can use. While that loop is blocked the worker says so in its log and is not ready; workflows,
+    `def` activities and heartbeats go on.
+    """
+
+    @takes(WorkerOptions)
     def __init__(
         self,
         client: Client,
@@ -74,14 +132,18 @@ class Worker:
         said = {
             _RENAMED.get(name, name): value
             for name, value in options.items()
-            if name not in _IGNORED and value is not None
+            if name not in _WITHOUT_EFFECT and value is not None
         }
-        if said.pop("nexus_service_handlers", None):
-            raise UsageError(
-                "a Worker has no nexus_service_handlers here: give services of hourglass.nexus, nexus_services=[…]"
-            )
-        if isinstance(said.get("activity_executor"), ProcessPoolExecutor):
-            del said["activity_executor"]  # threads do as well
+        for name, instead in _REFUSED.items():
+            if said.pop(name, None):
+                raise UsageError(f"a Worker has no {name} here: {instead}")
+        for name in ("workflow_runner", "unsandboxed_workflow_runner"):
+            if not isinstance(said.pop(name, None), UnsandboxedWorkflowRunner | None):
+                raise UsageError(f"{name} can only be an UnsandboxedWorkflowRunner: there is no sandbox here")
+        if said.pop("debug_mode", False):
+            said["deadlock_timeout"] = None
+        if said.pop("disable_payload_error_limit", False):
+            said["payload_limit"] = None
         self.wrapped = _worker.Worker(
             client.wrapped,
             task_queue,

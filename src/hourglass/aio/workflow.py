@@ -81,7 +81,17 @@ from hourglass.aio._children import (
     signal_with_start_workflow,
     start_child_workflow,
 )
-from hourglass.aio._values import PayloadConverter, given_values
+from hourglass.aio._facts import (
+    deprecate_patch,
+    get_last_completion_result,
+    is_failure_exception,
+    memo_value,
+    patched,
+    set_current_details,
+    upsert_memo,
+    upsert_search_attributes,
+)
+from hourglass.aio._values import UNSET, PayloadConverter, given_values, refuse_intent
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
 from hourglass.errors import NondeterminismError, UsageError
@@ -104,7 +114,6 @@ from hourglass.workflow import (
     cancellation_reason,
     create_event_group,
     current_update_info,
-    deprecate_patch,
     dynamic_config,
     get_current_details,
     get_dynamic_query_handler,
@@ -117,22 +126,18 @@ from hourglass.workflow import (
     in_workflow,
     init,
     instance,
-    is_failure_exception,
     is_replaying,
     logger,
     memo,
-    memo_value,
     metric_meter,
     new_random,
     now,
-    patched,
     query,
     random,
     random_seed,
     register_random_seed_callback,
     run,
     search_attributes,
-    set_current_details,
     set_dynamic_query_handler,
     set_dynamic_signal_handler,
     set_dynamic_update_handler,
@@ -144,15 +149,12 @@ from hourglass.workflow import (
     time,
     time_ns,
     update,
-    upsert_memo,
-    upsert_search_attributes,
     uuid4,
     uuid7,
 )
 from hourglass.workflow import DynamicWorkflowConfig as _DynamicWorkflowConfig
 from hourglass.workflow import continue_as_new as _continue_as_new
 from hourglass.workflow import defn as _defn
-from hourglass.workflow import last_completion_result as get_last_completion_result
 from hourglass.workflow import last_failure as get_last_failure
 from hourglass.workflow import payload_converter as _payload_converter
 from hourglass.workflow import unsafe as _unsafe
@@ -294,7 +296,6 @@ def defn(
 ) -> Callable[[K], K]: ...
 def defn(
     cls: Any = None,
-    /,
     *,
     name: str | None = None,
     sandboxed: bool = True,
@@ -327,6 +328,7 @@ class DynamicWorkflowConfig(_DynamicWorkflowConfig):
 
 
 def continue_as_new(
+    arg: Any = UNSET,
     *given: Any,
     args: Sequence[Any] = (),
     workflow: Any = None,
@@ -336,13 +338,15 @@ def continue_as_new(
     retry_policy: RetryPolicy | None = None,
     memo: Mapping[str, Any] | None = None,
     search_attributes: SearchAttributes | None = None,
-    initial_versioning_behavior: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED,
+    versioning_intent: None = None,
+    initial_versioning_behavior: ContinueAsNewVersioningBehavior | None = None,
     backoff_start_interval: Duration | None = None,
     event_groups: Sequence[EventGroup] | None = None,
 ) -> NoReturn:
     """End this run and begin a new one with these arguments and an empty history."""
+    refuse_intent(versioning_intent)
     _continue_as_new(
-        *given_values(given, args),
+        *given_values(arg, given, args),
         workflow=workflow,
         task_queue=task_queue or "",
         run_timeout=run_timeout,
@@ -350,7 +354,8 @@ def continue_as_new(
         retry_policy=retry_policy,
         memo=memo,
         search_attributes=search_attributes,
-        initial_versioning_behavior=initial_versioning_behavior,
+        initial_versioning_behavior=initial_versioning_behavior
+        or ContinueAsNewVersioningBehavior.UNSPECIFIED,
         backoff_start_interval=backoff_start_interval,
         event_groups=event_groups,
     )

@@ -8,14 +8,59 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hourglass._contract.workflows import HistoryEventFilter
+from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition, UpdateStage
 from hourglass._engine.interception import InterceptedCall
+from hourglass._engine.options import Priority
 
 if TYPE_CHECKING:
     from hourglass._contract.schedules import OverlapPolicy
     from hourglass.client._options import RpcOptions
     from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleDescription
     from hourglass.converter import SearchAttributes
+
+
+class _Option:
+    """An entry of a call's `options` as an attribute: None where the caller did not give it."""
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = self._name or name
+
+    def __get__(self, call: Any, owner: type | None = None) -> Any:
+        return self if call is None else call.options.get(self._name)
+
+    def __set__(self, call: Any, value: Any) -> None:
+        if value is None:
+            call.options.pop(self._name, None)
+        else:
+            call.options[self._name] = value
+
+
+class _PriorityOption:
+    """The three options of a call's priority as one `Priority`."""
+
+    def __get__(self, call: Any, owner: type | None = None) -> Any:
+        if call is None:
+            return self
+        return Priority(*(call.options.get(name) or None for name in Priority.default.options()))
+
+    def __set__(self, call: Any, value: Priority | None) -> None:
+        call.options.update((value or Priority.default).options())
+
+
+class _Alias:
+    """A field under the name that it has in temporalio."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, call: Any, owner: type | None = None) -> Any:
+        return self if call is None else getattr(call, self._name)
+
+    def __set__(self, call: Any, value: Any) -> None:
+        setattr(call, self._name, value)
 
 
 @dataclass(kw_only=True)
@@ -53,13 +98,43 @@ class ListInput(FilterInput):
 
 @dataclass(kw_only=True)
 class StartWorkflowInput(ClientCall):
-    """A workflow is to be started. `options` are those of `client.StartOptions`, but for the id."""
+    """A workflow is to be started. `options` are those of `client.StartOptions` that were given, but for the id; each is an
+    attribute, too: `input.memo = {…}`.
+    """
 
     _method = "start_workflow"
 
     id: str
     workflow: str
     options: dict[str, Any] = field(default_factory=dict, repr=False)
+    result_type: Any = field(default=None, repr=False)
+
+    task_queue = _Option()
+    execution_timeout = _Option()
+    run_timeout = _Option()
+    task_timeout = _Option()
+    start_delay = _Option()
+    id_reuse_policy = _Option()
+    id_conflict_policy = _Option()
+    retry_policy = _Option()
+    cron_schedule = _Option()
+    memo = _Option()
+    search_attributes = _Option()
+    static_summary = _Option()
+    static_details = _Option()
+    start_signal = _Option()
+    start_signal_args = _Option()
+    request_id = _Option()
+    request_eager_start = _Option()
+    versioning_override = _Option()
+    time_skipping = _Option()
+    time_skipping_config = _Option("time_skipping")
+    callbacks = _Option()
+    priority = _PriorityOption()
+    priority_key = _Option()
+    fairness_key = _Option()
+    fairness_weight = _Option()
+    ret_type = _Alias("result_type")
 
 
 @dataclass(kw_only=True)
@@ -86,6 +161,10 @@ class QueryWorkflowInput(WorkflowInput):
     _method = "query_workflow"
 
     query: str
+    reject_condition: QueryRejectCondition | None = None
+    result_type: Any = field(default=None, repr=False)
+
+    ret_type = _Alias("result_type")
 
 
 @dataclass(kw_only=True)
@@ -96,6 +175,11 @@ class StartWorkflowUpdateInput(WorkflowInput):
 
     update: str
     update_id: str = ""
+    wait_for_stage: UpdateStage = UpdateStage.ACCEPTED
+    first_execution_run_id: str | None = None
+    result_type: Any = field(default=None, repr=False)
+
+    ret_type = _Alias("result_type")
 
 
 @dataclass(kw_only=True)
@@ -108,12 +192,16 @@ class StartUpdateWithStartInput(ClientCall):
     start: StartWorkflowInput
     update: StartWorkflowUpdateInput
 
+    start_workflow_input = _Alias("start")
+    update_workflow_input = _Alias("update")
+
 
 @dataclass(kw_only=True)
 class WorkflowEndInput(WorkflowInput):
-    """A workflow is to end, for a reason."""
+    """A workflow is to end, for a reason; with a `first_execution_run_id` only if its chain began with that run."""
 
     reason: str = ""
+    first_execution_run_id: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -163,6 +251,8 @@ class FetchWorkflowHistoryEventsInput(WorkflowInput):
     wait_new_event: bool = False
     event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT
 
+    event_filter_type = _Alias("event_filter")
+
 
 # --- activities that are completed from outside ---------------------------------------------------
 
@@ -192,12 +282,16 @@ class FailAsyncActivityInput(AsyncActivityInput):
 
     error: BaseException
 
+    last_heartbeat_details = _Alias("args")
+
 
 @dataclass(kw_only=True)
 class HeartbeatAsyncActivityInput(AsyncActivityInput):
     """An activity lives. `args` are the details."""
 
     _method = "heartbeat_async_activity"
+
+    details = _Alias("args")
 
 
 @dataclass(kw_only=True)
@@ -206,19 +300,44 @@ class ReportCancellationAsyncActivityInput(AsyncActivityInput):
 
     _method = "report_cancellation_async_activity"
 
+    details = _Alias("args")
+
 
 # --- activities that belong to no workflow --------------------------------------------------------
 
 
 @dataclass(kw_only=True)
 class StartActivityExecutionInput(ClientCall):
-    """An activity is to be started by itself. `options` are those of `client.StartActivityOptions`, but for the id."""
+    """An activity is to be started by itself. `options` are those of `client.StartActivityOptions` that were given, but for the
+    id; each is an attribute, too.
+    """
 
     _method = "start_activity"
 
     id: str
     activity: str
     options: dict[str, Any] = field(default_factory=dict, repr=False)
+    result_type: Any = field(default=None, repr=False)
+
+    task_queue = _Option()
+    schedule_to_close_timeout = _Option()
+    schedule_to_start_timeout = _Option()
+    start_to_close_timeout = _Option()
+    heartbeat_timeout = _Option()
+    start_delay = _Option()
+    id_reuse_policy = _Option()
+    id_conflict_policy = _Option()
+    retry_policy = _Option()
+    search_attributes = _Option()
+    static_summary = _Option()
+    static_details = _Option()
+    summary = _Option("static_summary")
+    request_id = _Option()
+    priority = _PriorityOption()
+    priority_key = _Option()
+    fairness_key = _Option()
+    fairness_weight = _Option()
+    activity_type = _Alias("activity")
 
 
 @dataclass(kw_only=True)
@@ -228,6 +347,9 @@ class ActivityExecutionInput(ClientCall):
     id: str
     run_id: str | None = None
     workflow_id: str = ""
+
+    activity_id = _Alias("id")
+    activity_run_id = _Alias("run_id")
 
 
 @dataclass(kw_only=True)
@@ -341,6 +463,8 @@ class UpdateScheduleInput(ScheduleInput):
 
     change: Callable[[ScheduleDescription], Schedule | None] = field(repr=False)
 
+    updater = _Alias("change")
+
 
 @dataclass(kw_only=True)
 class ScheduleNoteInput(ScheduleInput):
@@ -379,6 +503,8 @@ class BackfillScheduleInput(ScheduleInput):
     _method = "backfill_schedule"
 
     backfill: Sequence[ScheduleBackfill] = ()
+
+    backfills = _Alias("backfill")
 
 
 @dataclass(kw_only=True)

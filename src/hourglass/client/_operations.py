@@ -230,11 +230,15 @@ def query(
             query_name=call.query,
             arguments=given.encode(session.converter, call.args),
             headers=call.headers,
-            reject_condition=choice(QueryRejectCondition, rejects, "reject_condition"),
+            reject_condition=choice(
+                QueryRejectCondition,
+                call.reject_condition or QueryRejectCondition.NONE,
+                "reject_condition",
+            ),
         )
-        return asking(request, parse)
+        return asking(request, functools.partial(parse, call.result_type))
 
-    def parse(answer: QueryAnswer) -> Any:
+    def parse(return_type: Any, answer: QueryAnswer) -> Any:
         if answer.rejected != WorkflowStatus.UNSPECIFIED:
             raise QueryRejectedError(
                 f"query {given.name!r} was not put to workflow {reference.workflow_id!r}: its status is "
@@ -245,7 +249,14 @@ def query(
 
     return through(
         session,
-        QueryWorkflowInput(**reference.addressed(), query=given.name, args=list(arguments), _proceed=build),
+        QueryWorkflowInput(
+            **reference.addressed(),
+            query=given.name,
+            args=list(arguments),
+            reject_condition=rejects,
+            result_type=return_type,
+            _proceed=build,
+        ),
     )
 
 
@@ -255,11 +266,11 @@ def cancel(session: ClientSession, reference: Reference, reason: str) -> ClientO
     def build(call: CancelWorkflowInput) -> ClientOperation[None]:
         request = CancelWorkflow(
             **_changed(session, call.id, call.run_id, call.reason),
-            first_execution_run_id=reference.first_execution_run_id,
+            first_execution_run_id=call.first_execution_run_id or "",
         )
         return asking(request, nothing)
 
-    return through(session, CancelWorkflowInput(**reference.addressed(), reason=reason, _proceed=build))
+    return through(session, CancelWorkflowInput(**_ended(reference), reason=reason, _proceed=build))
 
 
 def terminate(
@@ -273,12 +284,12 @@ def terminate(
     def build(call: TerminateWorkflowInput) -> ClientOperation[None]:
         request = TerminateWorkflow(
             **_changed(session, call.id, call.run_id, call.reason),
-            first_execution_run_id=reference.first_execution_run_id,
+            first_execution_run_id=call.first_execution_run_id or "",
             details=tuple(session.converter.encode_all(call.args)),
         )
         return asking(request, nothing)
 
-    call = TerminateWorkflowInput(**reference.addressed(), reason=reason, args=list(details), _proceed=build)
+    call = TerminateWorkflowInput(**_ended(reference), reason=reason, args=list(details), _proceed=build)
     return through(session, call)
 
 
@@ -292,6 +303,10 @@ def unpause(session: ClientSession, reference: Reference, reason: str) -> Client
     """Let a workflow that was paused go on."""
     changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
     return asking(UnpauseWorkflow(**changed), nothing)
+
+
+def _ended(reference: Reference) -> dict[str, Any]:
+    return {**reference.addressed(), "first_execution_run_id": reference.first_execution_run_id or None}
 
 
 def _changed(session: ClientSession, workflow_id: str, run_id: str | None, reason: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ ALL_MONTHS = ScheduleRange(1, 12)
 ALL_DAYS_OF_WEEK = ScheduleRange(0, 6)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScheduleCalendarSpec:
     """The times whose every part is among these numbers; by default midnight, every day.
 
@@ -73,9 +73,9 @@ class ScheduleCalendarSpec:
     hour: Numbers = 0
     day_of_month: Numbers = ALL_DAYS_OF_MONTH
     month: Numbers = ALL_MONTHS
-    day_of_week: Numbers = ALL_DAYS_OF_WEEK
     year: Numbers = ()
-    comment: str = ""
+    day_of_week: Numbers = ALL_DAYS_OF_WEEK
+    comment: str | None = ""
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ class ScheduleIntervalSpec:
     """Every so often, counted from the epoch (midnight of 1 January 1970, UTC), shifted by an offset."""
 
     every: Duration
-    offset: Duration = 0.0
+    offset: Duration | None = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScheduleSpec:
     """When a schedule acts: at each time that a calendar, an interval or a cron string names and no `skip` does.
 
@@ -175,7 +175,7 @@ class ScheduleActionStartWorkflow:
         return f"<ScheduleActionStartWorkflow {name} with {len(self.args)} arguments>"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SchedulePolicy:
     """What a schedule does when things do not go as planned.
 
@@ -190,11 +190,11 @@ class SchedulePolicy:
     keep_original_workflow_id: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScheduleState:
     """Whether a schedule acts, and why not. `remaining_actions` counts down where `limited_actions` is set."""
 
-    note: str = ""
+    note: str | None = ""
     paused: bool = False
     limited_actions: bool = False
     remaining_actions: int = 0
@@ -210,7 +210,7 @@ class Schedule:
     state: ScheduleState = ScheduleState()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScheduleBackfill:
     """Act for the times between two times of the past, both included, as if they were now."""
 
@@ -324,7 +324,7 @@ def schedule_form(
             keep_original_workflow_id=policy.keep_original_workflow_id,
         ),
         state=sc.EngineScheduleState(
-            note=state.note,
+            note=state.note or "",
             paused=state.paused,
             limited_actions=state.limited_actions,
             remaining_actions=state.remaining_actions,
@@ -385,14 +385,14 @@ def backfill_form(backfill: ScheduleBackfill) -> sc.Backfill:
 def _interval_form(interval: ScheduleIntervalSpec) -> sc.IntervalSpec:
     if not isinstance(interval, ScheduleIntervalSpec):
         raise UsageError(f"an interval is a ScheduleIntervalSpec, not a {type(interval).__name__}")
-    return sc.IntervalSpec(seconds(interval.every, "every"), seconds(interval.offset, "offset"))
+    return sc.IntervalSpec(seconds(interval.every, "every"), seconds(interval.offset or 0.0, "offset"))
 
 
 def _calendar_form(calendar: ScheduleCalendarSpec) -> sc.CalendarSpec:
     if not isinstance(calendar, ScheduleCalendarSpec):
         raise UsageError(f"a calendar is a ScheduleCalendarSpec, not a {type(calendar).__name__}")
     ranges = {field.name: _ranges(getattr(calendar, field.name), field.name) for field in sc.FIELDS}
-    return sc.CalendarSpec(**ranges, comment=check_text(calendar.comment, "the comment of a calendar"))
+    return sc.CalendarSpec(**ranges, comment=check_text(calendar.comment or "", "the comment of a calendar"))
 
 
 def _ranges(numbers: Numbers, name: str) -> tuple[sc.Range, ...]:
@@ -507,7 +507,7 @@ def _schedule_from(schedule: sc.EngineSchedule, converter: Converter) -> Schedul
             keep_original_workflow_id=policy.keep_original_workflow_id,
         ),
         state=ScheduleState(
-            note=state.note,
+            note=state.note or "",
             paused=state.paused,
             limited_actions=state.limited_actions,
             remaining_actions=state.remaining_actions,

@@ -256,18 +256,19 @@ def start(
     return_type = given.return_type if result_type is None else result_type
     sent_as = check_text(options.get("request_id") or new_id(), "request_id")
 
-    def parse_for(activity_id: str) -> Callable[[Started], StandaloneReference]:
-        return lambda answer: StandaloneReference(activity_id, answer.run_id, return_type)
+    def parse_for(call: StartActivityExecutionInput) -> Callable[[Started], StandaloneReference]:
+        return lambda answer: StandaloneReference(call.id, answer.run_id, call.result_type)
 
     def build(call: StartActivityExecutionInput) -> ClientOperation[StandaloneReference]:
         named = given if call.activity == given.name else replace(given, name=call.activity)
-        return asking(_request(session, named, settings, call, sent_as), parse_for(call.id))
+        return asking(_request(session, named, settings, call, sent_as), parse_for(call))
 
     call = StartActivityExecutionInput(
         id=options.get("id") or new_id(),
         activity=given.name,
         args=list(arguments),
         options={name: value for name, value in without_rpc(options).items() if name != "id"},
+        result_type=return_type,
         **rpc_fields(options),
         _proceed=build,
     )

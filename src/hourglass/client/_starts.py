@@ -41,9 +41,9 @@ def start(
         )
 
     def build(call: StartWorkflowInput) -> ClientOperation[Reference]:
-        return _start(requested(session, given, call), return_type)
+        return _start(requested(session, given, call), call.result_type)
 
-    call = start_call(given, arguments, options, build)
+    call = start_call(given, arguments, options, build, return_type)
     call.headers.update(headers or {})
     return through(session, call)
 
@@ -110,7 +110,11 @@ def execute(
 
 
 def start_call(
-    given: Given, arguments: Sequence[Any], options: Mapping[str, Any], build: Callable[[Any], Any]
+    given: Given,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    build: Callable[[Any], Any],
+    return_type: Any,
 ) -> StartWorkflowInput:
     """A start as interceptors see it; the id of one that was given none is made here."""
     rest = {name: value for name, value in without_rpc(options).items() if name != "id"}
@@ -120,6 +124,7 @@ def start_call(
         id=workflow_id,
         args=list(arguments),
         options=rest,
+        result_type=return_type,
         **rpc_fields(options),
         _proceed=build,
     )
@@ -162,6 +167,17 @@ class PlannedStart:
         self.headers: Headers = {}
         """What travels along with the start, where a workflow's interceptors have put something there."""
         self._reference: Reference | None = None
+        self.sent = Reference("")
+        """What the handle refers to, but for the run, as the interceptors left it."""
+
+    def sent_as(self, reference: Reference) -> None:
+        """Remember what is about to be started, or used."""
+        self.sent = reference
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether it is known what was started or used."""
+        return self._reference is not None
 
     @property
     def reference(self) -> Reference:
@@ -176,8 +192,8 @@ class PlannedStart:
         """The start as interceptors see it, how its request is built, and what its handle refers to but for the run."""
         given = given_workflow(self.workflow)
         build = functools.partial(requested, self._session, given)
-        call = start_call(given, self.arguments, self.options, build)
         return_type = given.return_type if self.result_type is None else self.result_type
+        call = start_call(given, self.arguments, self.options, build, return_type)
         return call, build, Reference(call.id, return_type=return_type)
 
     def began(self, reference: Reference) -> Reference:

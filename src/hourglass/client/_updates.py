@@ -55,41 +55,49 @@ def build_update_request(
     arguments: Sequence[Any],
     options: Mapping[str, Any],
     stage: UpdateStage,
-) -> tuple[StartWorkflowUpdateInput, Callable[[StartWorkflowUpdateInput], UpdateWorkflow], Any]:
-    """An update as interceptors see it, how its request is built from that, and the type of its result."""
+) -> tuple[StartWorkflowUpdateInput, Callable[[StartWorkflowUpdateInput], UpdateWorkflow]]:
+    """An update as interceptors see it, and how its request is built from that."""
     given = given_message("update", message)
     update_id = check_text(options.get("id") or new_id(), "the id of an update")
-    if choice(UpdateStage, stage, "wait_for_stage") < UpdateStage.ACCEPTED:
-        raise UsageError(
-            f"wait_for_stage must be ACCEPTED or COMPLETED, not {stage.name}: an update that no worker has accepted is kept "
-            "by no service, so there is nothing to wait for"
-        )
+    _check_stage(stage)
 
     def build(call: StartWorkflowUpdateInput) -> UpdateWorkflow:
         return UpdateWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
-            first_execution_run_id=reference.first_execution_run_id,
+            first_execution_run_id=call.first_execution_run_id or "",
             update_id=call.update_id,
             update_name=call.update,
             arguments=given.encode(session.of_workflow(call.id).converter, call.args),
             headers=call.headers,
             identity=session.identity,
-            wait_stage=stage,
+            wait_stage=_check_stage(call.wait_for_stage),
             request_id=new_id(),
             **rpc_fields(call._rpc()),
         )
 
+    result_type = options.get("result_type")
     call = StartWorkflowUpdateInput(
         **reference.addressed(),
         update=given.name,
         update_id=update_id,
+        wait_for_stage=stage,
+        first_execution_run_id=reference.first_execution_run_id or None,
+        result_type=given.return_type if result_type is None else result_type,
         args=list(arguments),
         **rpc_fields(options),
         _proceed=build,
     )
-    result_type = options.get("result_type")
-    return call, build, given.return_type if result_type is None else result_type
+    return call, build
+
+
+def _check_stage(stage: UpdateStage) -> UpdateStage:
+    if choice(UpdateStage, stage, "wait_for_stage") < UpdateStage.ACCEPTED:
+        raise UsageError(
+            f"wait_for_stage must be ACCEPTED or COMPLETED, not {stage.name}: an update that no worker has accepted is kept "
+            "by no service, so there is nothing to wait for"
+        )
+    return stage
 
 
 def start(
@@ -101,12 +109,10 @@ def start(
     stage: UpdateStage,
 ) -> ClientOperation[UpdateReference]:
     """Ask for an update and wait until it has come to a stage; gives what its handle refers to."""
-    update, requested, return_type = build_update_request(
-        session, reference, message, arguments, options, stage
-    )
+    update, requested = build_update_request(session, reference, message, arguments, options, stage)
 
     def asked(call: StartWorkflowUpdateInput) -> ClientOperation[UpdateReference]:
-        request = requested(call)
+        request, stage = requested(call), call.wait_for_stage
 
         async def ask(session: ClientSession) -> UpdateState:
             async with _patience(session, request):
@@ -117,7 +123,7 @@ def start(
                     state = await session.call(request)
                 return await _to_stage(session, state, stage)
 
-        return ClientOperation(ask, lambda state: _referred(state, return_type))
+        return ClientOperation(ask, lambda state: _referred(state, call.result_type))
 
     return through(session, replace(update, _proceed=asked))
 
@@ -224,22 +230,26 @@ def update(
     """Start and update."""
     session = planned._session
     start, build_start, reference = planned.call()
-    asked, build_update, return_type = build_update_request(
-        session, reference, message, arguments, options, stage
-    )
+    asked, build_update = build_update_request(session, reference, message, arguments, options, stage)
 
     def build(call: StartUpdateWithStartInput) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
         first = build_start(call.start)
         if first.id_conflict_policy is IdConflictPolicy.UNSPECIFIED:
             first = replace_policy(first)
-        return start_with_start(first, build_update(call.update), return_type, stage)
+        planned.sent_as(
+            msgspec.structs.replace(reference, workflow_id=call.start.id, return_type=call.start.result_type)
+        )
+        update = call.update
+        return start_with_start(first, build_update(update), update.result_type, update.wait_for_stage)
 
     def began(
         answer: tuple[UpdateStarted, UpdateReference],
     ) -> tuple[UpdateStarted, UpdateReference]:
         started = answer[0].start
         first = started.run_id if started.started else ""
-        planned.began(msgspec.structs.replace(reference, run_id=started.run_id, first_execution_run_id=first))
+        planned.began(
+            msgspec.structs.replace(planned.sent, run_id=started.run_id, first_execution_run_id=first)
+        )
         return answer
 
     call = StartUpdateWithStartInput(id=start.id, start=start, update=asked, _proceed=build)

@@ -100,26 +100,38 @@ class MetricMeter:
         self._attributes: dict[str, Value] = dict(attributes or {})
         self._silent = silent
 
-    def create_counter(self, name: str, description: str = "", unit: str = "") -> MetricCounter:
+    def create_counter(
+        self, name: str, description: str | None = None, unit: str | None = None
+    ) -> MetricCounter:
         """A counter; the same one where the name is known already."""
         return MetricCounter(self._metric(name, "counter", description, unit), self._attributes, self._silent)
 
-    def create_gauge(self, name: str, description: str = "", unit: str = "") -> MetricGauge:
+    def create_gauge(self, name: str, description: str | None = None, unit: str | None = None) -> MetricGauge:
         """A gauge; the same one where the name is known already."""
         return MetricGauge(self._metric(name, "gauge", description, unit), self._attributes, self._silent)
 
     def create_histogram(
-        self, name: str, description: str = "", unit: str = "", *, buckets: Sequence[float] | None = None
+        self,
+        name: str,
+        description: str | None = None,
+        unit: str | None = None,
+        *,
+        buckets: Sequence[float] | None = None,
     ) -> MetricHistogram:
         """A histogram; the same one where the name is known already. `buckets` are its bounds: seconds by default."""
         metric = self._metric(name, "histogram", description, unit, buckets)
         return MetricHistogram(metric, self._attributes, self._silent)
 
-    def with_additional_attributes(self, attributes: Attributes) -> MetricMeter:
+    def with_additional_attributes(self, additional_attributes: Attributes) -> MetricMeter:
         """A meter whose metrics carry more attributes."""
-        return MetricMeter(self._registry, {**self._attributes, **attributes}, silent=self._silent)
+        return MetricMeter(self._registry, {**self._attributes, **additional_attributes}, silent=self._silent)
 
     def _metric(
-        self, name: str, kind: Kind, description: str, unit: str, buckets: Sequence[float] | None = None
+        self,
+        name: str,
+        kind: Kind,
+        description: str | None,
+        unit: str | None,
+        buckets: Sequence[float] | None = None,
     ) -> Metric:
-        return self._registry.metric(name, kind, description, unit, buckets)
+        return self._registry.metric(name, kind, description or "", unit or "", buckets)

@@ -259,21 +259,21 @@ class AsyncRunMethod(_RunMethod[P, R]):
 def run(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncRunMethod[P, R]: ...  # type: ignore[overload-overlap]
 @overload
 def run(fn: Callable[P, R], /) -> RunMethod[P, R]: ...
-def run(fn: Callable[..., Any], /) -> Any:
+def run(fn: Callable[..., Any]) -> Any:
     """Mark the method of a workflow class that is the workflow itself: a plain `def` or an `async def`."""
     is_async = check_function(fn, f"@workflow.run method {getattr(fn, '__name__', fn)}")
     return AsyncRunMethod(fn) if is_async else RunMethod(fn)
 
 
-def init(fn: Callable[P, R], /) -> Callable[P, R]:
+def init(init_fn: Callable[P, R]) -> Callable[P, R]:
     """Mark `__init__` of a workflow class: it gets the same arguments as the run method."""
-    if getattr(fn, "__name__", "") != "__init__":
+    if getattr(init_fn, "__name__", "") != "__init__":
         raise DefinitionError("@workflow.init goes on __init__")
-    fn.__hourglass_init__ = True  # type: ignore[attr-defined]
-    return fn
+    init_fn.__hourglass_init__ = True  # type: ignore[attr-defined]
+    return init_fn
 
 
-def dynamic_config(fn: Callable[[S], DynamicWorkflowConfig], /) -> Callable[[S], DynamicWorkflowConfig]:
+def dynamic_config(fn: Callable[[S], DynamicWorkflowConfig]) -> Callable[[S], DynamicWorkflowConfig]:
     """Mark the method of a dynamic workflow class that says, for one run, what its decorator would: which exceptions fail it,
     and whether it stays with its version. It is called when the object is built, and must only look: at
     `workflow.info().workflow_type`, mostly.

@@ -44,7 +44,7 @@ class _Message(Generic[P, R]):
         fn: Callable[P, R],
         name: str | None,
         dynamic: bool,
-        description: str,
+        description: str | None,
         unfinished_policy: HandlerUnfinishedPolicy = _WARN,
     ) -> None:
         what = f"{self.kind} handler {getattr(fn, '__name__', fn)}"
@@ -197,16 +197,15 @@ def signal(
     *,
     name: str | None = None,
     dynamic: bool = False,
-    description: str = "",
+    description: str | None = None,
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> _DecorateSignal: ...
 def signal(
     fn: Any = None,
-    /,
     *,
     name: str | None = None,
     dynamic: bool = False,
-    description: str = "",
+    description: str | None = None,
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Any:
     """Handle a signal: on a method of a workflow class, or on a local function inside a running workflow.
@@ -221,9 +220,11 @@ def signal(
 def query(fn: Callable[P, R], /) -> Query[P, R]: ...
 @overload
 def query(
-    *, name: str | None = None, dynamic: bool = False, description: str = ""
+    *, name: str | None = None, dynamic: bool = False, description: str | None = None
 ) -> Callable[[Callable[P, R]], Query[P, R]]: ...
-def query(fn: Any = None, /, *, name: str | None = None, dynamic: bool = False, description: str = "") -> Any:
+def query(
+    fn: Any = None, *, name: str | None = None, dynamic: bool = False, description: str | None = None
+) -> Any:
     """Answer a query: on a method of a workflow class, or on a local function inside a running workflow."""
     if fn is None:
         return lambda fn: Query(fn, name, dynamic, description)
@@ -239,16 +240,15 @@ def update(
     *,
     name: str | None = None,
     dynamic: bool = False,
-    description: str = "",
+    description: str | None = None,
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> _DecorateUpdate: ...
 def update(
     fn: Any = None,
-    /,
     *,
     name: str | None = None,
     dynamic: bool = False,
-    description: str = "",
+    description: str | None = None,
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Any:
     """Handle an update: on a method of a workflow class, or on a local function inside a running workflow."""

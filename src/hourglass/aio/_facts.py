@@ -1,0 +1,71 @@
+"""Functions of `hourglass.workflow` whose parameters have other names in temporalio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from hourglass import workflow
+from hourglass.aio._values import UNSET
+from hourglass.converter import SearchAttributes
+from hourglass.workflow import EventGroup
+
+D = TypeVar("D")
+T = TypeVar("T")
+
+
+def patched(id: str, *, event_groups: Sequence[EventGroup] | None = None) -> bool:
+    """Whether to take the new way: True in new runs, False in a run whose history already went the old way."""
+    return workflow.patched(id, event_groups=event_groups)
+
+
+def deprecate_patch(id: str, *, event_groups: Sequence[EventGroup] | None = None) -> None:
+    """Say that the old way of a patch is gone from the code: only after all runs that took it have closed."""
+    workflow.deprecate_patch(id, event_groups=event_groups)
+
+
+@overload
+def memo_value(key: str) -> Any: ...
+@overload
+def memo_value(key: str, *, type_hint: type[T]) -> T: ...
+@overload
+def memo_value(key: str, default: D, *, type_hint: type[T]) -> T | D: ...
+@overload
+def memo_value(key: str, default: object = UNSET, *, type_hint: Any = None) -> Any: ...
+def memo_value(key: str, default: Any = UNSET, *, type_hint: Any = None) -> Any:
+    """One entry of the memo as the given type. Raises `KeyError` where there is none and no default."""
+    wanted = Any if type_hint is None else type_hint
+    if default is UNSET:
+        return workflow.memo_value(key, type=wanted)
+    return workflow.memo_value(key, default, type=wanted)
+
+
+@overload
+def get_last_completion_result(type_hint: type[T]) -> T | None: ...
+@overload
+def get_last_completion_result(type_hint: Any = None) -> Any: ...
+def get_last_completion_result(type_hint: Any = None) -> Any:
+    """What the last run of this workflow's cron schedule, or schedule, that completed returned; None if none has yet."""
+    return workflow.last_completion_result(Any if type_hint is None else type_hint)
+
+
+def is_failure_exception(err: BaseException) -> bool:
+    """Whether an exception that the workflow lets out fails it; any other parks it until the code is mended."""
+    return workflow.is_failure_exception(err)
+
+
+def set_current_details(description: str) -> None:
+    """Say in a few lines what the workflow is doing. Temporal's UI shows it as Markdown."""
+    workflow.set_current_details(description)
+
+
+def upsert_memo(updates: Mapping[str, Any], *, event_groups: Sequence[EventGroup] | None = None) -> None:
+    """Change entries of the memo; None removes one."""
+    workflow.upsert_memo(updates, event_groups=event_groups)
+
+
+def upsert_search_attributes(
+    attributes: SearchAttributes, *, event_groups: Sequence[EventGroup] | None = None
+) -> None:
+    """Change search attributes: `upsert_search_attributes([REGION.value_set("eu"), DUE.value_unset()])`, or by name."""
+    workflow.upsert_search_attributes(attributes, event_groups=event_groups)

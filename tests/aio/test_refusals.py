@@ -1,0 +1,275 @@
+"""What `hourglass.aio` takes under temporalio's names works, or is refused by its name; never dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from hourglass.aio import activity, workflow
+from hourglass.aio.client import (
+    Client,
+    Interceptor,
+    OutboundInterceptor,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleBackfill,
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    SchedulePolicy,
+    ScheduleRange,
+    ScheduleSpec,
+    ScheduleState,
+    SignalWorkflowInput,
+    StartWorkflowInput,
+    WithStartWorkflowOperation,
+    WorkflowHandle,
+)
+from hourglass.aio.common import (
+    Priority,
+    RetryPolicy,
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+)
+from hourglass.aio.testing import ActivityEnvironment, WorkflowEnvironment
+from hourglass.aio.worker import UnsandboxedWorkflowRunner, Worker
+from hourglass.errors import UsageError
+
+
+@activity.defn
+def plain() -> str:
+    return "plain"
+
+
+@workflow.defn
+class Echo:
+    @workflow.run
+    async def run(self, word: str) -> str:
+        return word
+
+
+def with_client(use: Any) -> Any:
+    """Call a coroutine function with a client of an engine in memory."""
+
+    async def main() -> Any:
+        client = await Client.connect("local:")
+        try:
+            return await use(client)
+        finally:
+            await client.close()
+
+    return asyncio.run(main())
+
+
+def test_process_pool_is_refused() -> None:
+    """An executor of processes is refused, with what there is instead."""
+
+    async def use(client: Client) -> None:
+        with (
+            ProcessPoolExecutor(1) as pool,
+            pytest.raises(
+                UsageError, match=r"ProcessPoolExecutor.*hourglass\.activity\.defn\(executor='process'\)"
+            ),
+        ):
+            Worker(client, task_queue="q", activities=[plain], activity_executor=pool)
+
+    with_client(use)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("nexus_service_handlers", [object()]),
+        ("shared_state_manager", object()),
+        ("use_worker_versioning", True),
+        ("max_workflow_task_external_storage_concurrency", 5),
+        ("workflow_runner", object()),
+        ("unsandboxed_workflow_runner", object()),
+    ],
+)
+def test_worker_refuses_option_by_name(option: str, value: Any) -> None:
+    """An option of temporalio's worker that means nothing here is refused where it would mean something there."""
+
+    async def use(client: Client) -> None:
+        with pytest.raises(UsageError, match=option):
+            Worker(client, task_queue="q", workflows=[Echo], **{option: value})
+
+    with_client(use)
+
+
+def test_worker_takes_options_with_their_defaults() -> None:
+    """temporalio's own defaults are accepted, and so are options that have an equal here."""
+
+    async def use(client: Client) -> None:
+        worker = Worker(
+            client,
+            task_queue="q",
+            workflows=[Echo],
+            nexus_service_handlers=[],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+            debug_mode=True,
+            disable_payload_error_limit=True,
+            shared_state_manager=None,
+            use_worker_versioning=False,
+            max_concurrent_activities=None,
+            plugin_shutdown_timeout=timedelta(seconds=60),
+        )
+        assert worker.wrapped._plan.deadlock_timeout is None
+        assert worker.wrapped._plan.payload_limit is None
+
+    with_client(use)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("ui", True),
+        ("port", 7233),
+        ("ip", "0.0.0.0"),
+        ("dev_server_extra_args", ["--x"]),
+        ("dev_server_database_filename", "x.db"),
+    ],
+)
+def test_local_environment_refuses_options_of_a_server(option: str, value: Any) -> None:
+    """`start_local` is no server: what only a server could do is refused."""
+
+    async def main() -> None:
+        with pytest.raises(UsageError, match=option):
+            await WorkflowEnvironment.start_local(**{option: value})
+
+    asyncio.run(main())
+
+
+def test_local_environment_uses_options_of_its_client() -> None:
+    """Interceptors and an identity that `start_local` is given are those of its client."""
+    seen: list[str] = []
+
+    class Seeing(Interceptor):
+        def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
+            class Calls(OutboundInterceptor):
+                async def start_workflow(self, input: StartWorkflowInput) -> Any:
+                    seen.append(input.workflow)
+                    return await super().start_workflow(input)
+
+            return Calls(next)
+
+    async def main() -> str:
+        async with await WorkflowEnvironment.start_local(
+            interceptors=[Seeing()], identity="me", download_dest_dir="/nowhere", ip="127.0.0.1", ui=False
+        ) as env:
+            await env.client.start_workflow(Echo.run, "x", id="w", task_queue="q")
+            return env.client.identity
+
+    assert asyncio.run(main()) == "me"
+    assert seen == ["Echo"]
+
+
+def test_unknown_field_of_input_is_refused() -> None:
+    """An interceptor that sets a field that an input does not have is told so; before, the call went on without it."""
+
+    class Wrong(Interceptor):
+        def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
+            class Calls(OutboundInterceptor):
+                async def signal_workflow(self, input: SignalWorkflowInput) -> None:
+                    input.memo = {"a": 1}  # type: ignore[attr-defined]
+
+            return Calls(next)
+
+    async def main() -> None:
+        client = await Client.connect("local:", interceptors=[Wrong()])
+        with pytest.raises(AttributeError, match="SignalWorkflowInput has no field 'memo'"):
+            await client.get_workflow_handle("w").signal("go")
+        await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda client: client.list_workflows(next_page_token=b"x"), "next_page_token"),
+        (lambda client: client.list_activities(next_page_token=b"x"), "next_page_token"),
+        (
+            lambda client: client.execute_workflow(Echo.run, "x", id="w", versioning_intent=1),
+            "versioning_intent",
+        ),
+        (lambda client: client.execute_workflow(Echo.run, "x", args=["y"], id="w"), "args"),
+        (lambda client: client.execute_workflow(Echo.run, "x", id="w", colour=1), "colour"),
+    ],
+)
+def test_client_refuses_by_name(call: Any, name: str) -> None:
+    """Options that are not here, given or misspelled, are named in the error."""
+
+    async def use(client: Client) -> None:
+        with pytest.raises(UsageError, match=name):
+            await call(client)
+
+    with_client(use)
+
+
+def test_environment_is_cancelled_for_one_reason() -> None:
+    """Details of a cancellation that the engine could never give are refused."""
+    with pytest.raises(UsageError, match="one reason, not 2"):
+        ActivityEnvironment().cancel(activity.ActivityCancellationDetails(paused=True, reset=True))
+
+
+def test_none_and_positions_are_accepted() -> None:
+    """Values that temporalio's own defaults are, and arguments by position, make the same objects."""
+    assert RetryPolicy(timedelta(seconds=2), 3.0, None, 4, None) == RetryPolicy(
+        initial_interval=timedelta(seconds=2),
+        backoff_coefficient=3.0,
+        maximum_attempts=4,
+        non_retryable_error_types=None,
+    )
+    key = SearchAttributeKey.for_keyword("Colour")
+    action = ScheduleActionStartWorkflow(
+        workflow=Echo.run,
+        arg="x",
+        id="scheduled",
+        task_queue="q",
+        memo=None,
+        priority=Priority(priority_key=2),
+        typed_search_attributes=TypedSearchAttributes(search_attributes=[SearchAttributePair(key, "red")]),
+    )
+    spec = ScheduleSpec(
+        [ScheduleCalendarSpec((ScheduleRange(1),), comment=None)],
+        [ScheduleIntervalSpec(timedelta(hours=1), None)],
+    )
+    schedule = Schedule(action, spec, SchedulePolicy(), ScheduleState(None, True))
+
+    async def use(client: Client) -> Any:
+        handle = await client.create_schedule("s", schedule)
+        now = datetime.now(UTC)
+        await handle.backfill(ScheduleBackfill(now, now))
+        seen = (await handle.describe()).schedule
+        return seen.action.args, seen.state.paused, seen.action.options["priority_key"]
+
+    assert with_client(use) == (("x",), True, 2)
+
+
+@pytest.mark.parametrize("module", ["client", "common", "workflow"])
+def test_generic_classes_take_as_many_parameters(module: str) -> None:
+    """`WorkflowHandle[Wf, R]` and every other generic class of temporalio's can be written in annotations that are evaluated."""
+    theirs = importlib.import_module(f"temporalio.{module}")
+    ours = importlib.import_module(f"hourglass.aio.{module}")
+    found = 0
+    for name, their in vars(theirs).items():
+        parameters = getattr(their, "__parameters__", ())
+        if isinstance(their, type) and parameters and name in ours.__all__:
+            assert getattr(ours, name)[(int,) * len(parameters)], name
+            found += 1
+    assert found
+
+
+def test_handles_are_subscripted_at_import() -> None:
+    """The usual annotations, evaluated."""
+    assert WorkflowHandle[Echo, str]
+    assert WithStartWorkflowOperation[Echo, str]
+    assert workflow.ChildWorkflowHandle[Echo, str]
+    assert workflow.ExternalWorkflowHandle[Echo]
+    assert workflow.ActivityHandle[str]

@@ -1,0 +1,140 @@
+"""What temporalio's functions can be called with, as installed, the same functions of `hourglass.aio` can be called with too;
+each difference is in `signatures.toml`, with its reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import inspect
+import tomllib
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.parity import table
+
+LISTED: dict[str, Any] = tomllib.loads((table.HERE / "signatures.toml").read_text())
+MODULES = (
+    "activity",
+    "client",
+    "common",
+    "envconfig",
+    "exceptions",
+    "service",
+    "testing",
+    "worker",
+    "workflow",
+)
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def callables(module: str) -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
+    """Every function, constructor and method of a module of temporalio's that is here by the same name, and ours."""
+    theirs = importlib.import_module(f"temporalio.{module}")
+    ours = importlib.import_module(f"hourglass.aio.{module}")
+    for name in [each for each in table.names_of(f"temporalio.{module}") if each.isidentifier()]:
+        their, our = getattr(theirs, name), getattr(ours, name, None)
+        if our is None or not callable(their):
+            continue
+        if not isinstance(their, type):
+            yield f"{module}.{name}", their, our
+            continue
+        if issubclass(their, enum.Enum) or typing.is_typeddict(their):
+            continue
+        yield f"{module}.{name}", their, our
+        for member in vars(their):
+            method = getattr(their, member)
+            if member.startswith("_") or not inspect.isroutine(method) or not hasattr(our, member):
+                continue
+            yield f"{module}.{name}.{member}", method, getattr(our, member)
+
+
+def difference(theirs: Callable[..., Any], ours: Callable[..., Any]) -> str:
+    """How a call that temporalio takes would be refused here; empty if none would."""
+    try:
+        wanted, has = dict(inspect.signature(theirs).parameters), inspect.signature(ours).parameters
+    except (TypeError, ValueError):
+        return ""  # of C, or a type that has none
+    order = [name for name, each in has.items() if each.kind in POSITIONAL]
+    kinds = {each.kind for each in has.values()}
+    if any(str(each.annotation) == "Unpack[RpcOptions]" for each in has.values()):
+        wanted = {name: each for name, each in wanted.items() if not name.startswith("rpc_")}
+    position = -1
+    for name, each in wanted.items():
+        position += each.kind in POSITIONAL
+        if each.kind is each.VAR_POSITIONAL:
+            if each.VAR_POSITIONAL not in kinds:
+                return f"*{name} is not taken"
+        elif each.kind is each.VAR_KEYWORD:
+            continue
+        elif name not in has:
+            return f"{name} is not taken"
+        elif has[name].kind is each.POSITIONAL_ONLY and each.kind is not each.POSITIONAL_ONLY:
+            return f"{name} is not taken by keyword"
+        elif each.kind in POSITIONAL and order[position : position + 1] != [name]:
+            return f"{name} is not taken at position {position}"
+        elif each.default is not each.empty and has[name].default is each.empty:
+            return f"{name} has no default"
+    for name, each in has.items():
+        if name not in wanted and each.default is each.empty and "VAR" not in each.kind.name:
+            return f"{name} is needed here"
+    return ""
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_calls_of_temporalio_are_accepted(module: str) -> None:
+    """Parameter names, kinds and defaults of a new temporalio are compared with ours; a difference is listed or an error."""
+    found = {path: what for path, their, our in callables(module) if (what := difference(their, our))}
+    known = {path for path in LISTED["differences"] if path.startswith(f"{module}.")}
+    new = {path: what for path, what in found.items() if path not in known}
+    assert not new, f"calls that hourglass.aio does not take, and signatures.toml does not list: {new}"
+    if table.installed() >= table.tabled():
+        gone = sorted(known - set(found))
+        assert not gone, f"signatures.toml lists differences that are none: {gone}"
+
+
+def test_every_difference_has_a_reason() -> None:
+    """The reasons of the list are explained at its head, and none is left over."""
+    used = set(LISTED["differences"].values())
+    assert used == set(LISTED["reasons"])
+
+
+def test_differences_are_found() -> None:
+    """A parameter that is missing, elsewhere, positional only or without a default is a difference; more of them are none."""
+
+    def theirs(first: int, second: int = 0, *, third: int = 0) -> None: ...
+
+    def equal(first: int, second: int = 1, *more: int, third: int = 1, fourth: int = 1) -> None: ...
+    def without(first: int, second: int = 0) -> None: ...
+    def swapped(second: int = 0, first: int = 0, *, third: int = 0) -> None: ...
+    def only(first: int, /, second: int = 0, *, third: int = 0) -> None: ...
+    def needed(first: int, second: int, *, third: int = 0) -> None: ...
+    def extra(first: int, second: int = 0, *, third: int = 0, fourth: int) -> None: ...
+
+    assert difference(theirs, equal) == ""
+    assert all(difference(theirs, each) for each in (without, swapped, only, needed, extra))
+
+
+def test_fields_that_interceptors_set_are_there() -> None:
+    """Every field of a client's input in temporalio that is here by the same name can be set, or is refused by its name."""
+    import temporalio.client
+
+    import hourglass.aio.client
+
+    refused: dict[str, set[str]] = {}
+    for name, their in vars(temporalio.client).items():
+        our = getattr(hourglass.aio.client, name, None)
+        if not name.endswith("Input") or our is None:
+            continue
+        fields = {each.name for each in dataclasses.fields(our)}
+        missing = {
+            each.name
+            for each in dataclasses.fields(their)
+            if each.name not in fields and not hasattr(our, each.name) and not each.name.startswith("_")
+        }
+        if missing:
+            refused[name] = missing
+    assert {name: set(fields) for name, fields in LISTED["inputs"].items()} == refused
