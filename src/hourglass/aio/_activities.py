@@ -56,6 +56,16 @@ class _ExecuteActivity(Protocol):
         /,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[ActivityConfig],
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
         result_type: Any = Any,
         **options: Unpack[ActivityConfig],
     ) -> Any: ...
@@ -83,6 +93,16 @@ class _ExecuteActivity(Protocol):
 
 
 class _StartActivity(Protocol):
+    @overload
+    def __call__(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
         self,

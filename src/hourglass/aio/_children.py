@@ -130,6 +130,15 @@ async def start_child_workflow(
     /,
     *given: Any,
     args: Sequence[Any] = (),
+    result_type: type[R],
+    **options: Unpack[ChildWorkflowConfig],
+) -> ChildWorkflowHandle[R]: ...
+@overload
+async def start_child_workflow(
+    workflow: str,
+    /,
+    *given: Any,
+    args: Sequence[Any] = (),
     result_type: Any = None,
     **options: Unpack[ChildWorkflowConfig],
 ) -> ChildWorkflowHandle[Any]: ...
@@ -164,6 +173,15 @@ async def start_child_workflow(  # type: ignore[misc]
     return await outward(live, start, call, "start_child_workflow")
 
 
+@overload
+async def execute_child_workflow(
+    workflow: str,
+    /,
+    *given: Any,
+    args: Sequence[Any] = (),
+    result_type: type[R],
+    **options: Unpack[ChildWorkflowConfig],
+) -> R: ...
 @overload
 async def execute_child_workflow(
     workflow: str,

@@ -103,6 +103,17 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
         /,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[T],
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    @overload
+    async def query(
+        self,
+        query: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
@@ -143,6 +154,17 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
         *given: Any,
         args: Sequence[Any] = (),
         id: str | None = None,
+        result_type: type[T],
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    @overload
+    async def execute_update(
+        self,
+        update: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        id: str | None = None,
         result_type: Any = None,
         **rpc: Unpack[RpcOptions],
     ) -> Any: ...
@@ -166,6 +188,18 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
         """Ask for an update and wait for its result. Raises `WorkflowUpdateFailedError`."""
         return await self._handle.execute_update(update, *given_values(given, args), **given_options(options))
 
+    @overload
+    async def start_update(
+        self,
+        update: str,
+        /,
+        *given: Any,
+        wait_for_stage: WorkflowUpdateStage,
+        args: Sequence[Any] = (),
+        id: str | None = None,
+        result_type: type[T],
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncUpdateHandle[T]: ...
     @overload
     async def start_update(
         self,
@@ -202,6 +236,10 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[R]):
             update, *given_values(given, args), wait_for_stage=wait_for_stage, **given_options(options)
         )
 
+    @overload
+    def get_update_handle(self, id: str, *, result_type: type[T]) -> AsyncUpdateHandle[T]: ...
+    @overload
+    def get_update_handle(self, id: str, *, result_type: Any = None) -> AsyncUpdateHandle[Any]: ...
     def get_update_handle(self, id: str, *, result_type: Any = None) -> AsyncUpdateHandle[Any]:
         """A handle to an update that was asked for before."""
         return self._handle.get_update_handle(id, result_type=result_type)

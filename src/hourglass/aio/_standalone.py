@@ -146,6 +146,16 @@ class ActivityClient:
         /,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[StartActivityConfig],
+    ) -> ActivityHandle[R]: ...
+    @overload
+    async def start_activity(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
         result_type: Any = None,
         **options: Unpack[StartActivityConfig],
     ) -> ActivityHandle[Any]: ...
@@ -222,6 +232,16 @@ class ActivityClient:
         /,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[StartActivityConfig],
+    ) -> R: ...
+    @overload
+    async def execute_activity(
+        self,
+        activity: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
         result_type: Any = None,
         **options: Unpack[StartActivityConfig],
     ) -> Any: ...
@@ -289,6 +309,14 @@ class ActivityClient:
         """The same of a class with `__call__`."""
         return await self.execute_activity(activity, *given, args=args, **options)
 
+    @overload
+    def get_activity_handle(
+        self, activity_id: str, *, run_id: str | None = None, result_type: type[R]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def get_activity_handle(
+        self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
+    ) -> ActivityHandle[Any]: ...
     def get_activity_handle(
         self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
     ) -> ActivityHandle[Any]:

@@ -409,6 +409,16 @@ class Client(ActivityClient):
         /,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[StartConfig],
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    async def start_workflow(
+        self,
+        workflow: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
         result_type: Any = None,
         **options: Unpack[StartConfig],
     ) -> WorkflowHandle[Any]: ...
@@ -427,6 +437,16 @@ class Client(ActivityClient):
         values = given_values(given, args)
         return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **given_options(options)))
 
+    @overload
+    async def execute_workflow(
+        self,
+        workflow: str,
+        /,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[StartConfig],
+    ) -> R: ...
     @overload
     async def execute_workflow(
         self,
@@ -488,6 +508,24 @@ class Client(ActivityClient):
         start.handle = WorkflowHandle(planned.handle)
         return handle
 
+    @overload
+    def get_workflow_handle(
+        self,
+        workflow_id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: type[R],
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    def get_workflow_handle(
+        self,
+        workflow_id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: Any = None,
+    ) -> WorkflowHandle[Any]: ...
     def get_workflow_handle(
         self,
         workflow_id: str,
