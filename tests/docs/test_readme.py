@@ -1,4 +1,4 @@
-"""The README as a newcomer meets it: its first program, its links in a checkout and on the package index, the package's facts, the manual."""
+"""The README as a newcomer meets it: its first program and its links, the package's facts, the manual."""
 
 from __future__ import annotations
 
