@@ -56,11 +56,11 @@ def main() -> None:
         print(f"second: {second.result()} rows")
 
         # Somebody presses the button five times: one import, with what was asked for last.
-        for pages in range(1, 6):
-            call = limits.debounce(
-                client, import_pages, "bob", pages, key="import-bob", wait=0.5, task_queue=QUEUE
-            )
-        print(f"five calls, one import: {call.result()} rows")
+        calls = [
+            limits.debounce(client, import_pages, "bob", pages, key="import-bob", wait=0.5, task_queue=QUEUE)
+            for pages in range(1, 6)
+        ]
+        print(f"five calls, one import: {calls[-1].result()} rows")
 
 
 if __name__ == "__main__":

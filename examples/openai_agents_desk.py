@@ -72,7 +72,7 @@ class desk:
         self.answers: list[str] = []
 
     @workflow.run
-    def run(self, so_far: list[dict[str, Any]]) -> list[str]:
+    def run(self, so_far: list[Any]) -> list[str]:
         while (question := questions.receive()) != "bye":
             result = runner.run_sync([*so_far, {"role": "user", "content": question}])
             so_far = result.to_input_list()

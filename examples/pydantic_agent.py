@@ -34,7 +34,7 @@ tokens = Progress("tokens", str)
 consents = workflow.Channel("consent", bool)
 
 
-async def show(ctx: RunContext[None], events: AsyncIterable[AgentStreamEvent]) -> None:
+async def show(ctx: RunContext[object], events: AsyncIterable[AgentStreamEvent]) -> None:
     """Called where the model's answer arrives: what it says is followed while it comes."""
     async for event in events:
         if isinstance(event, PartStartEvent) and isinstance(event.part, TextPart):
@@ -91,12 +91,11 @@ def refund(complaint: str) -> str:
     result = workflow.run_async(agent.run(complaint))
     while isinstance(result.output, DeferredToolRequests):
         asked = result.output.approvals
-        answers = {call.tool_call_id: consents.receive(timeout=timedelta(days=2)) for call in asked}
+        answers = DeferredToolResults(
+            approvals={call.tool_call_id: consents.receive(timeout=timedelta(days=2)) for call in asked}
+        )
         result = workflow.run_async(
-            agent.run(
-                message_history=result.all_messages(),
-                deferred_tool_results=DeferredToolResults(approvals=answers),
-            )
+            agent.run(message_history=result.all_messages(), deferred_tool_results=answers)
         )
     return result.output.strip()
 

@@ -351,6 +351,10 @@ def client() -> Client:
 
 @overload
 def start_workflow(
+    workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+) -> OperationHandle[R]: ...
+@overload
+def start_workflow(
     workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
 ) -> OperationHandle[Any]: ...
 @overload
@@ -367,6 +371,10 @@ def start_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type
     return _start("workflow", workflow, args, options)
 
 
+@overload
+def start_activity(
+    activity: str, /, *args: Any, result_type: type[R], **options: Unpack[StartActivityOptions]
+) -> OperationHandle[R]: ...
 @overload
 def start_activity(
     activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]

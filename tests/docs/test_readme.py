@@ -1,14 +1,17 @@
-"""The README as a newcomer meets it: its first program, its links on the package index, the package's facts, the manual."""
+"""The README as a newcomer meets it: its first program and its links, the package's facts, the manual."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -65,16 +68,33 @@ def _wait_for_timer(folder: Path) -> None:
     raise AssertionError("the program never slept")
 
 
-def test_links_lead_somewhere_from_anywhere() -> None:
-    """Each link of the README is absolute, so that it works on the package index; what it names of this repository is there."""
-    base = PROJECT["urls"]["Source"]
-    links = re.findall(r"\]\(([^)\s]+)\)", README)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def test_readme_links_work_in_a_checkout() -> None:
+    """What the README links to in this repository it names by a relative path, and it is there."""
+    links = LINK.findall(README)
     assert links
     for link in links:
-        assert link.startswith(("https://", "#")), link
-        if link.startswith(base):
-            _, path = re.split(r"/(?:blob|tree|raw)/main/", link)
-            assert (ROOT / path).exists(), link
+        assert not link.startswith(PROJECT["urls"]["Source"]), link
+        assert link.startswith(("https://", "#")) or (ROOT / link).exists(), link
+
+
+def test_readme_links_are_absolute_on_the_package_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build hook makes each relative link of the README absolute: pictures raw, everything else as a page."""
+    stub = ModuleType("hatchling.metadata.plugin.interface")
+    stub.MetadataHookInterface = object  # type: ignore[attr-defined]  # hatchling is there in builds alone
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    hook: Any = runpy.run_path(str(ROOT / "hatch_build.py"))["ReadmeHook"]()
+    hook.root = str(ROOT)
+    metadata = dict(PROJECT)
+    hook.update(metadata)
+    text, base = metadata["readme"]["text"], PROJECT["urls"]["Source"]
+    assert all(link.startswith(("https://", "#")) for link in LINK.findall(text))
+    assert f"({base}/blob/main/docs/tutorial.md)" in text
+    assert f"({base}/raw/main/docs/pictures/page-run.png)" in text
+    assert metadata["readme"]["content-type"] == "text/markdown"
+    assert len(LINK.findall(text)) == len(LINK.findall(README))
 
 
 def test_the_package_says_what_it_is() -> None:

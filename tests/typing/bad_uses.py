@@ -95,6 +95,7 @@ def wrong_activities() -> None:
     Payments.refund.start()  # E
     workflow.execute_activity(charge, 3)  # E
     workflow.execute_activity(charge)  # E
+    by_name: str = workflow.execute_activity("charge", "o-1", result_type=int)  # E
     workflow.execute_activity(charge, "o-1", start_to_clos_timeout=3)  # E
     workflow.execute_activity(Payments.refund, 3)  # E
     workflow.start_activity(charge, "o-1", 3, 4)  # E

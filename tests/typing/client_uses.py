@@ -41,7 +41,7 @@ def starting(client: Client) -> None:
     assert_type(client.start_workflow(checkout, Order("a"), True, task_queue="q").result(), str)
     assert_type(client.execute_workflow(checkout, Order("a")), str)
     assert_type(client.start_workflow(Cart.run, "ann").result(timeout=3), list[str])
-    assert_type(client.start_workflow("Cart", "ann", result_type=int), WorkflowHandle[Any])
+    assert_type(client.start_workflow("Cart", "ann", result_type=int), WorkflowHandle[int])
     client.start_workflow(checkout, 3)  # E
     client.start_workflow(checkout, Order("a"), idd="x")  # E
     client.start_workflow(checkout, Order("a"), run_timeout="x")  # E

@@ -72,7 +72,15 @@ class Cart:
         assert_type(await workflow.execute_local_activity(add, 1, 2), int)
         assert_type(await workflow.execute_activity_method(Billing.bill, "o", 3), str)
         assert_type(await workflow.execute_activity_class(Scale, 3), int)
-        assert_type(await workflow.execute_activity("by name", 1, result_type=int), Any)
+        assert_type(await workflow.execute_activity("by name", 1, result_type=int), int)
+        assert_type(await workflow.execute_activity("by name", 1), Any)
+        assert_type(workflow.start_activity("by name", result_type=int), workflow.ActivityHandle[int])
+        assert_type(await workflow.execute_local_activity("by name", args=[1], result_type=int), int)
+        assert_type(await workflow.execute_child_workflow("by name", 1, result_type=int), int)
+        assert_type(await workflow.execute_child_workflow("by name", 1), Any)
+        assert_type(
+            await workflow.start_child_workflow("by name", result_type=int), workflow.ChildWorkflowHandle[int]
+        )
         with workflow.create_event_group("g").scope():
             group = workflow.create_event_group("h", label="a group")
             assert_type(await workflow.execute_activity(add, 1, 2, event_groups=[group]), int)
@@ -128,6 +136,12 @@ class Cart:
 
 async def use_client(client: Client) -> None:
     assert_type(await client.execute_workflow(Cart.run, "ann", id="c", task_queue="q"), int)
+    assert_type(await client.execute_workflow("by name", "ann", id="c", task_queue="q", result_type=int), int)
+    named = await client.start_workflow("by name", id="c", task_queue="q", result_type=int)
+    assert_type(await named.result(), int)
+    assert_type(await named.query("count", result_type=int), int)
+    assert_type(await named.execute_update("add", args=[1], result_type=int), int)
+    assert_type(await client.get_workflow_handle("c", result_type=int).result(), int)
     handle = await client.start_workflow(Cart.run, args=["ann"], id="c", task_queue="q")
     assert_type(handle, WorkflowHandle[Any, int])
     await handle.signal(Cart.put, "lamp")

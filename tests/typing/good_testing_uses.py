@@ -62,6 +62,7 @@ def use_environment(moment: datetime) -> None:
         assert_type(env.execute_workflow(checkout, "o-1", 5, id="x"), str)
         assert_type(env.execute_workflow(Cart.run, "c"), int)
         assert_type(env.execute_workflow("by-name", 1, 2), Any)
+        assert_type(env.execute_workflow("by-name", 1, 2, result_type=int), int)
         assert_type(env.start_workflow(checkout, "o-1", run_timeout=timedelta(days=1)), WorkflowHandle[str])
         handle = env.start_workflow(Cart.run, "c")
         assert_type(handle.result(timeout=5), int)

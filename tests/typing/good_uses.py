@@ -22,6 +22,7 @@ from hourglass import (
     workflow,
 )
 from hourglass.client import (
+    ActivityExecutionHandle,
     ActivityHandle,
     AsyncScheduleHandle,
     AsyncWorkflowHandle,
@@ -130,7 +131,13 @@ def use_activities_with_options() -> None:
     assert_type(workflow.start_activity(ship, "book", summary="now"), workflow.Task[int])
     assert_type(workflow.execute_local_activity(ship, "book"), int)
     assert_type(workflow.start_local_activity(ship, "book"), workflow.Task[int])
-    assert_type(workflow.execute_activity("charge", "o-1", 3, result_type=str, task_queue="go"), Any)
+    assert_type(workflow.execute_activity("charge", "o-1", 3, result_type=str, task_queue="go"), str)
+    assert_type(workflow.execute_activity("charge", "o-1", result_type=list[Order]), list[Order])
+    assert_type(workflow.execute_activity("charge", "o-1"), Any)
+    assert_type(workflow.start_activity("charge", "o-1", result_type=int), workflow.Task[int])
+    assert_type(workflow.execute_local_activity("charge", "o-1", result_type=int), int)
+    assert_type(workflow.start_local_activity("charge", "o-1", result_type=int), workflow.Task[int])
+    assert_type(workflow.start_local_activity("charge", "o-1"), workflow.Task[Any])
 
 
 # --- workflows --------------------------------------------------------------------------------------------
@@ -268,7 +275,16 @@ def use_client(client: Client, order: Order) -> None:
     assert_type(client.get_workflow_handle("w").signal("s", request_id="r"), None)
     assert_type(client.with_rpc_metadata({"a": "b"}), Client)
     client.execute_workflow(nothing, execution_timeout=60, retry_policy=RetryPolicy(maximum_attempts=1))
-    assert_type(client.start_workflow("checkout", order, 3, id="x", result_type=str), WorkflowHandle[Any])
+    assert_type(client.start_workflow("checkout", order, 3, id="x", result_type=str), WorkflowHandle[str])
+    assert_type(client.start_workflow("checkout", order), WorkflowHandle[Any])
+    assert_type(client.execute_workflow("checkout", order, result_type=Order), Order)
+    assert_type(client.execute_workflow("checkout", order), Any)
+    assert_type(client.execute_activity("charge", "o-1", result_type=int), int)
+    assert_type(client.start_activity("charge", result_type=int), ActivityExecutionHandle[int])
+    assert_type(client.get_activity_execution_handle("a", result_type=int), ActivityExecutionHandle[int])
+    assert_type(
+        client.with_start("checkout", order, result_type=int).execute_update("add", result_type=str), str
+    )
     assert_type(client.get_workflow_handle("order-1", workflow=checkout), WorkflowHandle[str])
     assert_type(client.get_workflow_handle("order-1", result_type=int), WorkflowHandle[int])
     assert_type(client.get_workflow_handle("order-1"), WorkflowHandle[Any])
@@ -293,10 +309,19 @@ def use_class(client: Client) -> None:
     cart.signal(orders, Order("o-1", 5))
     assert_type(cart.query(Cart.count, "book"), int)
     assert_type(cart.query(Cart.all), list[str])
-    assert_type(cart.query("count", "book", result_type=int), Any)
+    assert_type(cart.query("count", "book", result_type=int), int)
+    assert_type(cart.query("count", "book"), Any)
+    assert_type(cart.execute_update("add", "book", result_type=int), int)
+    assert_type(cart.start_update("add", "book", result_type=int), UpdateHandle[int])
+    assert_type(cart.get_update_handle("u-1", result_type=int), UpdateHandle[int])
+    assert_type(cart.get_update_handle("u-1"), UpdateHandle[Any])
 
 
 async def use_async_client(client: AsyncClient, order: Order) -> None:
+    assert_type(await client.execute_workflow("checkout", order, result_type=int), int)
+    assert_type(await client.start_workflow("checkout", result_type=int), AsyncWorkflowHandle[int])
+    assert_type(await client.execute_activity("charge", "o-1", result_type=int), int)
+    assert_type(await client.get_workflow_handle("x").query("count", result_type=int), int)
     handle = await client.start_workflow(checkout, order, id="order-1")
     assert_type(handle, AsyncWorkflowHandle[str])
     assert_type(await handle.result(), str)
@@ -391,7 +416,9 @@ def parent(order: Order) -> str:
     assert_type(child.result(), list[str])
     assert_type(workflow.gather(checkout.start(order), charge.start("o-1")), tuple[str, str])
     assert_type(workflow.execute_child_workflow(checkout, order, id="x"), str)
-    assert_type(workflow.execute_child_workflow("other", 1, result_type=int), Any)
+    assert_type(workflow.execute_child_workflow("other", 1, result_type=int), int)
+    assert_type(workflow.execute_child_workflow("other", 1), Any)
+    assert_type(workflow.start_child_workflow("other", 1, result_type=int), workflow.ChildWorkflowHandle[int])
     other = workflow.get_external_workflow_handle("cart-2")
     other.signal(Cart.clear)
     other.cancel("enough")

@@ -68,16 +68,16 @@ class ScheduleMover:
 
     def _to_move(self) -> Iterator[ScheduleDescription]:
         for each in list(self._here.list_schedules()):
-            if not (each.paused and each.note.startswith(MOVED)):
+            if not (each.paused and (each.note or "").startswith(MOVED)):
                 yield self._here.get_schedule_handle(each.id).describe()
 
     def _plan(self, schedule_id: str, wanted: bool) -> ScheduleMove:
         seen = self._here.get_schedule_handle(schedule_id).describe()
         state = seen.schedule.state
-        marked = state.paused and state.note.startswith(MOVING)
-        note = state.note
+        marked = state.paused and (state.note or "").startswith(MOVING)
+        note = state.note or ""
         if marked:
-            note = state.note.removeprefix(self._mark).removeprefix(": ")
+            note = note.removeprefix(self._mark).removeprefix(": ")
         move = ScheduleMove(
             id=schedule_id,
             workflow_type=str(seen.schedule.action.workflow),
@@ -97,7 +97,7 @@ class ScheduleMover:
 
     def _obstacle(self, seen: ScheduleDescription, marked: bool) -> str:
         """Why a schedule cannot move; empty if it can."""
-        note = seen.schedule.state.note
+        note = seen.schedule.state.note or ""
         if marked and not (note == self._mark or note.startswith(f"{self._mark}: ")):
             return f"a move of it was interrupted ({note}): finish that one, or hourglass schedule resume {seen.id}"
         if waiting := seen.info.num_actions_waiting:

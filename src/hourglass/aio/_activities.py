@@ -65,6 +65,16 @@ class _ExecuteActivity(Protocol):
         arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[ActivityConfig],
+    ) -> R: ...
+    @overload
+    async def __call__(
+        self,
+        activity: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
         result_type: Any = Any,
         **options: Unpack[ActivityConfig],
     ) -> Any: ...
@@ -103,6 +113,16 @@ class _ExecuteActivity(Protocol):
 
 
 class _StartActivity(Protocol):
+    @overload
+    def __call__(
+        self,
+        activity: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[ActivityConfig],
+    ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
         self,

@@ -167,6 +167,15 @@ async def start_child_workflow(
     arg: Any = UNSET,
     *given: Any,
     args: Sequence[Any] = (),
+    result_type: type[R],
+    **options: Unpack[ChildWorkflowConfig],
+) -> ChildWorkflowHandle[Any, R]: ...
+@overload
+async def start_child_workflow(
+    workflow: str,
+    arg: Any = UNSET,
+    *given: Any,
+    args: Sequence[Any] = (),
     result_type: Any = None,
     **options: Unpack[ChildWorkflowConfig],
 ) -> ChildWorkflowHandle[Any, Any]: ...
@@ -214,6 +223,15 @@ async def start_child_workflow(
     return await outward(live, start, call, "start_child_workflow")
 
 
+@overload
+async def execute_child_workflow(
+    workflow: str,
+    arg: Any = UNSET,
+    *given: Any,
+    args: Sequence[Any] = (),
+    result_type: type[R],
+    **options: Unpack[ChildWorkflowConfig],
+) -> R: ...
 @overload
 async def execute_child_workflow(
     workflow: str,

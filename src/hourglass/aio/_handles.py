@@ -125,6 +125,17 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[T],
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    @overload
+    async def query(
+        self,
+        query: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
@@ -157,6 +168,17 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
             **rpc,
         )
 
+    @overload
+    async def execute_update(
+        self,
+        update: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
+        id: str | None = None,
+        result_type: type[T],
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
     @overload
     async def execute_update(
         self,
@@ -208,6 +230,18 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         wait_for_stage: WorkflowUpdateStage,
         args: Sequence[Any] = (),
         id: str | None = None,
+        result_type: type[T],
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncUpdateHandle[T]: ...
+    @overload
+    async def start_update(
+        self,
+        update: str,
+        arg: Any = UNSET,
+        *given: Any,
+        wait_for_stage: WorkflowUpdateStage,
+        args: Sequence[Any] = (),
+        id: str | None = None,
         result_type: Any = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncUpdateHandle[Any]: ...
@@ -235,6 +269,14 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
             update, *given_values(arg, given, args), wait_for_stage=wait_for_stage, **given_options(options)
         )
 
+    @overload
+    def get_update_handle(
+        self, id: str, *, workflow_run_id: str | None = None, result_type: type[T]
+    ) -> AsyncUpdateHandle[T]: ...
+    @overload
+    def get_update_handle(
+        self, id: str, *, workflow_run_id: str | None = None, result_type: Any = None
+    ) -> AsyncUpdateHandle[Any]: ...
     def get_update_handle(
         self, id: str, *, workflow_run_id: str | None = None, result_type: Any = None
     ) -> AsyncUpdateHandle[Any]:

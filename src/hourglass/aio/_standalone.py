@@ -139,7 +139,7 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
 NO_TOKEN = "a list is fetched page by page as it is read, from its beginning"
 
 
-class StartActivityConfig(RpcOptions, total=False):
+class StartActivityOptions(RpcOptions, total=False):
     """How an activity is started by itself. All are optional."""
 
     id: str
@@ -155,6 +155,11 @@ class StartActivityConfig(RpcOptions, total=False):
     summary: str | None
     priority: Priority
     start_delay: Duration | None
+
+
+class StartActivityConfig(StartActivityOptions, total=False):
+    """How an activity is started, and the type of its result."""
+
     result_type: Any
 
 
@@ -163,6 +168,16 @@ class ActivityClient:
 
     wrapped: AsyncClient
 
+    @overload
+    async def start_activity(
+        self,
+        activity: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[StartActivityOptions],
+    ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity(
         self,
@@ -280,6 +295,16 @@ class ActivityClient:
         arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[StartActivityOptions],
+    ) -> R: ...
+    @overload
+    async def execute_activity(
+        self,
+        activity: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
         **options: Unpack[StartActivityConfig],
     ) -> Any: ...
     @overload
@@ -379,6 +404,14 @@ class ActivityClient:
         """The same of a class with `__call__`."""
         return await self.execute_activity(activity, args=given_values(arg, given, args), **options)
 
+    @overload
+    def get_activity_handle(
+        self, activity_id: str, *, run_id: str | None = None, result_type: type[R]
+    ) -> ActivityHandle[R]: ...
+    @overload
+    def get_activity_handle(
+        self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
+    ) -> ActivityHandle[Any]: ...
     def get_activity_handle(
         self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
     ) -> ActivityHandle[Any]:

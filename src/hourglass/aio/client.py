@@ -226,7 +226,7 @@ ScheduleHandle = AsyncScheduleHandle
 WorkflowUpdateHandle = AsyncUpdateHandle
 
 
-class StartConfig(RpcOptions, total=False):
+class StartOptions(RpcOptions, total=False):
     """How a workflow is started. All are optional."""
 
     id: str
@@ -249,6 +249,11 @@ class StartConfig(RpcOptions, total=False):
     request_id: str | None
     request_eager_start: bool
     versioning_override: VersioningOverride | None
+
+
+class StartConfig(StartOptions, total=False):
+    """How a workflow is started, and the type of its result."""
+
     result_type: Any
 
 
@@ -497,6 +502,16 @@ class Client(ActivityClient):
         arg: Any = UNSET,
         *given: Any,
         args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[StartOptions],
+    ) -> WorkflowHandle[Any, R]: ...
+    @overload
+    async def start_workflow(
+        self,
+        workflow: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
         **options: Unpack[StartConfig],
     ) -> WorkflowHandle[Any, Any]: ...
     @overload
@@ -519,6 +534,16 @@ class Client(ActivityClient):
         values = given_values(arg, given, args)
         return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **given_options(options)))
 
+    @overload
+    async def execute_workflow(
+        self,
+        workflow: str,
+        arg: Any = UNSET,
+        *given: Any,
+        args: Sequence[Any] = (),
+        result_type: type[R],
+        **options: Unpack[StartOptions],
+    ) -> R: ...
     @overload
     async def execute_workflow(
         self,
@@ -593,6 +618,24 @@ class Client(ActivityClient):
         start._sent(planned)
         return handle
 
+    @overload
+    def get_workflow_handle(
+        self,
+        workflow_id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: type[R],
+    ) -> WorkflowHandle[Any, R]: ...
+    @overload
+    def get_workflow_handle(
+        self,
+        workflow_id: str,
+        *,
+        run_id: str | None = None,
+        first_execution_run_id: str | None = None,
+        result_type: Any = None,
+    ) -> WorkflowHandle[Any, Any]: ...
     def get_workflow_handle(
         self,
         workflow_id: str,

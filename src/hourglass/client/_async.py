@@ -236,6 +236,10 @@ class AsyncClient(AsyncActivities, AsyncOperator):
 
     @overload
     async def start_workflow(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> AsyncWorkflowHandle[R]: ...
+    @overload
+    async def start_workflow(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
     ) -> AsyncWorkflowHandle[Any]: ...
     @overload
@@ -254,6 +258,10 @@ class AsyncClient(AsyncActivities, AsyncOperator):
 
     @overload
     async def execute_workflow(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> R: ...
+    @overload
+    async def execute_workflow(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
     ) -> Any: ...
     @overload
@@ -270,6 +278,10 @@ class AsyncClient(AsyncActivities, AsyncOperator):
             return await handle.result()
         return await session.arun(_starts.execute(session, workflow, args, options, result_type))
 
+    @overload
+    def with_start(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> AsyncWithStart[R]: ...
     @overload
     def with_start(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]

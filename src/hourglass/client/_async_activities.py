@@ -132,6 +132,10 @@ class AsyncActivities(ClientFacts):
 
     @overload
     async def start_activity(
+        self, activity: str, /, *args: Any, result_type: type[R], **options: Unpack[StartActivityOptions]
+    ) -> AsyncActivityExecutionHandle[R]: ...
+    @overload
+    async def start_activity(
         self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
     ) -> AsyncActivityExecutionHandle[Any]: ...
     @overload
@@ -147,6 +151,10 @@ class AsyncActivities(ClientFacts):
         operation = _standalone.start(self._session, activity, args, options, result_type)
         return await self._session.arun(operation.then(partial(AsyncActivityExecutionHandle, self._session)))
 
+    @overload
+    async def execute_activity(
+        self, activity: str, /, *args: Any, result_type: type[R], **options: Unpack[StartActivityOptions]
+    ) -> R: ...
     @overload
     async def execute_activity(
         self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
@@ -165,6 +173,10 @@ class AsyncActivities(ClientFacts):
     @overload
     def get_activity_execution_handle(
         self, id: str, *, run_id: str | None = None, activity: Callable[..., R]
+    ) -> AsyncActivityExecutionHandle[R]: ...
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: str | None = None, result_type: type[R]
     ) -> AsyncActivityExecutionHandle[R]: ...
     @overload
     def get_activity_execution_handle(

@@ -145,6 +145,16 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         query: str,
         /,
         *args: Any,
+        result_type: type[T],
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    @overload
+    async def query(
+        self,
+        query: str,
+        /,
+        *args: Any,
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
@@ -179,6 +189,10 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
 
     @overload
     async def execute_update(
+        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    @overload
+    async def execute_update(
         self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
     ) -> Any: ...
     @overload
@@ -196,6 +210,16 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         handle = await self._session.arun(operation.then(partial(AsyncUpdateHandle[Any], self._session)))
         return await handle.result()
 
+    @overload
+    async def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: type[T],
+        **options: Unpack[UpdateOptions],
+    ) -> AsyncUpdateHandle[T]: ...
     @overload
     async def start_update(
         self,
@@ -225,6 +249,14 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         operation = _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
         return await self._session.arun(operation.then(partial(AsyncUpdateHandle[Any], self._session)))
 
+    @overload
+    def get_update_handle(
+        self, id: str, *, update: object = None, result_type: type[T]
+    ) -> AsyncUpdateHandle[T]: ...
+    @overload
+    def get_update_handle(
+        self, id: str, *, update: object = None, result_type: Any = None
+    ) -> AsyncUpdateHandle[Any]: ...
     def get_update_handle(
         self, id: str, *, update: object = None, result_type: Any = None
     ) -> AsyncUpdateHandle[Any]:
@@ -393,6 +425,10 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
 
     @overload
     async def execute_update(
+        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    @overload
+    async def execute_update(
         self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
     ) -> Any: ...
     @overload
@@ -407,6 +443,16 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
         )
         return await handle.result()
 
+    @overload
+    async def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: type[T],
+        **options: Unpack[UpdateOptions],
+    ) -> AsyncUpdateHandle[T]: ...
     @overload
     async def start_update(
         self,

@@ -235,6 +235,10 @@ class Client(Activities, Operator):
 
     @overload
     def start_workflow(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    def start_workflow(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
     ) -> WorkflowHandle[Any]: ...
     @overload
@@ -253,6 +257,10 @@ class Client(Activities, Operator):
 
     @overload
     def execute_workflow(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> R: ...
+    @overload
+    def execute_workflow(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
     ) -> Any: ...
     @overload
@@ -269,6 +277,10 @@ class Client(Activities, Operator):
             return handle.result()
         return session.run(_starts.execute(session, workflow, args, options, result_type))
 
+    @overload
+    def with_start(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> WithStart[R]: ...
     @overload
     def with_start(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]

@@ -133,6 +133,10 @@ class Activities(ClientFacts):
 
     @overload
     def start_activity(
+        self, activity: str, /, *args: Any, result_type: type[R], **options: Unpack[StartActivityOptions]
+    ) -> ActivityExecutionHandle[R]: ...
+    @overload
+    def start_activity(
         self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
     ) -> ActivityExecutionHandle[Any]: ...
     @overload
@@ -148,6 +152,10 @@ class Activities(ClientFacts):
         operation = _standalone.start(self._session, activity, args, options, result_type)
         return self._session.run(operation.then(partial(ActivityExecutionHandle, self._session)))
 
+    @overload
+    def execute_activity(
+        self, activity: str, /, *args: Any, result_type: type[R], **options: Unpack[StartActivityOptions]
+    ) -> R: ...
     @overload
     def execute_activity(
         self, activity: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartActivityOptions]
@@ -166,6 +174,10 @@ class Activities(ClientFacts):
     @overload
     def get_activity_execution_handle(
         self, id: str, *, run_id: str | None = None, activity: Callable[..., R]
+    ) -> ActivityExecutionHandle[R]: ...
+    @overload
+    def get_activity_execution_handle(
+        self, id: str, *, run_id: str | None = None, activity: str | None = None, result_type: type[R]
     ) -> ActivityExecutionHandle[R]: ...
     @overload
     def get_activity_execution_handle(

@@ -146,6 +146,16 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         query: str,
         /,
         *args: Any,
+        result_type: type[T],
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    @overload
+    def query(
+        self,
+        query: str,
+        /,
+        *args: Any,
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
@@ -180,6 +190,10 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
 
     @overload
     def execute_update(
+        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    @overload
+    def execute_update(
         self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
     ) -> Any: ...
     @overload
@@ -197,6 +211,16 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         handle = self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
         return handle.result()
 
+    @overload
+    def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: type[T],
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[T]: ...
     @overload
     def start_update(
         self,
@@ -226,6 +250,14 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         operation = _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
         return self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
 
+    @overload
+    def get_update_handle(
+        self, id: str, *, update: object = None, result_type: type[T]
+    ) -> UpdateHandle[T]: ...
+    @overload
+    def get_update_handle(
+        self, id: str, *, update: object = None, result_type: Any = None
+    ) -> UpdateHandle[Any]: ...
     def get_update_handle(
         self, id: str, *, update: object = None, result_type: Any = None
     ) -> UpdateHandle[Any]:
@@ -391,6 +423,10 @@ class WithStart(_starts.PlannedStart, Generic[R]):
 
     @overload
     def execute_update(
+        self, update: str, /, *args: Any, result_type: type[T], **options: Unpack[UpdateOptions]
+    ) -> T: ...
+    @overload
+    def execute_update(
         self, update: str, /, *args: Any, result_type: Any = None, **options: Unpack[UpdateOptions]
     ) -> Any: ...
     @overload
@@ -403,6 +439,16 @@ class WithStart(_starts.PlannedStart, Generic[R]):
         handle = self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
         return handle.result()
 
+    @overload
+    def start_update(
+        self,
+        update: str,
+        /,
+        *args: Any,
+        wait_for_stage: UpdateStage = UpdateStage.ACCEPTED,
+        result_type: type[T],
+        **options: Unpack[UpdateOptions],
+    ) -> UpdateHandle[T]: ...
     @overload
     def start_update(
         self,

@@ -100,6 +100,10 @@ class Environment(EnvironmentBase):
 
     @overload
     def start_workflow(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> WorkflowHandle[R]: ...
+    @overload
+    def start_workflow(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
     ) -> WorkflowHandle[Any]: ...
     @overload
@@ -112,6 +116,10 @@ class Environment(EnvironmentBase):
         self._fixture.driver.registry.meet_workflow(workflow)
         return self.client.start_workflow(workflow, *args, **options)
 
+    @overload
+    def execute_workflow(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> R: ...
     @overload
     def execute_workflow(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
@@ -316,6 +324,10 @@ class AsyncEnvironment(EnvironmentBase):
 
     @overload
     async def start_workflow(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> AsyncWorkflowHandle[R]: ...
+    @overload
+    async def start_workflow(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]
     ) -> AsyncWorkflowHandle[Any]: ...
     @overload
@@ -328,6 +340,10 @@ class AsyncEnvironment(EnvironmentBase):
         self._fixture.driver.registry.meet_workflow(workflow)
         return await self.client.start_workflow(workflow, *args, **options)
 
+    @overload
+    async def execute_workflow(
+        self, workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[StartOptions]
+    ) -> R: ...
     @overload
     async def execute_workflow(
         self, workflow: str, /, *args: Any, result_type: Any = None, **options: Unpack[StartOptions]

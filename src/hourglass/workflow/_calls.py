@@ -54,6 +54,10 @@ Ts = TypeVarTuple("Ts")
 
 @overload
 def execute_activity(
+    activity: str, /, *args: Any, result_type: type[R], **options: Unpack[ActivityOptions]
+) -> R: ...
+@overload
+def execute_activity(
     activity: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ActivityOptions]
 ) -> Any: ...
 @overload
@@ -70,6 +74,10 @@ def execute_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # ty
 
 @overload
 def start_activity(
+    activity: str, /, *args: Any, result_type: type[R], **options: Unpack[ActivityOptions]
+) -> Task[R]: ...
+@overload
+def start_activity(
     activity: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ActivityOptions]
 ) -> Task[Any]: ...
 @overload
@@ -83,6 +91,10 @@ def start_activity(activity: Any, /, *args: Any, **options: Any) -> Task[Any]:  
 
 @overload
 def execute_local_activity(
+    activity: str, /, *args: Any, result_type: type[R], **options: Unpack[ActivityOptions]
+) -> R: ...
+@overload
+def execute_local_activity(
     activity: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ActivityOptions]
 ) -> Any: ...
 @overload
@@ -94,6 +106,10 @@ def execute_local_activity(activity: Any, /, *args: Any, **options: Any) -> Any:
     return _begin_activity(activity, args, options, local=True).result()
 
 
+@overload
+def start_local_activity(
+    activity: str, /, *args: Any, result_type: type[R], **options: Unpack[ActivityOptions]
+) -> Task[R]: ...
 @overload
 def start_local_activity(
     activity: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ActivityOptions]
@@ -441,6 +457,10 @@ class NexusClient:
     ) -> NexusOperationHandle[R]: ...
     @overload
     def start_operation(
+        self, operation: str, /, *args: Any, result_type: type[R], **options: Unpack[NexusOptions]
+    ) -> NexusOperationHandle[R]: ...
+    @overload
+    def start_operation(
         self, operation: str, /, *args: Any, result_type: Any = None, **options: Unpack[NexusOptions]
     ) -> NexusOperationHandle[Any]: ...
     def start_operation(self, operation: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:
@@ -473,6 +493,10 @@ class NexusClient:
     @overload
     def execute_operation(
         self, operation: Operation[..., R, Any], /, *args: Any, **options: Unpack[NexusOptions]
+    ) -> R: ...
+    @overload
+    def execute_operation(
+        self, operation: str, /, *args: Any, result_type: type[R], **options: Unpack[NexusOptions]
     ) -> R: ...
     @overload
     def execute_operation(

@@ -392,6 +392,10 @@ class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
 
 @overload
 def start_child_workflow(
+    workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[ChildOptions]
+) -> ChildWorkflowHandle[R]: ...
+@overload
+def start_child_workflow(
     workflow: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ChildOptions]
 ) -> ChildWorkflowHandle[Any]: ...
 @overload
@@ -409,6 +413,10 @@ def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, 
     return _begin(run, given.name, list(args), given.encode, return_type, options)
 
 
+@overload
+def execute_child_workflow(
+    workflow: str, /, *args: Any, result_type: type[R], **options: Unpack[ChildOptions]
+) -> R: ...
 @overload
 def execute_child_workflow(
     workflow: str, /, *args: Any, result_type: Any = Any, **options: Unpack[ChildOptions]
