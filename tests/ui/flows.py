@@ -126,5 +126,23 @@ def broken() -> str:
     return {}["missing"]
 
 
-WORKFLOWS = [declined, broken, printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
+@workflow.defn
+def parked_by(name: str) -> str:
+    raise KeyError(f"no {name} here")
+
+
+WORKFLOWS = [
+    declined,
+    broken,
+    parked_by,
+    printing,
+    mailing,
+    saga,
+    Purchase,
+    stuck,
+    fails,
+    family,
+    quick,
+    endless,
+]
 ACTIVITIES = [decline, charge, refuse, refund, ship_it]

@@ -11,7 +11,7 @@ import pytest
 from tests.ui.conftest import asked, bulk
 
 from hourglass import Client
-from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, Verdict, read_token
+from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, GuessLimit, Verdict, read_token
 from hourglass._http.names import OwnNames
 from hourglass._ui.security import LARGEST_FORM, LARGEST_LOGIN, RequestGuard
 from hourglass._ui.server import served
@@ -86,7 +86,7 @@ def test_posts_of_the_page_itself_are_let_through(headers: dict[str, str]) -> No
     assert _refusal("POST", "/bulk", **headers) is None
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "unknown-to-us"])
 def test_reads_for_other_sites_are_refused(site: str) -> None:
     """Also with a valid login: a page on another port of this host is of the same site, and its requests carry the cookie."""
     assert _refusal(sec_fetch_site=site) == 403
@@ -264,6 +264,29 @@ def test_guesses_are_limited(site: Site) -> None:
             assert stranger.post("/login", data={"token": TOKEN}).status_code == 429
             assert stranger.get("/workflows", headers={"authorization": BEARER}).status_code == 429
         assert web.get("/workflows").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("127.0.0.1", "127.8.7.6", True),
+        ("127.0.0.1", "::1", True),
+        ("::ffff:127.0.0.9", "127.0.0.1", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("", "10.0.0.2", False),
+    ],
+)
+def test_addresses_of_one_peer_share_their_guesses(first: str, second: str, same: bool) -> None:
+    """A local user has all of 127.0.0.0/8, and who has an IPv6 address has a network of them."""
+    limit = GuessLimit()
+    for _ in range(10):
+        limit.count(first)
+    assert limit.is_reached(first)
+    assert limit.is_reached(second) is same
 
 
 def test_half_open_requests_do_not_stop_the_web_ui(site: Site) -> None:

@@ -6,7 +6,6 @@ import os
 import platform
 import sqlite3
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -161,13 +161,13 @@ def _stopped_owner(path: str) -> HealthCheck | None:
 
 def _pages(path: Path) -> HealthCheck:
     """Whether SQLite finds the file in order, which it reads for that: as far as it comes in a few seconds."""
-    over = time.monotonic() + _LONGEST_LOOK
+    over = monotonic() + _LONGEST_LOOK
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            connection.set_progress_handler(lambda: time.monotonic() > over, 10_000)
+            connection.set_progress_handler(lambda: monotonic() > over, 10_000)
             found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
     except sqlite3.OperationalError as error:
-        if time.monotonic() > over:
+        if monotonic() > over:
             return HealthCheck("pages", f"in order as far as {_LONGEST_LOOK:g} s let SQLite look")
         return HealthCheck("pages", f"could not be looked at: {error}")
     except sqlite3.DatabaseError as error:

@@ -111,6 +111,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of runs that have no result yet, by run id and activity id: what a worker calls for each. A step has no name
     under which a worker could find it, but the code that asks for it is executed here, and again after a restart.
     """
+    check_local_activity: Callable[[str], object] | None = None
+    """Raises `UsageError` for a local activity that this worker does not know: no other worker would ever get it."""
     activity_stacks: Callable[[str], str] | None = None
     """Where the attempts of a run stand that its worker executes; answers the query `ACTIVITY_STACKS`."""
     # Of runs that temporalio began: from Python 3.12 on a wait with a limit and a gather of what is done take a turn less there.

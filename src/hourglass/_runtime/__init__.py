@@ -39,6 +39,7 @@ Activities:
     attempts          one attempt: the call itself, its end as the engine wants to hear it, the attempt in flight
     activity_threads  threads for `def` activities
     activity_loop     event loops for `async def` activities
+    program_loop      the program's own event loop, for `async def` activities of `hourglass.aio`
     process_wire      what a worker and a process beside it say to each other
     process_pool      processes for activities with `executor="process"`
     process_child     the program of such a process

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -348,7 +349,7 @@ class Application:
                 return
             except Exception:
                 logger.exception("the tree does not start; it is tried again")
-            await asyncio.sleep(pause)
+            await sleep(pause)
             pause = min(2 * pause, 5.0)
 
     async def _fell(self) -> None:

@@ -18,11 +18,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
+from time import monotonic
 from typing import TypeAlias
 
 import msgspec
@@ -102,7 +102,7 @@ class Lane:
         loop: asyncio.AbstractEventLoop,
         *,
         thread_name: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.name = name
         self.evaluations = evaluations

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from time import monotonic
 
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunStarted, is_eviction
@@ -126,7 +126,7 @@ class LaneSet:
         on_too_many_stuck: Callable[[], object] | None = None,
         quarantine: Quarantine | None = None,
         watchdog: GilWatchdog | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._places = {lane.name: _Place(lane) for lane in lanes}
         if len(self._places) != len(lanes):

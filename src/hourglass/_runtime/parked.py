@@ -26,11 +26,11 @@ import inspect
 import logging
 import re
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 from hourglass._engine.commands import TaskFailed
@@ -91,7 +91,7 @@ def code_of(definition: WorkflowDefinition | None) -> object:
 class Quarantine:
     """Which runs must not be executed now, and why."""
 
-    def __init__(self, *, back_off: float = BACK_OFF, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, back_off: float = BACK_OFF, clock: Callable[[], float] = monotonic) -> None:
         self.distress = False
         self.on_hung: Callable[[str, str, HungStack], object] | None = None
         self.on_went_on: Callable[[str], object] | None = None
@@ -405,7 +405,7 @@ class HungRuns:
     author's files on its stack has: the process that hung cannot tell which code it ran, and what comes after it has its own.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._runs: dict[
             str, tuple[RunHung, float, dict[str, str]]

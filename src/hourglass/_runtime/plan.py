@@ -22,6 +22,7 @@ from hourglass._engine.specs import (
 )
 from hourglass._runtime.evaluation import Verify
 from hourglass._runtime.interpreter import InterpreterOptions
+from hourglass._runtime.program_loop import ProgramLoop
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
 from hourglass.activity._context import PAYLOAD_LIMIT, ActivityChain, Resources
@@ -103,6 +104,8 @@ class Plan:
     max_processes: int = 0
     activity_executor: Executor | None = None
     """Where `def` activities run, if not in threads of ours."""
+    program_loop: ProgramLoop | None = None
+    """Where `async def` activities run, if not on a loop of the worker's own."""
     patch_activation: Callable[[Any], bool] | None = None
     """Decides whether a patch that a run meets for the first time is active."""
     payload_limit: int | None = PAYLOAD_LIMIT

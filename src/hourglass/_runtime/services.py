@@ -87,6 +87,7 @@ class QueueServices:
             resources=plan.resources,
             metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
             publisher=ProgressSender(service, codec=plan.codec, converter=plan.converter),
+            program_loop=plan.program_loop,
         )
 
     def start(self) -> None:
@@ -208,6 +209,7 @@ def _lane(
         interceptors=plan.workflow_interceptors,
         metrics=plan.metrics,
         steps=plan.resolver.steps,
+        check_local_activity=plan.resolver.check_local_activity,
         activity_stacks=stacks,
     )
     evaluations = Evaluations(

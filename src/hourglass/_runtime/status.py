@@ -118,6 +118,8 @@ def _not_ready(
             yield f"task queue {name!r} is not polled"
         if not queue["healthy"]:
             yield f"task queue {name!r}: too many of its threads hang in workflow code"
+        if queue["trouble"]:
+            yield f"task queue {name!r}: {queue['trouble']}"
     if store is not None and store["full"]:
         yield store["held"] or "there is no room left on the disk of the file"
 
@@ -128,6 +130,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
         # A handle that waits for its worker to come back has polls out, and no loop that takes what they bring.
         "polling": any(_polls(record) for record in active if record.spare is None),
         "healthy": not services.lanes.too_many_stuck,
+        "trouble": services.executor.trouble,
         "generation": max((record.generation for record in active), default=0),
         "open_activations": sum(len(record.runs.open) for record in active),
         "open_attempts": sum(len(record.attempts.open) for record in active),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ def watchdog(app: Application) -> Start:
         asking = [loop.create_task(watch) for watch in watches]
         context.process.monitor(lambda _: [each.cancel() for each in asking])
         while True:
-            await asyncio.sleep(app.watch.interval)
+            await sleep(app.watch.interval)
             look(app, patience, context.node.clock.now())
 
     return body
@@ -242,7 +243,7 @@ async def watch_sightings(app: Application) -> None:
     loop = asyncio.get_running_loop()
     asked, trouble = loop.time(), _trouble(app)
     while True:
-        await asyncio.sleep(limits.ask_again)
+        await sleep(limits.ask_again)
         now = loop.time()
         if now - asked < limits.ask and not sightings.suspicious(now) and trouble == _trouble(app):
             continue
@@ -420,7 +421,7 @@ async def watch_reachability(app: Application) -> None:
         if not await look_for_engine(app):
             logger.debug("this engine does not say whether it is there")
             return
-        await asyncio.sleep(app.reach.interval)
+        await sleep(app.reach.interval)
 
 
 async def look_for_engine(app: Application) -> bool:

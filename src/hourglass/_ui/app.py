@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio import sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from hourglass._ui.actions import PageActions
 from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.login import LoginPages
 from hourglass._ui.reading import PageReads, task_queues, worker_facts
+from hourglass._ui.replays import ReplayFailedError
 from hourglass._ui.site import Site
 from hourglass.client import TaskQueueDescription
 from hourglass.errors import (
@@ -78,7 +80,7 @@ async def changes(
                 yield event("change", {})
                 quiet = 0.0
             known = found
-        await asyncio.sleep(pause)
+        await sleep(pause)
         quiet += pause
         if quiet >= _SILENCE:  # so that a connection that has gone is noticed
             yield b": still here\n\n"
@@ -207,6 +209,8 @@ class PageApp:
                 status = 403
             case UsageError() | ValueError():
                 status = 400
+            case ReplayFailedError():
+                status = 500
             case HourglassError():
                 status = 503
             case _:

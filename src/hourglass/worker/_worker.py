@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any, Literal
@@ -46,6 +47,7 @@ from hourglass._runtime.plan import (
     checked_watch,
 )
 from hourglass._runtime.portal import Portal
+from hourglass._runtime.program_loop import ProgramLoop
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.status import StatusServer, worker_metrics
@@ -299,6 +301,14 @@ class Worker(WorkerFacts):
         self.shutdown()
 
     # --- on an event loop of the user's ------------------------------------------------------------------------------
+
+    def _use_running_loop(self) -> None:
+        """Run `async def` activities on the event loop that runs in this thread, from the next start on."""
+        self._plan = replace(self._plan, program_loop=ProgramLoop.running(self._shut_down_soon))
+
+    def _shut_down_soon(self) -> None:
+        """Shut down in a thread of its own, for a caller that must not wait."""
+        threading.Thread(target=self.shutdown, name="hourglass-worker-shutdown", daemon=True).start()
 
     async def __aenter__(self) -> Worker:
         self._life.begin()

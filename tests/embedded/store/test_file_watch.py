@@ -44,9 +44,10 @@ def open_elsewhere(path: Path, **environment: str) -> str:
     return done.stdout.strip() or done.stderr
 
 
-def checkpoint_elsewhere(path: Path) -> None:
-    code = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('PRAGMA wal_checkpoint(FULL)').fetchall())"
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+def checkpoint_elsewhere(path: Path, mode: str = "FULL") -> None:
+    code = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchall())"
+    command = [sys.executable, "-c", code, path, f"PRAGMA wal_checkpoint({mode})"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[(0, ")
 
 
@@ -208,6 +209,75 @@ def test_deleted_log_is_saved_into_the_file(path: Path, gone: tuple[str, ...]) -
     asyncio.run(work())
 
 
+def write_in_place(log: Path, how: str) -> None:
+    match how:
+        case "emptied":
+            os.truncate(log, 0)
+        case "cut":
+            os.truncate(log, log.stat().st_size // 2)
+        case "overwritten":
+            log.write_bytes(bytes(log.stat().st_size))
+
+
+@pytest.mark.parametrize("how", ["emptied", "cut", "overwritten"])
+@pytest.mark.parametrize("idle", [True, False])
+def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: bool) -> None:
+    """What was in the log alone is gone: nothing more is acknowledged, and the file is as after the last checkpoint."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged = await fill(store)
+        store._writer.checkpoint()
+        store._opened.watch.note_checkpoint()
+        await fill(store, RUNS)
+        write_in_place(path.with_name(f"{path.name}-wal"), how)
+        if idle:
+            store._thread._thread.join(60)
+            assert isinstance(store.failure, FileLost)
+        else:
+            with pytest.raises(
+                FileLost, match=r"was truncated or overwritten.*what was acknowledged since .* is lost"
+            ):
+                await store.durable(store.append(Story("late").start()))
+        assert isinstance(store.close(), FileLost)
+        assert run_ids(path) == acknowledged
+        assert saved(path).name.endswith("-wal")
+
+    asyncio.run(work())
+
+
+def test_log_that_another_program_empties_by_a_checkpoint_is_sound(path: Path) -> None:
+    """A checkpoint that truncates the log is not taken for damage."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        acknowledged: set[str] = set()
+        for round_number in range(3):
+            acknowledged |= await fill(store, round_number * RUNS)
+            checkpoint_elsewhere(path, "TRUNCATE")
+        acknowledged |= await fill(store, 3 * RUNS)
+        store.close()
+        assert run_ids(path) == acknowledged
+
+    asyncio.run(work())
+
+
+def test_read_that_fails_first_does_not_hide_the_loss(path: Path) -> None:
+    """Where a read meets the damage before a commit does, closing the store finds out that the file was overwritten."""
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        await fill(store)
+        store._writer.checkpoint()
+        store._opened.watch.note_checkpoint()
+        overwrite(path, Path(sys.executable))
+        lost = store.close()
+        assert isinstance(lost, FileLost)
+        assert "another program has written into it" in str(lost)
+
+    asyncio.run(work())
+
+
 def test_hard_link_is_refused(path: Path) -> None:
     """A file with two names is refused by both, with advice."""
     SqliteStore.open(path).close()
@@ -239,8 +309,9 @@ def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pyt
 
 
 OWNER_WITHOUT_LOCKS = """
-import asyncio, fcntl, sys
+import asyncio, fcntl, os, sys
 fcntl.lockf = lambda *arguments: None  # as if the two names were on mounts that share no locks
+del os.getxattr  # and the first one's log could not be seen
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from tests.embedded.store.stories import Story
 

@@ -130,6 +130,22 @@ def test_log_of_a_killed_owner_is_applied_to_its_file(path: Path, backup: Path) 
     assert count_runs(path) == 40
 
 
+@pytest.mark.parametrize("rename", [os.rename, os.link])
+def test_file_is_refused_under_another_name_than_its_log(
+    path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch, rename: Callable[[Path, Path], None]
+) -> None:
+    """A killed owner's file that was moved without its log, or is opened by another hard link, lacks what is in the log."""
+    monkeypatch.setenv(database.ALLOW_HARD_LINKS, "1")
+    other = path.with_name("other.db")
+    rename(path, other)
+    for use in (SqliteStore.open, lambda name: database.backup(name, backup.with_name("second.db"))):
+        with pytest.raises(StorageError, match=rf"was last used as .* is still in {log_of(path)}"):
+            use(other)
+    os.rename(log_of(path), log_of(other))
+    SqliteStore.open(other).close()
+    assert count_runs(other) == 40
+
+
 def test_copy_of_the_file_with_its_log_can_be_opened(path: Path, backup: Path, tmp_path: Path) -> None:
     """A copy of the folder, made after a crash, has other inodes."""
     assert backup.exists()

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from hourglass._embedded.store.sqlite.records import StoredReads
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.sqlite.store import FORGET_RUNS, SqliteStore
+from hourglass._embedded.store.sqlite.writer import Batch
 from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass.errors import ServiceError, StorageError
 
@@ -236,6 +237,48 @@ def test_forgetting(open_store: Open, path: Path) -> None:
         }
         watcher.close()
         assert set(rows.values()) == {2}, rows
+
+    go(work())
+
+
+def test_forgetting_many_runs_takes_small_commits(
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits forget few runs and few bytes at a time, and the log of the deleted rows is moved into the file in between."""
+    monkeypatch.setattr("hourglass._embedded.store.sqlite.store.FORGET_BYTES", 100_000)
+
+    async def work() -> None:
+        store = open_store(checkpoint_pages=50)
+        stories = await started(store, *(f"r{place}" for place in range(300)))
+        for story in stories:
+            number = store.append(story.close())
+        await store.durable(number)
+        (large,) = await started(store, "large")
+        for _ in range(4):
+            store.append(large.signal(200_000))
+        await store.durable(store.append(large.close()))
+        log = path.with_name(f"{path.name}-wal")
+        store._writer.checkpoint("TRUNCATE")
+        commits: list[int] = []
+        longest = 0
+
+        def note(batch: Batch) -> None:
+            nonlocal longest
+            forget(batch)
+            commits.append(len(batch.forgotten))
+            longest = max(longest, log.stat().st_size)
+
+        forget = store._writer._forget
+        monkeypatch.setattr(store._writer, "_forget", note)
+        assert store.forget_closed(1 << 62, 1000) == 301
+        for _ in range(6000):
+            if not (await store.count("")).count:
+                break
+            await asyncio.sleep(0.01)
+        assert sum(commits) == 301
+        assert max(commits) == FORGET_RUNS
+        # A few checkpoints' worth: all of it is several times as much.
+        assert longest <= 4 * 50 * (4096 + 24)
 
     go(work())
 

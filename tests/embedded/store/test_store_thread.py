@@ -29,6 +29,11 @@ class Sink:
         self.failures = list(failures)
         self.batches: list[list[int]] = []
         self.attempts = 0
+        self.more = 0
+
+    @property
+    def has_more(self) -> bool:
+        return self.more > 0
 
     def build(self, turns: Sequence[Turn]) -> list[int]:
         return [turn.number for turn in turns]
@@ -46,7 +51,7 @@ class Sink:
         self.batches.append(batch)
 
     def rest(self, batch: list[int]) -> None:
-        pass
+        self.more -= self.has_more
 
 
 class World:
@@ -104,6 +109,20 @@ def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         world.thread.give(Turn((change,), number))
     world.close()
     assert world.sink.batches == [[1], [2, 3, 4], [5, 6, 7], [8]]
+
+
+def test_sink_that_has_more_to_do_gets_commits_of_its_own() -> None:
+    """With an empty queue its commits repeat the last number, until it has nothing more to do."""
+    sink = Sink()
+    sink.more = 3
+    world = World(sink)
+    sink.may_commit.release(3)
+    world.give(1)
+    for _ in range(3):
+        assert sink.committing.acquire(timeout=60)
+    world.give(2)
+    world.close()
+    assert sink.batches == [[1], [1], [1], [2]]
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, 4874, 261])

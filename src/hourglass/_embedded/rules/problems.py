@@ -44,8 +44,7 @@ def note_failure(draft: Draft, task: PendingTask, cause: int | None, *, is_told:
     """A task has failed, with one of Temporal's causes, or timed out (None); `is_told`: the history says so."""
     run = draft.run
     known = run.trouble
-    # A run of 0.1.0 has counted its attempts alone.
-    failures = max(0 if known is None else known.failures, task.attempt - 1) + 1
+    failures = (0 if known is None else known.failures) + 1
     trouble = Trouble(failures, cause if is_told or known is None else known.cause)
     draft.change(trouble=trouble)
     if failures >= REPORTED_AFTER:

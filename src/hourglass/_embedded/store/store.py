@@ -364,8 +364,8 @@ class Store(Protocol):
         """Drop runs that closed before this time, at most so many; says how many. (Retention.)"""
         ...
 
-    def close(self) -> None:
-        """Write what is queued and let go. Safe to call twice."""
+    def close(self) -> FileLost | None:
+        """Write what is queued and let go. Return the loss of the file, if there was one. Safe to call twice."""
         ...
 
 

@@ -33,6 +33,9 @@ MOST_CHANGES = 1024
 IDLE = 1.0
 """After so many seconds without a commit the sink checks its file."""
 
+PAUSE = 0.005
+"""Seconds between commits of the sink's own, while nothing else is to be committed."""
+
 B = TypeVar("B")
 
 
@@ -49,8 +52,17 @@ class Turn:
     readmitted: Sequence[str] = ()
 
 
+def _weight(turn: Turn) -> int:
+    return len(turn.changes) + len(turn.forget)
+
+
 class CommitSink(Protocol[B]):
     """Where the thread writes. All of it runs on the thread."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it has something to do with the next commits, even if they commit nothing else."""
+        ...
 
     def build(self, turns: Sequence[Turn], /) -> B:
         """Prepare a batch; it may be tried several times."""
@@ -95,6 +107,7 @@ class StoreThread(Generic[B]):
         self._on_end = on_end
         self._retry_seconds = retry_seconds
         self._queue: SimpleQueue[Turn | None] = SimpleQueue()
+        self._number = 0
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hourglass-store", daemon=True)
         self.held = ""
@@ -120,7 +133,8 @@ class StoreThread(Generic[B]):
             while turns := self._take():
                 batch = self._write(turns)
                 # Reported first: the calls that wait need not wait for a checkpoint, too.
-                self._on_commit(turns[-1].number)
+                self._number = turns[-1].number
+                self._on_commit(self._number)
                 self._sink.rest(batch)
         except Exception as failure:
             error = failure
@@ -141,7 +155,7 @@ class StoreThread(Generic[B]):
         """Everything queued, once there is anything; nothing once it is closed and all is taken."""
         first = self._wait()
         turns = [] if first is None else [first]
-        changes = len(first.changes) if first else 0
+        changes = _weight(first) if first else 0
         while changes < MOST_CHANGES:
             try:
                 turn = self._queue.get_nowait()
@@ -151,14 +165,17 @@ class StoreThread(Generic[B]):
                 self._queue.put(None)  # come back to it when what was before it is committed
                 break
             turns.append(turn)
-            changes += len(turn.changes)
+            changes += _weight(turn)
         return turns
 
     def _wait(self) -> Turn | None:
         while True:
+            has_more = self._sink.has_more
             try:
-                return self._queue.get(timeout=IDLE)
+                return self._queue.get(timeout=PAUSE if has_more else IDLE)
             except Empty:
+                if has_more:
+                    return Turn((), self._number)
                 self._sink.idle()
 
     def _commit(self, batch: B) -> None:

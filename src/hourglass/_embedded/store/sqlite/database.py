@@ -2,7 +2,7 @@
 
 Must not know: runs, events, what the blobs hold (see `records`), threads. The tables:
 
-    meta      the namespace; the epoch, one more at each opening
+    meta      the namespace; the epoch, one more at each opening; the name by which the file was opened last
     runs      one row per run: its state, when it must be looked at, when it closed
     events    append-only; each row has the events of one run that were committed together, from `first_id` on
     pending   activities, timers and children that are under way, by the event that began them
@@ -43,7 +43,7 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import inherited
 from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_errors
 from hourglass._embedded.store.sqlite.file_watch import FileWatch
-from hourglass._embedded.store.sqlite.log_mark import check_inode, check_log, mark_log
+from hourglass._embedded.store.sqlite.log_mark import check_inode, check_left_behind, check_log, mark_log
 from hourglass._embedded.store.store import is_full, no_room
 from hourglass.errors import StorageError
 
@@ -52,7 +52,9 @@ __all__ = ["backup"]
 
 # --- tables and formats -------------------------------------------------------------------------------------
 
-FORMAT = 1
+FORMAT = 2
+OLDEST_FORMAT = 2
+"""Format 1 is that of versions that were never released."""
 APPLICATION_ID = 0x48475253
 """Marks a file as ours: "HGRS"."""
 
@@ -60,11 +62,6 @@ Migration: TypeAlias = tuple[int, Callable[[sqlite3.Connection], None]]
 
 MIGRATIONS: tuple[Migration, ...] = ()
 """In order: the format that each one leads to, and what it does to the tables."""
-
-ADDED = ("CREATE INDEX IF NOT EXISTS requests_by_id ON requests (request_id)",)
-"""What files of this format may lack, because an earlier version made them: it is added when they are opened. Earlier
-versions read such a file as they did before.
-"""
 
 TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
@@ -97,7 +94,7 @@ TABLES = (
         request_id TEXT NOT NULL,
         PRIMARY KEY (run, request_id)
     ) WITHOUT ROWID""",
-    *ADDED,
+    "CREATE INDEX requests_by_id ON requests (request_id)",
     """CREATE TABLE schedules (
         schedule_id TEXT PRIMARY KEY,
         wake_ns INTEGER NOT NULL,
@@ -106,7 +103,7 @@ TABLES = (
     )""",
 )
 
-_MADE = re.compile(r"create table (?:if not exists )?(\w+)", re.IGNORECASE)
+_MADE = re.compile(r"create table (\w+)", re.IGNORECASE)
 
 _COLUMNS = {
     "meta": ("name", "value"),
@@ -140,7 +137,13 @@ def found_format(connection: sqlite3.Connection, path: str) -> int:
             status="FAILED_PRECONDITION",
         )
     found = _pragma(connection, "user_version")
-    if not 1 <= found <= FORMAT:
+    if found < OLDEST_FORMAT:
+        raise StorageError(
+            f"the file {path} has format {found}, of a version of Hourglass from before its first release, which this version "
+            f"cannot read: let that version finish its workflows, and name a new file here. It was not changed",
+            status="FAILED_PRECONDITION",
+        )
+    if found > FORMAT:
         raise StorageError(
             f"the file {path} has format {found}, and this version of Hourglass knows formats up to {FORMAT}: "
             f"use the version that wrote it, or a later one. It was not changed",
@@ -172,13 +175,6 @@ def check(connection: sqlite3.Connection, path: str, namespace: str, more: str =
         )
 
 
-def add_missing(connection: sqlite3.Connection, more: str = "") -> None:
-    """Make what an earlier version has not made, in a file of this format: also the indexes of the script `more`."""
-    indexes = (each for each in more.split(";") if "create index if not exists" in each)
-    for statement in (*ADDED, *indexes):
-        connection.execute(statement)
-
-
 def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Migration] = MIGRATIONS) -> None:
     """Bring the tables of an older format to this one, in one transaction. The caller has kept a copy."""
     connection.execute("BEGIN IMMEDIATE")
@@ -194,10 +190,13 @@ def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Mig
         raise
 
 
-def next_epoch(connection: sqlite3.Connection) -> int:
-    """Begin a new epoch: what earlier owners handed out is void."""
+def next_epoch(connection: sqlite3.Connection, path: str) -> int:
+    """Begin a new epoch of a file that is opened by this name: what earlier owners handed out is void."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
+    connection.execute(
+        "INSERT OR REPLACE INTO meta (name, value) VALUES ('opened_as', ?)", (os.fsencode(path),)
+    )
     epoch = _epoch(connection)
     connection.execute("COMMIT")
     return epoch
@@ -386,9 +385,10 @@ def open_database(
         try:
             found = _begin_log(writer, path)
             watch = FileWatch(path, writer, partial(copy_database, overwrite=False))
+            check_left_behind(path, writer)
             _prepare(writer, path, namespace, more_tables, migrations, found)
             mark_log(path, epoch_in_file=0, epoch=_epoch(writer) + 1)  # before: this process may be killed
-            epoch = next_epoch(writer)
+            epoch = next_epoch(writer, path)
             reader = _connect_reader(path)
             # Into the file at once: a process that has it open by another name has another log, and sees the epoch only here.
             ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
@@ -581,7 +581,6 @@ def _prepare(
         copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
         migrate(connection, found, migrations)
     check(connection, path, namespace, more_tables)
-    add_missing(connection, more_tables)
     _drop_statistics(connection)
 
 
@@ -609,6 +608,7 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         connection = _connect_reader(path)
         try:
             found_format(connection, path)
+            check_left_behind(path, connection)
         except BaseException:
             inherited.close(connection)
             raise

@@ -5,17 +5,18 @@ SQLite works on descriptors and does not notice that a file was renamed, replace
 into files that no other process can find, or, worse, the next checkpoint writes an old log into a restored database. So
 the store thread checks before it acknowledges a commit, before each checkpoint, and every second while it is idle.
 
-Three things can have happened:
+What can have happened:
 
     the log or its index is gone            everything is moved from the open log into the database; the store is opened again
+    the log was written in place            the log is moved aside; the database is as after the last checkpoint
     another file, or none, is at the path   everything is moved into the database that was opened, which is copied out if it has
                                             no name any more; the file at the path is left alone
     the database was written in place       nothing is written; the log is moved aside, so that it cannot be applied to the new
                                             content
 
-The last two raise `FileLost`: this process does not open the file again. A change in place is seen by the modification time: only
-checkpoints write to the database. Checkpoints of other programs (a replication tool) are told apart by their traces in the
-index of the log; a changed time with unchanged content (`touch`) is ignored.
+All but the first raise `FileLost`: this process does not open the file again. A change in place is seen by the modification
+time: only checkpoints write to the database. Checkpoints of other programs (a replication tool) are told apart by their traces in
+the index of the log; a changed time with unchanged content (`touch`) is ignored.
 
 The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock beside the path it is the same
 for all names of a file, and it is not inherited by a forked process. SQLite drops it when its last connection closes, so it is
@@ -31,9 +32,9 @@ import logging
 import os
 import sqlite3
 import struct
-import time
 from collections.abc import Callable
-from typing import NamedTuple
+from time import localtime, strftime
+from typing import NamedTuple, TypeAlias
 
 from hourglass._embedded.store.sqlite import inherited
 from hourglass._embedded.store.sqlite.disk_faults import Identity
@@ -47,6 +48,9 @@ _INDEX = struct.Struct("16x I 12x 8s 56x I 28x I")
 """The beginning of the index of a write-ahead log (see SQLite's walformat): the last frame, the salts, how many frames were moved
 into the database, and how many of them a checkpoint has begun to move.
 """
+_LOG_HEADER = struct.Struct(">8x I 4x 8s")
+_LOG_HEADER_SIZE, _FRAME_HEADER_SIZE = 32, 24
+"""The header of a log has the page size and the salts, and each frame has a header before its page."""
 _PAGE_ONE = 4096
 
 
@@ -74,12 +78,19 @@ class LogLost(Exception):
         self.is_foreign = is_foreign
 
 
+class LogOverwritten(Exception):
+    """The content of the log was changed in place."""
+
+
 class FileMoved(Exception):
     """Another file, or none, is at the path."""
 
 
 class FileOverwritten(Exception):
     """The content of the database was changed in place."""
+
+
+Loss: TypeAlias = LogLost | LogOverwritten | FileMoved | FileOverwritten
 
 
 class FileWatch:
@@ -96,7 +107,7 @@ class FileWatch:
         self._writer = writer
         self.identity = Identity.of(path)
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._index_file = -1
+        self._index_file = self._log_file = -1
         try:
             if not self._take_lock():
                 raise StorageError(
@@ -122,6 +133,7 @@ class FileWatch:
         """Remember the log and its index, which exist from the first commit on."""
         self._meta_page = _meta_page(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
+        self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
         self._siblings = (Identity.of(self._log), Identity.of(self._index))
         self.note_checkpoint()
 
@@ -129,12 +141,16 @@ class FileWatch:
         """Remember the state of the database after a checkpoint of our own."""
         self._stamp = self._read_stamp()
         self._pages = self._read_pages()
-        self._log_state = self._read_log_state()
+        self._log_state = self._checkpointed = self._read_log_state()
+
+    @property
+    def log_growth(self) -> int:
+        """Pages that the log has grown by since the last checkpoint of our own, as of the last `check`."""
+        state, since = self._log_state, self._checkpointed
+        return state.last_frame - (since.last_frame if state.salts == since.salts else 0)
 
     def check(self) -> None:
-        """Raise what has happened to the files: `FileMoved`, `FileOverwritten`, `LogLost`, or `StorageError` if another process
-        owns the file.
-        """
+        """Raise what has happened to the files, a `Loss`, or `StorageError` if another process owns the file."""
         if _identity(self._path) != self.identity:
             raise FileMoved
         stamp = self._read_stamp()
@@ -149,25 +165,46 @@ class FileWatch:
         if siblings != self._siblings:
             is_foreign = siblings[0] not in (None, self._siblings[0]) and os.stat(self._log).st_size > 0
             raise LogLost(is_foreign=is_foreign)
+        self.check_log()
         if not self._take_lock():
             raise epoch_is_over(self._path)
 
-    def save(self, loss: LogLost | FileMoved | FileOverwritten) -> StorageError:
+    def check_log(self) -> None:
+        """Raise `LogOverwritten` unless the log begins as it should and is as long. Called before commits, too: a commit makes a
+        log that was truncated long again.
+        """
+        # Read again if in doubt: another program may have let the log begin anew.
+        if not self._is_log_sound(self._log_state) and not self._is_log_sound(self._read_log_state()):
+            raise LogOverwritten
+
+    def _is_log_sound(self, state: LogState) -> bool:
+        if not state.last_frame:
+            return True  # nothing in it counts
+        header = os.pread(self._log_file, _LOG_HEADER.size, 0)
+        if len(header) < _LOG_HEADER.size:
+            return False
+        page_size, salts = _LOG_HEADER.unpack(header)
+        size = _LOG_HEADER_SIZE + state.last_frame * (_FRAME_HEADER_SIZE + page_size)
+        return bool(salts == state.salts) and os.fstat(self._log_file).st_size >= size
+
+    def save(self, loss: Loss) -> StorageError:
         """Save what can be saved. Return the error that ends the store."""
         match loss:
             case FileMoved():
                 return self._save_moved()
             case LogLost(is_foreign=False):
                 return self._save_log()
+            case LogOverwritten():
+                return self._set_broken_log_aside()
             case _:
                 return self._set_log_aside(loss)
 
     def close(self) -> None:
         """Close the descriptors once SQLite has closed its own."""
-        for descriptor in (self._file, self._index_file):
+        for descriptor in (self._file, self._index_file, self._log_file):
             if descriptor >= 0:
                 inherited.retire(descriptor, self.identity)
-        self._file = self._index_file = -1
+        self._file = self._index_file = self._log_file = -1
 
     def _save_log(self) -> StorageError:
         inherited.mark_stale(self.identity)
@@ -222,7 +259,17 @@ class FileWatch:
         """Whether the log at the path is the one that was opened."""
         return _identity(self._log) == self._siblings[0]
 
-    def _set_log_aside(self, loss: LogLost | FileMoved | FileOverwritten) -> StorageError:
+    def _set_broken_log_aside(self) -> StorageError:
+        _, written_ns = self._stamp
+        when = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
+        return FileLost(
+            f"the log {self._log} was truncated or overwritten while {self._path} was in use: what was acknowledged since {when} "
+            f"is lost. What is left of the log was moved to {self._move_log()}. This process has stopped and does not open the "
+            f"file again. Restart all workers to go on from {when}, or restore a backup first",
+            status="DATA_LOSS",
+        )
+
+    def _set_log_aside(self, loss: Loss) -> StorageError:
         if isinstance(loss, LogLost):
             what = "its log was replaced, and another program has written into the new one"
             _, kept = self._copy_out()
@@ -269,7 +316,7 @@ class FileWatch:
         return dest
 
     def _free_name(self) -> str:
-        stem = f"{self._path}.saved-{time.strftime('%Y%m%d-%H%M%S')}"
+        stem = f"{self._path}.saved-{strftime('%Y%m%d-%H%M%S')}"
         names = (stem, *(f"{stem}-{number}" for number in range(1, 1000)))
         return next(
             name for name in names if not os.path.lexists(name) and not os.path.lexists(f"{name}-wal")

@@ -56,6 +56,25 @@ def check_log(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> N
         raise _foreign_log(path)
 
 
+def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
+    """Raise `StorageError` if a database was last opened by another name, and its log is still beside that one: it was moved
+    without its log, or is opened by another of its hard links.
+    """
+    try:
+        found = connection.execute("SELECT value FROM meta WHERE name = 'opened_as'").fetchall()
+    except sqlite3.Error:
+        return  # for others to report
+    name = os.fsdecode(found[0][0]) if found and isinstance(found[0][0], bytes) else path
+    mark = None if name == path else _read_mark(name)
+    if mark is not None and mark.database == os.stat(path).st_ino:
+        raise StorageError(
+            f"the file {path} was last used as {name}, and what was written last is still in {name}-wal: nothing was changed. If "
+            f"the file was moved, move that log to {path}-wal, too; else open the file as {name} first. To give up what is in "
+            f"the log, delete it",
+            status="FAILED_PRECONDITION",
+        )
+
+
 def _read_mark(path: str) -> LogMark | None:
     """Return the mark of the log beside a database; None if it has none, is empty, or was copied with its mark."""
     log = f"{path}-wal"

@@ -21,9 +21,11 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from time import monotonic
 
 from hourglass._embedded.clock import LATEST_NS
 from hourglass._embedded.store.fork_safety import NO_FORK
@@ -37,7 +39,13 @@ from hourglass._embedded.store.sqlite.disk_faults import (
     storage_errors,
 )
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
-from hourglass._embedded.store.sqlite.file_watch import FileMoved, FileOverwritten, FileWatch, LogLost
+from hourglass._embedded.store.sqlite.file_watch import (
+    FileMoved,
+    FileOverwritten,
+    FileWatch,
+    LogLost,
+    LogOverwritten,
+)
 from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
 from hourglass._embedded.store.store import Change, DiskCondition, FileLost, Refusal, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
@@ -126,8 +134,13 @@ waiting; where there are few processors, workflows come first.
 FORGETS_AHEAD = 2000
 """No more runs are asked to be forgotten while so many are on their way."""
 
+FORGET_RUNS, FORGET_BYTES = 16, 512 << 10
+"""A commit forgets at most as many closed runs as it has changes, or `FORGET_RUNS` if that is more, and at most `FORGET_BYTES` of
+their events, or one run: the calls that wait for the commit wait for that, too.
+"""
+
 CHECKPOINT_PAGES = 4000
-"""The log is moved into the file when it has grown by about this much."""
+"""The log is moved into the file when it has grown by this many pages."""
 
 
 LONG_LOG = 16_384
@@ -173,10 +186,10 @@ class SqliteStore(FileReads):
         self._turn: list[Change | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
         self._timer: asyncio.TimerHandle | None = None
-        self._forgets = 0
-        self._forgetting: dict[int, int] = {}
-        """The keys of runs that the thread was told to forget, each with the number of that request."""
+        self._forgetting: set[int] = set()
+        """The keys of runs that the thread was told to forget, and has not forgotten as far as is known."""
         self._is_sound = True
+        self._loss: FileLost | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
@@ -267,19 +280,17 @@ class SqliteStore(FileReads):
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Drop runs that closed before this time, at most so many; says how many. They go with a later commit."""
-        self._forgetting = {
-            key: place for key, place in self._forgetting.items() if place > self._sink.forgot
-        }
+        self._forgetting.difference_update(self._sink.take_forgotten())
         if len(self._forgetting) > FORGETS_AHEAD:
             return 0  # the thread comes first
         with self._reading():
             found = self._reads.closed(before_ns, limit + len(self._forgetting))
         keys = [key for key in found if key not in self._forgetting][:limit]
         if keys:
+            self._forgetting.update(keys)
+            self._sink.forget_later(keys)
             self._hand_over()
-            self._forgets += 1
-            self._forgetting |= dict.fromkeys(keys, self._forgets)
-            self._thread.give(Turn((), self._durability.given, keys))
+            self._thread.give(Turn((), self._durability.given))
         return len(keys)
 
     def forget(self, run_id: str) -> int:
@@ -288,9 +299,8 @@ class SqliteStore(FileReads):
             key = self._reads.key(run_id)
         self._hand_over()
         self._durability.given += 1
-        if key is not None and key not in self._forgetting:
-            self._forgets += 1
-            self._forgetting[key] = self._forgets
+        if key is not None:
+            self._forgetting.add(key)
         self._thread.give(Turn((), self._durability.given, [] if key is None else [key]))
         return self._durability.given
 
@@ -316,10 +326,10 @@ class SqliteStore(FileReads):
         """What ended the store, if anything has: it must be opened anew."""
         return self._durability.failure
 
-    def close(self) -> None:
-        """Write what is queued and let go. Safe to call twice."""
+    def close(self) -> FileLost | None:
+        """Write what is queued and let go. Return the loss of the file, if there was one. Safe to call twice."""
         if self not in _live:
-            return
+            return None
         _live.discard(self)
         self._lists.close()
         self._hand_over()
@@ -329,15 +339,25 @@ class SqliteStore(FileReads):
         self._durability.settle()
         with NO_FORK.lock:
             self._close_file()
+        return self._loss
 
     def _check_before_end(self) -> None:
-        """Check the file once more: closing it moves the log into it."""
+        """Check the file once more: closing it moves the log into it, and what failed before may have failed for a loss."""
+        error = self._check()
+        if error is not None:
+            self._is_sound = False
+            logger.error("%s", error)
+
+    def _check(self) -> StorageError | None:
         try:
             with NO_FORK.lock:
                 self._sink.check()
         except Exception as error:
-            self._is_sound = False
-            logger.error("%s", storage_error(self.path, error))
+            fault = storage_error(self.path, error)
+            if isinstance(fault, FileLost):
+                self._loss = fault
+            return fault
+        return None
 
     def _close_file(self) -> None:
         connections = [self._opened.reader, self._opened.writer]
@@ -446,6 +466,12 @@ class SqliteStore(FileReads):
             return
         self._is_sound = False
         fault = storage_error(self.path, error)
+        if isinstance(fault, FileLost):
+            self._loss = fault
+        elif (
+            fault.status != "ABORTED" and self._check() is not None
+        ):  # aborted: all is well, and another process's
+            fault = self._loss or fault  # SQLite fails, too, when another program has written into the file
         # What the disk refuses is said in words; where the fault is ours, its lines are wanted.
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
         if not isinstance(fault, FileLost):  # that one is for the caller, who stops
@@ -505,23 +531,35 @@ class _Sink:
         self._writer = writer
         self._watch = watch
         self._checkpoint_pages = checkpoint_pages
-        self._pages = 0
         self._path = path
         self._next_try = 0.0
         self._pause = LOG_PAUSE
         self._warned = 0
-        self._asked_to_forget = 0
-        self._turns_that_forget = 0
-        self.forgot = 0
-        """How many requests to forget were carried out; read on the control loop."""
+        self._to_forget: deque[int] = deque()
+        self._forgotten: deque[int] = deque()
+
+    def forget_later(self, keys: Sequence[int]) -> None:
+        """Forget these runs with the next commits, some with each. Called on the control loop."""
+        self._to_forget.extend(keys)
+
+    def take_forgotten(self) -> list[int]:
+        """Return the keys of the runs that were forgotten since the last call. Called on the control loop."""
+        return [self._forgotten.popleft() for _ in range(len(self._forgotten))]
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._to_forget)
 
     def build(self, turns: Sequence[Turn]) -> Batch | Apart:
-        self._turns_that_forget = sum(bool(turn.forget) for turn in turns)
         if self._writer.barred:
             return self.build_apart(turns)
         changes = [change for turn in turns for change in turn.changes]
         with NO_FORK.lock:
-            return self._writer.build(changes, [key for turn in turns for key in turn.forget])
+            forget = [key for turn in turns for key in turn.forget]
+            if self._to_forget:
+                keys = list(islice(self._to_forget, max(FORGET_RUNS, len(changes))))
+                forget += self._writer.first_small(keys, FORGET_BYTES)
+            return self._writer.build(changes, forget)
 
     def build_apart(self, turns: Sequence[Turn]) -> Apart:
         parts: list[Numbered | Readmitted] = []
@@ -533,6 +571,7 @@ class _Sink:
 
     def commit(self, batch: Batch | Apart) -> None:
         with NO_FORK.lock:
+            self._raise_loss(self._watch.check_log)
             if isinstance(batch, Batch):
                 self._writer.write(batch)
             else:
@@ -544,9 +583,12 @@ class _Sink:
 
     def check(self) -> None:
         """Raise what ends the store if the file, its log or its index was exchanged, or another process owns the file."""
+        self._raise_loss(self._watch.check)
+
+    def _raise_loss(self, check: Callable[[], None]) -> None:
         try:
-            self._watch.check()
-        except (FileMoved, FileOverwritten, LogLost) as loss:
+            check()
+        except (FileMoved, FileOverwritten, LogLost, LogOverwritten) as loss:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:
@@ -554,23 +596,26 @@ class _Sink:
             self.check()
 
     def rest(self, batch: Batch | Apart) -> None:
-        self._asked_to_forget += self._turns_that_forget
-        self.forgot = self._asked_to_forget
-        self._pages += batch.pages
-        if self._pages < self._checkpoint_pages:
+        self._note_forgotten(batch.forgotten)
+        if self._watch.log_growth < self._checkpoint_pages:
             return
-        self._pages = 0
         try:
             with NO_FORK.lock:
                 self.check()
                 pages = self._writer.checkpoint()
                 self._watch.note_checkpoint()
-                if pages > LONG_LOG and time.monotonic() >= self._next_try:
+                if pages > LONG_LOG and monotonic() >= self._next_try:
                     self._shorten_log(pages)
         except sqlite3.Error as error:
             # No room is no loss: all is in the log. Anything else is as bad as at a commit.
             if not reason_to_hold(error):
                 raise
+
+    def _note_forgotten(self, keys: Sequence[int]) -> None:
+        self._forgotten.extend(keys)
+        gone = set(keys)
+        while self._to_forget and self._to_forget[0] in gone:
+            self._to_forget.popleft()
 
     def _shorten_log(self, pages: int) -> None:
         """A log begins anew only at a moment at which no connection reads an older state. Where readers follow each other
@@ -581,7 +626,7 @@ class _Sink:
         if is_empty:
             self._next_try, self._pause = 0.0, LOG_PAUSE
             return
-        self._next_try = time.monotonic() + self._pause
+        self._next_try = monotonic() + self._pause
         self._pause = min(2 * self._pause, LOG_LONGEST_PAUSE)
         if not self._warned or pages > 4 * self._warned:
             self._warned = pages

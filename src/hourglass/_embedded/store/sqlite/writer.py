@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, zip_longest
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -286,14 +286,6 @@ class Batch:
     schedules: list[records.Row] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     forgotten_ids: list[str] = field(default_factory=list)
-    size: int = 0
-    """Of the bytes of runs and events."""
-
-    @property
-    def pages(self) -> int:
-        """About how many pages the log grows by."""
-        others = len(self.schedules) + (self.size + sum(len(each.data) for each in self.schedules)) // PAGE
-        return 4 + 2 * len(self.steps) + others
 
     @property
     def is_one_statement(self) -> bool:
@@ -318,7 +310,6 @@ class Apart:
     parts: Sequence[Numbered | Readmitted]
     forgotten: Sequence[int] = ()
     refused: list[Refusal] = field(default_factory=list)
-    pages: int = 0
 
 
 @dataclass(frozen=True)
@@ -391,7 +382,7 @@ class BatchWriter:
 
     def write_apart(self, apart: Apart) -> None:
         """Make those changes durable that can be written, all or none."""
-        barred, refused, pages = dict(self.barred), list[Refusal](), 0
+        barred, refused = dict(self.barred), list[Refusal]()
         with self._transaction():
             self._known = self._nothing_known()  # what was built before and not written is not in the file
             for part in apart.parts:
@@ -402,27 +393,24 @@ class BatchWriter:
                 number, change = part
                 run_ids, schedule_ids = _names(change)
                 error = next((barred[run_id] for run_id in run_ids if run_id in barred), None)
-                written = self._try(change, run_ids, schedule_ids) if error is None else error
-                if isinstance(written, StorageError):
-                    refused.append(Refusal(number, run_ids, schedule_ids, written))
-                    barred |= dict.fromkeys(run_ids, written)
+                error = error or self._try(change, run_ids, schedule_ids)
+                if error is not None:
+                    refused.append(Refusal(number, run_ids, schedule_ids, error))
+                    barred |= dict.fromkeys(run_ids, error)
                     for run_id in run_ids:
                         self._known.forget(run_id)
-                else:
-                    pages += written.pages
             if apart.forgotten:
                 self._put(self.build((), apart.forgotten))
-        self.barred, apart.refused, apart.pages = barred, refused, pages
+        self.barred, apart.refused = barred, refused
 
     def _try(
         self, change: Change | ScheduleChange, run_ids: Sequence[str], schedule_ids: Sequence[str]
-    ) -> Batch | StorageError:
-        """Write one change within a transaction, or nothing of it: gives why not then."""
+    ) -> StorageError | None:
+        """Write one change within a transaction, or nothing of it. Return why not, or None."""
         connection = self._connection
         connection.execute("SAVEPOINT one_change")
         try:
-            batch = self.build((change,))
-            self._put(batch)
+            self._put(self.build((change,)))
         except Exception as error:
             if not is_of_one_change(error):
                 raise
@@ -432,7 +420,7 @@ class BatchWriter:
         finally:
             if connection.in_transaction:
                 connection.execute("RELEASE one_change")
-        return batch
+        return None
 
     def _put(self, batch: Batch) -> None:
         connection = self._connection
@@ -475,6 +463,13 @@ class BatchWriter:
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {before}").fetchall()
 
+    def first_small(self, keys: Sequence[int], limit: int) -> Sequence[int]:
+        """Return the first of these runs: as many as have at most so many bytes of events together, or one."""
+        text = "SELECT run, sum(length(data)) FROM events WHERE run IN (SELECT value FROM json_each(?)) GROUP BY run"
+        sizes = dict(self._connection.execute(text, (msgspec.json.encode(keys).decode(),)).fetchall())
+        sums = accumulate(sizes.get(key, 0) for key in keys)
+        return keys[: max(1, sum(size <= limit for size in sums))]
+
     def _forget(self, batch: Batch) -> None:
         for table in _FORGET:
             table.run(self._connection, batch.forgotten)
@@ -490,21 +485,16 @@ class BatchWriter:
             return
         is_open = run.status is RUNNING
         state = bytearray(encode_state(run))
-        size = len(state)
         events = NO_EVENTS
         if change.events:
             data = array(len(change.events), change.encoded or events_as_bytes(change))
             events = (change.events[0].id, data)
-            size += len(data)
         kept: list[Row] = []
         dropped: list[Row] = []
         if not is_open:
             dropped = [(0, run.length)] if before else []  # whatever is left of it
         elif change.touched:
             kept, dropped = _pending_rows(run, change.touched, before)
-            for _, encoded in kept:
-                size += len(encoded)
-        batch.size += size
         if is_open and before and change.wake_ns and change.wake_ns == written.wake_ns:
             state_row: Row = ("", "", 1, 0, state)  # nothing but its state has changed: no index is touched
         else:

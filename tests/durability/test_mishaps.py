@@ -1,0 +1,32 @@
+"""Replaced, linked and damaged files of running workers: a few here, many by `python -m tests.durability.mishaps`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.effort import THOROUGH
+
+from . import mishaps
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs record locks and mounts of Linux")
+
+SHORT = {
+    mishaps.NAMES: ("linked_and_allowed",),
+    mishaps.REPLACED: ("replaced", "copied_into"),
+    mishaps.LOGS: ("log_deleted",),
+}
+
+
+def is_possible(name: str) -> bool:
+    return name != "mounted" or not subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode
+
+
+@pytest.mark.parametrize("group", mishaps.MISHAPS)
+def test_nothing_acknowledged_is_lost_without_a_word(group: str) -> None:
+    """A mishap ends in a refusal, or everything acknowledged is in the file, in the moved one or in the saved copy."""
+    wanted = mishaps.MISHAPS[group] if THOROUGH else SHORT[group]
+    names = [name for name in wanted if is_possible(name)]
+    complaints = [line for name in names for _, said in mishaps.rage(group, 1, 1, name) for line in said]
+    assert not complaints, "\n".join(complaints)
