@@ -7,8 +7,8 @@ remembers. Invariant: a run is counted once per process: it is remembered here, 
 
 from __future__ import annotations
 
-import asyncio
 import logging
+from asyncio import sleep
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -61,7 +61,7 @@ async def watch_parked(app: Application) -> None:
             logger.debug("the engine does not say which runs are parked: %s", error)
         except Exception:
             logger.exception("the watchdog could not ask which runs are parked")
-        await asyncio.sleep(INTERVAL)
+        await sleep(INTERVAL)
 
 
 async def look_for_parked(app: Application) -> None:
