@@ -256,10 +256,9 @@ def plain(value: Any) -> Any:
             return sorted((plain(each) for each in value), key=str)
         case Iterable():
             return [plain(each) for each in value]
-        case _ if type(value).__str__ is object.__str__:
-            return type(value).__qualname__
         case _:
-            return str(value)
+            text = str(value)
+            return type(value).__qualname__ if " object at 0x" in text else text
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
