@@ -13,11 +13,13 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 import hourglass
+import tiers
 from effort import THOROUGH
 from hourglass._runtime import portal
 from hourglass.testing import DevServer, dev_server
@@ -43,6 +45,41 @@ sys.dont_write_bytecode = False
 # A change passes or fails for what it holds, not for the cases of the day; `make thorough` looks for new ones.
 settings.register_profile("hourglass", derandomize=not THOROUGH, deadline=None, print_blob=True)
 settings.load_profile("hourglass")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--tier`."""
+    tiers.add_option(parser)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files without a test of the wanted tiers are not imported."""
+    return tiers.is_ignored(collection_path, config) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each test is marked with its tier."""
+    tiers.select(config, items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Unit tests are guarded from here on."""
+    tiers.begin(item)
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Until here. What a file leaves behind for good is frozen, so that tests that collect garbage need not go through it."""
+    try:
+        yield
+    finally:
+        tiers.end(item)
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect()
+            gc.freeze()
 
 
 def pytest_configure() -> None:
