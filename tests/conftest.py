@@ -11,7 +11,7 @@ import pkgutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 import hourglass
+import quarantine
 import tiers
 from effort import THOROUGH
 from hourglass._runtime import portal
@@ -82,10 +83,26 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
             gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A quarantined test does not fail the run."""
+    report = yield
+    quarantine.excuse(report, quarantine.QUARANTINED)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Failures of quarantined tests are named."""
+    quarantine.summarize(terminalreporter)
+
+
 def pytest_configure() -> None:
     """A job in the background ignores SIGINT, and so would every process that a test starts: then no test can interrupt one.
     With a handler of our own we go on ignoring it, and programs that are started have the system's default.
     """
+    quarantine.check(quarantine.QUARANTINED)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
