@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo demo-temporal test thorough check faces names reference house bench chaos soak docs format clean
+.PHONY: demo demo-temporal test-changed test-unit test campaign thorough check faces names reference house bench chaos soak docs format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -33,23 +33,35 @@ demo-temporal: $(DEMO)/.ready  ## the same on a real Temporal dev server
 	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev-server]'
 	$(DEMO)/bin/python examples/checkout.py --temporal
 
-# Much of the suite waits for servers, timers and processes, so there are two workers for each core of a small machine. Each
-# gets one stretch of the tests and takes from the others when it is done: a stretch keeps the tests of a module together,
-# so each worker starts a server of a kind at most once. Plain `pytest` runs the same tests one after the other.
+# Many tests wait for servers, timers and processes, so there are two workers for each core of a small machine. Each gets one
+# stretch of the tests and takes from the others when it is done: a stretch keeps the tests of a module together, so each worker
+# starts a server of a kind at most once. Plain `pytest` runs the same tests one after the other. tests/tiers.py says which test is
+# of which tier.
 WORKERS ?= 4
+PYTEST = $(BIN)/python -m pytest -q
 
-test: $(READY)  ## the whole suite (WORKERS=0 for one process); the few that failed are run once more, alone, and told as unsteady
-	$(BIN)/python -m tests.again -q -n $(WORKERS) --dist worksteal
+test-changed: $(READY)  ## the tests that this branch and what is not committed concern, unit tests first (CHANGED="--list", "--unit", "--since HEAD")
+	$(BIN)/python -m tests.changed $(CHANGED)
+
+test-unit: $(READY)  ## pure parts and scripted worlds: less than a minute
+	$(PYTEST) --tier unit -n 2 --dist worksteal
+
+test: $(READY)  ## unit and contract tests, and a short campaign (WORKERS=0 for one process)
+	$(PYTEST) --tier unit,contract,short -n $(WORKERS) --dist worksteal
+
+campaign: $(READY)  ## the rest: kills, disks, clocks, chaos, soak, long searches
+	$(PYTEST) --tier campaign -n $(WORKERS) --dist worksteal
 
 thorough: export HOURGLASS_THOROUGH = 1
-thorough: export PYTEST_ADDOPTS = --timeout 3600 --override-ini faulthandler_timeout=3660
-thorough: test  ## the whole suite, with many more random cases
+thorough: $(READY)  ## all tests, with many more random cases
+	$(PYTEST) --timeout 3600 --override-ini faulthandler_timeout=3660 -n $(WORKERS) --dist worksteal
 
-check: $(READY)  ## lint, format, types
+check: $(READY)  ## lint, format, types; and what the checkers accept and refuse in code that uses us
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(PYTEST) tests/typing
 
 faces: $(READY)  ## write the blocking face of the client from the asynchronous one
 	$(BIN)/python -m tests.architecture.faces

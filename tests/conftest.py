@@ -11,13 +11,16 @@ import pkgutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 import hourglass
+import quarantine
+import tiers
 from effort import THOROUGH
 from hourglass._runtime import portal
 from hourglass.testing import DevServer, dev_server
@@ -45,10 +48,61 @@ settings.register_profile("hourglass", derandomize=not THOROUGH, deadline=None, 
 settings.load_profile("hourglass")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--tier`."""
+    tiers.add_option(parser)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files without a test of the wanted tiers are not imported."""
+    return tiers.is_ignored(collection_path, config) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each test is marked with its tier."""
+    tiers.select(config, items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Unit tests are guarded from here on."""
+    tiers.begin(item)
+    yield
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Until here. What a file leaves behind for good is frozen, so that tests that collect garbage need not go through it."""
+    try:
+        yield
+    finally:
+        tiers.end(item)
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect()
+            gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A quarantined test does not fail the run."""
+    report = yield
+    quarantine.excuse(report, quarantine.QUARANTINED)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Failures of quarantined tests are named."""
+    quarantine.summarize(terminalreporter)
+
+
 def pytest_configure() -> None:
     """A job in the background ignores SIGINT, and so would every process that a test starts: then no test can interrupt one.
     With a handler of our own we go on ignoring it, and programs that are started have the system's default.
     """
+    quarantine.check(quarantine.QUARANTINED)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,8 +16,8 @@ closed; a test that passes hardly waits.
 
 def until(look: Callable[[], T], what: str = "it never came true", limit: float = PATIENCE) -> T:
     """Look again and again until what is found is true, and give it; `what` says what is wrong if it never is."""
-    deadline = time.monotonic() + limit
+    deadline = monotonic() + limit
     while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
+        assert monotonic() < deadline, what
+        sleep(0.01)  # the one place in tests that waits by asking again
     return found

@@ -14,13 +14,15 @@ import ast
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import faces, source
+from . import faces, internals, prose, source
 
 SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
+COMPLEXITY = 120
 KEPT = {
     "_runtime/passed_handlers.py": "reads sources and tracebacks, and knows no run: a boundary that is tested alone",
     "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
@@ -58,6 +60,17 @@ UNREACHED = {
 """Measures that are not where they were wanted, each with the reason."""
 AIO = ("aio/", "_engine/awaited.py")
 VAGUE = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.IGNORECASE)
+BANNER = re.compile(r"^\s*# ?(-{3,}|={3,})", re.MULTILINE)
+BRANCHES = (
+    ast.If,
+    ast.IfExp,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.comprehension,
+    ast.match_case,
+)
 
 
 def code_lines() -> int:
@@ -142,6 +155,66 @@ def large() -> Iterator[str]:
                     yield f"{each.place}:{node.lineno} {node.name}: {lines} lines"
 
 
+def banners() -> Counter[str]:
+    """Comments that divide a file into sections, by file."""
+    return Counter({each.place: len(BANNER.findall(each.text)) for each in source.modules()})
+
+
+def handle_interfaces() -> list[str]:
+    """The protocols through which a worker talks to a handle."""
+    tree = source.module("_contract/handle.py").tree
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+    ]
+
+
+def complexity(node: ast.AST) -> int:
+    """The cyclomatic complexity of all functions below a node: one for each, and one for each branch in them."""
+    found = 0
+    for each in ast.walk(node):
+        found += source.is_function(each) or isinstance(each, BRANCHES)
+        found += len(each.values) - 1 if isinstance(each, ast.BoolOp) else 0
+        found += len(each.ifs) if isinstance(each, ast.comprehension) else 0
+    return found
+
+
+def heavy_classes() -> Iterator[str]:
+    """Classes over the limit of lines, or whose methods together are too complex."""
+    for each in source.modules():
+        for node in ast.walk(each.tree):
+            if isinstance(node, ast.ClassDef):
+                lines, branches = (node.end_lineno or node.lineno) - node.lineno + 1, complexity(node)
+                if lines > CLASS or branches > COMPLEXITY:
+                    yield f"{each.place}:{node.lineno} {node.name}: {lines} lines, complexity {branches}"
+
+
+README_PROGRAM = """
+import pathlib, sys
+{program}
+here = pathlib.Path(sys.modules["hourglass"].__file__).parent
+files = [pathlib.Path(module.__file__) for module in list(sys.modules.values()) if getattr(module, "__file__", None)]
+found = {{file for file in files if file.suffix == ".py" and file.is_relative_to(here)}}
+print(sum(len(file.read_text().splitlines()) for file in found), len(found), file=sys.stderr)
+"""
+
+
+def loaded_by_readme() -> str:
+    """How many lines and files of ours README's program loads until it has its result, on a file."""
+    program = re.search(r"```python\n(.*?)```", (source.ROOT / "README.md").read_text(), re.DOTALL)
+    assert program is not None, "README.md has no program in Python"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "shop.py"
+        code = program[1].replace("workflow.sleep(5)", "workflow.sleep(0.01)")
+        file.write_text(README_PROGRAM.format(program=code))
+        command = [sys.executable, str(file)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    lines, files = map(int, done.stderr.split()[-2:])
+    return f"{lines:,} in {files} files"
+
+
 def walk(*options: str) -> str:
     """What the tracer says of one workflow with one activity."""
     command = [sys.executable, "-m", "tests.architecture.trace", *options]
@@ -170,6 +243,8 @@ def main() -> None:
     asked = parser.parse_args()
     files, lines, code = len(source.modules()), sum(each.lines for each in source.modules()), code_lines()
     small, twice, words, blank, heavy = chapters(), ambiguous(), vague(), unmapped(), list(large())
+    divided, classes = banners(), list(heavy_classes())
+    deep, tests, deep_by_folder = internals.count()
     rows = [
         ("files / lines / code lines", f"{files} / {lines:,} / {code:,}"),
         ("lines of these that `make faces` writes", f"{faces.made_lines():,}"),
@@ -177,6 +252,11 @@ def main() -> None:
         (f"modules under {SMALL} lines with a single importer of their own package", str(len(small))),
         ("one workflow with one activity, embedded", walk()),
         *([("the same on Temporal", walk("--temporal"))] if asked.temporal else []),
+        ("lines that README's program loads", loaded_by_readme()),
+        ("banners", str(divided.total())),
+        ("interfaces of a handle", f"{len(handle_interfaces())}: {', '.join(handle_interfaces())}"),
+        (f"classes over {CLASS} lines or with a complexity over {COMPLEXITY}", str(len(classes))),
+        ("test functions that touch deep internals", f"{deep} of {tests} ({deep / tests:.0%})"),
         ("own imports per 100 code lines", f"{own_imports() / code * 100:.1f}"),
         (
             "class names with more than one meaning",
@@ -190,6 +270,9 @@ def main() -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:{width}}  {value}")
+    print(f"\nProse, by package: habits per 1,000 words, odd names per 1,000 lines\n{'':14}{prose.HEAD}")
+    for name, counts in prose.by_package().items():
+        print(f"{name:14}{counts}")
     if asked.list:
         for title, found in [
             ("Chapters with a file of their own", small),
@@ -197,6 +280,9 @@ def main() -> None:
             ("Without a subject", [f"{place}: {count}" for place, count in words.most_common() if count]),
             ("Not on the map", [f"{place}: {', '.join(names)}" for place, names in blank.items()]),
             ("Large", heavy),
+            ("Heavy classes", classes),
+            ("Banners", [f"{place}: {count}" for place, count in divided.most_common() if count]),
+            ("Tests of deep internals", [f"{folder}: {count}" for folder, count in deep_by_folder.items()]),
             ("Kept as they are", [f"{place}: {reason}" for place, reason in KEPT.items()]),
             ("Not where it was wanted", [f"{measure}: {reason}" for measure, reason in UNREACHED.items()]),
         ]:

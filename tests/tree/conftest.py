@@ -5,10 +5,10 @@ and nothing was done to a scripted engine that a real one does not forgive.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
+from tests.waiting import until
 
 from bridge.scripted import VIOLATIONS
 from hourglass.worker import _worker
@@ -29,9 +29,6 @@ def _nothing_is_left() -> Iterator[None]:
     before = set(_threads())
     yield
     stage.go.set()
-    deadline = time.monotonic() + 10
-    while set(_threads()) - before and time.monotonic() < deadline:
-        time.sleep(0.001)  # they are told and end; nobody else waits for them
-    assert set(_threads()) - before == set()
+    until(lambda: not set(_threads()) - before, "threads are left", limit=10)
     assert VIOLATIONS == []
     assert not _worker._applications

@@ -1,0 +1,127 @@
+"""`make test-changed` finds the test files that a change concerns, in a small repository and in this one."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests import changed
+
+FILES = {
+    "src/hourglass/__init__.py": "_HOMES = {'Client': 'hourglass.client'}\nif TYPE_CHECKING:\n    import hourglass._slow",
+    "src/hourglass/client/__init__.py": "from hourglass.client._one import Client\nfrom hourglass.client._two import Other",
+    "src/hourglass/client/_one.py": "def connect():\n    from hourglass import _engine",
+    "src/hourglass/client/_two.py": "",
+    "src/hourglass/_engine.py": "",
+    "src/hourglass/_slow.py": "",
+    "tests/conftest.py": "",
+    "tests/waiting.py": "",
+    "tests/a/conftest.py": "from hourglass import _slow",
+    "tests/a/program.py": "from hourglass.client import Other",
+    "tests/a/test_client.py": "from hourglass import Client",
+    "tests/a/test_program.py": "PROGRAM = 'program.py'",
+    "tests/b/test_module.py": "COMMAND = ['-m', 'tests.a.program']\nfrom waiting import until",
+    "tests/b/test_fixture.py": "def test_it(hourglass_client): ...",
+    "tests/b/test_page.py": "PAGE = 'README.md'",
+}
+"""A repository with the ways in which one file uses another."""
+
+
+def _concerned(*paths: str) -> set[str]:
+    files = {path: changed.read(path, text) for path, text in FILES.items()}
+    return {Path(path).stem for path in changed.concerned(files, paths)}
+
+
+@pytest.mark.parametrize(
+    ("path", "tests"),
+    [
+        ("src/hourglass/_engine.py", {"test_client", "test_fixture"}),
+        ("src/hourglass/client/_one.py", {"test_client", "test_fixture"}),
+        ("src/hourglass/client/_two.py", {"test_program", "test_module"}),
+        ("src/hourglass/client/__init__.py", {"test_client", "test_program", "test_module", "test_fixture"}),
+        ("src/hourglass/_slow.py", {"test_client", "test_program"}),
+        ("tests/a/program.py", {"test_program", "test_module"}),
+        ("tests/a/conftest.py", {"test_client", "test_program"}),
+        ("tests/waiting.py", {"test_module"}),
+        ("tests/conftest.py", {"test_client", "test_program", "test_module", "test_fixture", "test_page"}),
+        ("tests/a/golden/data.json", {"test_client", "test_program"}),
+        ("tests/b/test_page.py", {"test_page"}),
+        ("README.md", {"test_page"}),
+        ("LICENSE", set()),
+    ],
+)
+def test_users_of_a_file_are_found(path: str, tests: set[str]) -> None:
+    """Through packages that re-export or load lazily, functions that import, programs, fixtures, conftest.py, file names."""
+    assert _concerned(path) == tests
+
+
+def test_nearest_tests_come_first() -> None:
+    """The distance of a test file is the number of imports between it and the change."""
+    files = {path: changed.read(path, text) for path, text in FILES.items()}
+    found = changed.concerned(files, ["src/hourglass/_engine.py", "tests/b/test_page.py"])
+    assert found["tests/b/test_page.py"] == 0
+    assert 0 < found["tests/a/test_client.py"] < 4
+
+
+@cache
+def _repository() -> dict[str, changed.File]:
+    return changed.read_all()
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("src/hourglass/_engine/fibers.py", "tests/engine/test_dropping.py"),
+        ("src/hourglass/_embedded/store/sqlite/database.py", "tests/embedded/store/test_backup.py"),
+        ("src/hourglass/_cli/why.py", "tests/cli/test_why.py"),
+        ("src/hourglass/_ui/templates/run.html", "tests/ui/test_app.py"),
+        ("src/hourglass/converter/_pydantic.py", "tests/converter/test_pydantic.py"),
+        ("src/hourglass/testing/plugin.py", "tests/architecture/test_exports.py"),
+        ("tests/embedded/sharing/program.py", "tests/embedded/sharing/test_processes.py"),
+        ("tests/compat/histories/any.json", "tests/compat/test_what_is_compared.py"),
+        ("docs/cli.md", "tests/docs/test_pages.py"),
+        ("examples/checkout.py", "tests/examples/test_examples_run.py"),
+        ("README.md", "tests/docs/test_readme.py"),
+    ],
+)
+def test_tests_of_this_repository_are_found(path: str, test: str) -> None:
+    """Changes of several kinds lead to a test that is known to be about them."""
+    assert test in changed.concerned(_repository(), [path])
+
+
+def test_a_part_that_few_use_concerns_few() -> None:
+    """A change of a command of the terminal does not concern the tests of the evaluator."""
+    found = changed.concerned(_repository(), ["src/hourglass/_cli/why.py"])
+    assert not [
+        path for path in found if path.startswith(("tests/engine", "tests/bridge", "tests/supervision"))
+    ]
+
+
+def test_changes_of_a_branch(tmp_path: Path) -> None:
+    """What is committed on the branch, changed, staged, deleted and new is found; what main did since is not."""
+
+    def git(*arguments: str) -> None:
+        command = ["git", "-c", "user.name=x", "-c", "user.email=x", *arguments]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "--initial-branch=main")
+    for name in ("committed", "edited", "staged", "deleted", "same", "main"):
+        (tmp_path / name).write_text("before")
+    git("add", ".")
+    git("commit", "-m", "first")
+    git("checkout", "-b", "branch")
+    (tmp_path / "committed").write_text("after")
+    git("commit", "-am", "second")
+    git("checkout", "main")
+    (tmp_path / "main").write_text("after")
+    git("commit", "-am", "third")
+    git("checkout", "branch")
+    (tmp_path / "staged").write_text("after")
+    git("add", "staged")
+    (tmp_path / "edited").write_text("after")
+    (tmp_path / "deleted").unlink()
+    (tmp_path / "new").write_text("after")
+    found = changed.changes(changed.merge_base(tmp_path), tmp_path)
+    assert found == {"committed", "edited", "staged", "deleted", "new"}

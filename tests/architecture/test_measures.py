@@ -1,0 +1,104 @@
+"""What `make house` and the scripts of `benchmarks` count is what they say that they count."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from . import house, internals, prose, source
+
+TEXT = '''
+"""What a file is for."""
+
+# The comment tells nothing, so to say.
+# --- a banner ---
+
+LIMIT = 1
+"""Those that stand after an assignment."""
+
+
+def start(given, options):
+    """Start a workflow."""
+    for each in options:
+        if each and given or not options:
+            return [one for one in options if one]
+
+
+class Table:
+    """The same of a table."""
+'''
+
+
+def test_prose_is_counted() -> None:
+    """Docstrings, their openings, words of habit and odd names are counted as they occur; a banner is no prose."""
+    found = prose.measure(TEXT)
+    assert (found.docstrings, found.openings, found.names) == (4, 2, 3)
+    assert found.habits == {"clause": 2, "tell": 2, "vague": 1, "idiom": 1}
+    assert found.words == 5 + 7 + 6 + 3 + 5
+
+
+def test_prose_of_parts_adds_up() -> None:
+    """The last row is the sum of the others."""
+    rows = prose.by_package()
+    total = rows.pop("all")
+    assert total.words == sum(row.words for row in rows.values())
+    assert total.docstrings == sum(row.docstrings for row in rows.values())
+
+
+def test_complexity_counts_branches() -> None:
+    """One for a function, and one for each loop, condition, comprehension and operand."""
+    assert house.complexity(ast.parse(TEXT)) == 1 + 1 + 1 + 2 + 1 + 1
+
+
+def test_banners_are_counted() -> None:
+    """A line of dashes in a comment is a banner."""
+    assert len(house.BANNER.findall(TEXT)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "deep"),
+    [
+        ("hourglass._runtime.lanes", True),
+        ("hourglass._embedded.store.sqlite.database", True),
+        ("hourglass.client._session", True),
+        ("hourglass._engine.fibers", True),
+        ("hourglass._engine.events", False),
+        ("hourglass._contract.handle", False),
+        ("hourglass._embedded.store.store", False),
+        ("hourglass.client", False),
+        ("asyncio._private", False),
+    ],
+)
+def test_seams_are_not_deep(module: str, deep: bool) -> None:
+    """A private module is deep unless it is one of the seams."""
+    assert internals.is_deep(module) is deep
+
+
+def test_deep_modules_are_found_through_helpers() -> None:
+    """A test that uses a helper of the tests touches what the helper touches."""
+    path = source.ROOT / "tests/engine/test_turns.py"
+    assert "hourglass._engine.evaluator" in internals.deep_modules(path) | internals.deep_modules(
+        source.ROOT / "tests/engine/driver.py"
+    )
+    assert internals.deep_modules(source.ROOT / "tests/interop/test_interop.py") == set()
+
+
+def test_the_measures_run(tmp_path: Path) -> None:
+    """The scripts print figures: calls per step in memory and on a file, and runs beside one that hangs."""
+    calls = _run("benchmarks.calls", "--runs", "5", "--json")[0]
+    assert calls["file"]["_engine"] > 10
+    assert calls["memory"]["_embedded.engine"] > 10
+    (hung,) = _run("benchmarks.hung", "--case", "sleeping", "--hung", "1", "--runs", "3", "--seconds", "0")
+    assert (hung["runs"], hung["unfinished"]) == (3, 0)
+    assert house.loaded_by_readme().endswith(" files")
+
+
+def _run(*arguments: str) -> list[dict[str, object] | dict[str, dict[str, float]]]:
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=source.ROOT, capture_output=True, text=True, timeout=300, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]

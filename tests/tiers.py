@@ -1,0 +1,333 @@
+"""Three tiers of tests, and which test is of which.
+
+unit      pure parts and scripted worlds, all in this process: no program is started, no socket bound or connected, nothing sleeps
+contract  what is promised at a boundary: conformance in memory, on a file and on a server; stores, handles, command line, web UI
+campaign  what takes long: kills, disks, clocks, chaos, soak, long searches
+
+    pytest --tier unit              # `make test-unit`
+    pytest --tier unit,contract     # several
+    pytest --tier short             # the campaign tests that `make test` runs too (`SHORT`)
+
+Without `--tier` all tests run. `TIERS` names a directory first and its exceptions below it; of several entries that fit a test
+the longest holds. tests/architecture/test_tiers.py checks the table. While a unit test runs, an audit hook refuses what such a
+test must not do (`REFUSED`), and the test fails even if the exception was caught.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+UNIT, CONTRACT, CAMPAIGN = ALL = ("unit", "contract", "campaign")
+
+TIERS = {
+    "tests": CONTRACT,
+    # Nearly all of it is pure, or runs in a scripted world.
+    "tests/architecture": UNIT,
+    "tests/architecture/test_changed.py::test_changes_of_a_branch": CONTRACT,
+    "tests/architecture/test_faces.py": CONTRACT,
+    "tests/architecture/test_forks.py::test_parts_act_in_the_order_of_the_stages": CONTRACT,
+    "tests/architecture/test_measures.py::test_the_measures_run": CONTRACT,
+    "tests/architecture/test_purity.py::test_engine_loads_nothing_impure": CONTRACT,
+    "tests/architecture/test_purity.py::test_import_is_light": CONTRACT,
+    "tests/architecture/test_purity.py::test_client_and_worker_load_no_temporal": CONTRACT,
+    "tests/architecture/test_suite.py": CONTRACT,
+    "tests/bridge": UNIT,
+    "tests/bridge/test_server.py": CAMPAIGN,
+    "tests/check": UNIT,
+    "tests/check/test_command.py": CONTRACT,
+    "tests/compat": UNIT,
+    "tests/compat/test_wrong_programs.py": CONTRACT,
+    "tests/converter": UNIT,
+    "tests/converter/test_context.py": CONTRACT,
+    "tests/converter/test_order.py": CONTRACT,
+    "tests/converter/test_pydantic.py": CONTRACT,
+    "tests/converter/test_storage.py": CONTRACT,
+    "tests/embedded": UNIT,
+    "tests/embedded/sharing": CONTRACT,
+    "tests/embedded/store": CONTRACT,
+    "tests/embedded/test_attribute_types.py": CONTRACT,
+    "tests/embedded/test_costs.py": CONTRACT,
+    "tests/embedded/test_flat_cost.py": CONTRACT,
+    "tests/embedded/test_model.py": CONTRACT,
+    "tests/embedded/test_priorities.py": CONTRACT,
+    "tests/embedded/test_schedule_times.py": CONTRACT,
+    "tests/embedded/test_schedule_transitions.py": CONTRACT,
+    "tests/embedded/test_schedules.py": CONTRACT,
+    "tests/embedded/test_standalone.py": CONTRACT,
+    "tests/embedded/test_store_conformance.py": CONTRACT,
+    "tests/embedded/test_versions.py": CONTRACT,
+    "tests/embedded/test_visible_names.py": CONTRACT,
+    "tests/engine": UNIT,
+    "tests/engine/test_order_differential.py": CONTRACT,
+    "tests/engine/test_coroutines_differential.py": CONTRACT,
+    "tests/engine/test_reexecution.py": CONTRACT,
+    "tests/history": UNIT,
+    "tests/limits": UNIT,
+    "tests/limits/test_engine_keeps.py": CONTRACT,
+    "tests/limits/test_engines.py": CONTRACT,
+    "tests/limits/test_served.py": CONTRACT,
+    "tests/parity": UNIT,
+    "tests/replay": UNIT,
+    "tests/runtime": UNIT,
+    "tests/runtime/test_breakpoints.py": CONTRACT,
+    "tests/runtime/test_daemon_executor.py": CONTRACT,
+    "tests/runtime/test_lane_watchdog.py": CONTRACT,
+    "tests/runtime/test_misfit.py": CONTRACT,
+    "tests/runtime/test_process_deaths.py": CONTRACT,
+    "tests/runtime/test_stop_event.py": CONTRACT,
+    "tests/runtime/test_watcher.py": CONTRACT,
+    "tests/runtime/test_worker.py": CONTRACT,
+    "tests/runtime/test_worker_options.py": CONTRACT,
+    "tests/runtime/test_worker_server.py": CONTRACT,
+    "tests/scale": UNIT,
+    "tests/scale/test_engines.py": CAMPAIGN,
+    "tests/story": UNIT,
+    "tests/story/test_notebook.py": CONTRACT,
+    "tests/story/test_show_command.py": CONTRACT,
+    "tests/story/test_show_server.py": CONTRACT,
+    "tests/supervision": UNIT,
+    "tests/supervision/test_random_kills.py": CAMPAIGN,
+    "tests/testing": UNIT,
+    "tests/testing/test_async_environment.py": CONTRACT,
+    "tests/testing/test_explore.py": CAMPAIGN,
+    "tests/testing/test_explore_orders.py": CAMPAIGN,
+    "tests/testing/test_explore_properties.py": CONTRACT,
+    "tests/testing/test_guard.py": CONTRACT,
+    "tests/testing/test_time_skipping.py": CONTRACT,
+    "tests/tree/test_signals.py": CAMPAIGN,
+    # Mostly promises at a boundary; the pure parts are unit tests.
+    "tests/activities/test_heartbeat_sender.py": UNIT,
+    "tests/activities/test_own_executor.py": UNIT,
+    "tests/activities/test_resources.py": UNIT,
+    "tests/activities/test_result_sender.py": UNIT,
+    "tests/cli/test_console.py": UNIT,
+    "tests/cli/test_page.py": UNIT,
+    "tests/cli/test_port.py": UNIT,
+    "tests/cli/test_table.py": UNIT,
+    "tests/client/test_bad_options.py": UNIT,
+    "tests/client/test_bulk.py": UNIT,
+    "tests/client/test_client_operations.py": UNIT,
+    "tests/client/test_envconfig.py": UNIT,
+    "tests/client/test_failure_words.py": UNIT,
+    "tests/client/test_service_status.py": UNIT,
+    "tests/client/test_targets.py": UNIT,
+    "tests/client/test_update_repeats.py": UNIT,
+    "tests/docs/test_behaviour.py": UNIT,
+    "tests/docs/test_commands.py": UNIT,
+    "tests/docs/test_metrics.py": UNIT,
+    "tests/docs/test_performance.py": UNIT,
+    "tests/faults/test_bad_histories.py": UNIT,
+    "tests/faults/test_open_histories.py": UNIT,
+    "tests/interceptors/test_chains.py": UNIT,
+    "tests/metrics/test_registry.py": UNIT,
+    "tests/progress/test_following.py": UNIT,
+    "tests/progress/test_progress.py": UNIT,
+    "tests/temporal/test_contract.py": UNIT,
+    "tests/temporal/test_handle.py": UNIT,
+    "tests/temporal/test_histories.py": UNIT,
+    "tests/temporal/test_quick_json.py": UNIT,
+    "tests/temporal/test_translation.py": UNIT,
+    "tests/temporal/test_version.py": UNIT,
+    "tests/temporal/test_versions.py": UNIT,
+    "tests/ui/test_finding.py": UNIT,
+    # Kills, outages, disks, and what takes long.
+    "tests/chaos": CAMPAIGN,
+    "tests/durability": CAMPAIGN,
+    "tests/activities/test_ending.py::test_a_server_that_does_not_answer_keeps_no_process": CAMPAIGN,
+    "tests/cli/test_dev.py::test_a_file_that_is_deleted": CAMPAIGN,
+    "tests/cli/test_dev.py::test_a_parked_run_is_shown_at_once": CAMPAIGN,
+    "tests/cli/test_dev.py::test_a_temporal_server_with_its_ui": CAMPAIGN,
+    "tests/cli/test_dev.py::test_strict_takes_no_work_with_code_that_breaks_a_run": CAMPAIGN,
+    "tests/cli/test_dev.py::test_the_parents_death_is_the_childs": CAMPAIGN,
+    "tests/cli/test_worker_command.py": CAMPAIGN,
+    "tests/cli/test_worker_command.py::test_it_works_and_ends_with_code_0": CONTRACT,
+    "tests/cli/test_worker_command.py::test_without_a_parent": CONTRACT,
+    "tests/contrib/test_agents.py": CAMPAIGN,
+    "tests/contrib/test_extras.py": CAMPAIGN,
+    "tests/contrib/test_outbox.py::test_a_process_killed_around_the_commit_on_a_server": CAMPAIGN,
+    "tests/contrib/test_transactional.py::test_one_effect_wherever_the_process_is_killed": CAMPAIGN,
+    "tests/embedded/sharing/test_kept_results.py": CAMPAIGN,
+    "tests/embedded/sharing/test_processes.py": CAMPAIGN,
+    "tests/embedded/sharing/test_stopped_owner.py": CAMPAIGN,
+    "tests/embedded/sharing/test_workers_elsewhere.py": CAMPAIGN,
+    "tests/embedded/store/test_disk_faults.py": CAMPAIGN,
+    "tests/embedded/store/test_kill.py": CAMPAIGN,
+    "tests/embedded/store/test_log_mark.py": CAMPAIGN,
+    "tests/examples/test_examples_run.py::test_checkout_is_killed_and_goes_on": CAMPAIGN,
+    "tests/examples/test_explored_example.py": CAMPAIGN,
+    "tests/examples/test_scripts.py::test_on_a_server": CAMPAIGN,
+    "tests/examples/test_scripts.py::test_suite_of_approval": CAMPAIGN,
+    "tests/examples/test_scripts.py::test_twice": CAMPAIGN,
+    "tests/faults/test_regex.py": CAMPAIGN,
+    "tests/limits/test_engine_keeps.py::test_kills_neither_lose_a_slot_nor_give_one_twice": CAMPAIGN,
+    "tests/temporal/test_process.py": CAMPAIGN,
+    "tests/tree/test_reachability.py::test_a_link_that_swallows_everything": CAMPAIGN,
+    "tests/tree/test_reachability.py::test_a_server_that_dies_and_comes_back": CAMPAIGN,
+    "tests/tree/test_sightings.py::test_a_frozen_link_is_replaced_on_a_real_server": CAMPAIGN,
+    "tests/typing": CAMPAIGN,  # `make check` runs them too
+    "tests/ui/test_browser.py::test_a_page_left_open_does_not_grow": CAMPAIGN,
+    "tests/ui/test_scale.py": CAMPAIGN,
+    "tests/ui/test_trouble.py": CAMPAIGN,
+}
+
+SHORT = (
+    "tests/chaos/test_lost_workers.py",
+    "tests/durability/test_campaign.py",
+    "tests/durability/test_entities.py",
+    "tests/durability/test_repeats.py",
+    "tests/embedded/sharing/test_workers_elsewhere.py",
+    "tests/embedded/store/test_kill.py",
+)
+"""Campaign tests that `make test` runs too: short, and the same in every run by their seeds."""
+
+
+def of(test: str) -> str:
+    """Return the tier of a test, by its id: `tests/engine/test_turns.py::test_order[1]`."""
+    name = test.partition("[")[0]
+    while name not in TIERS:
+        name = name.rpartition("::" if "::" in name else "/")[0]
+    return TIERS[name]
+
+
+def of_file(path: str) -> set[str]:
+    """Return the tiers that a file has tests of."""
+    return {of(path), *(tier for name, tier in TIERS.items() if name.startswith(f"{path}::"))}
+
+
+def is_short(test: str) -> bool:
+    """Whether `make test` runs this test although it is part of a campaign."""
+    return test.partition("[")[0] in SHORT or test.partition("::")[0] in SHORT
+
+
+# --- pytest's hooks, which tests/conftest.py names ---------------------------------------------------------------------
+
+
+def add_option(parser: pytest.Parser) -> None:
+    """Add `--tier`."""
+    parser.addoption(
+        "--tier",
+        default="",
+        help="run only tests of these tiers: unit, contract, campaign; short for the campaign tests of `make test`",
+    )
+
+
+def wanted(config: pytest.Config) -> set[str]:
+    """Return the tiers that `--tier` names."""
+    found = {name for name in config.getoption("--tier").split(",") if name}
+    if unknown := found - {*ALL, "short"}:
+        raise pytest.UsageError(f"--tier: {', '.join(sorted(unknown))} is none of {', '.join(ALL)}, short")
+    return found
+
+
+def is_ignored(path: Path, config: pytest.Config) -> bool:
+    """Whether a file has no test of the wanted tiers, so that it need not be imported."""
+    tiers = wanted(config)
+    if not tiers or path.suffix != ".py" or not path.is_relative_to(config.rootpath / "tests"):
+        return False
+    name = path.relative_to(config.rootpath).as_posix()
+    has_short = "short" in tiers and any(each.partition("::")[0] == name for each in SHORT)
+    return not (of_file(name) & tiers or has_short)
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its tier, and leave out those that are not wanted."""
+    tiers = wanted(config)
+    kept, left_out = [], []
+    for item in items:
+        tier = of(item.nodeid)
+        item.add_marker(tier)
+        is_wanted = not tiers or tier in tiers or ("short" in tiers and is_short(item.nodeid))
+        (kept if is_wanted else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+
+
+# --- unit tests stay in their process ----------------------------------------------------------------------------------
+
+REFUSED = {
+    "os.exec": "replaces this process",
+    "os.fork": "forks",
+    "os.forkpty": "forks",
+    "os.posix_spawn": "starts a program",
+    "subprocess.Popen": "starts a program",
+    "socket.bind": "binds a socket",
+    "socket.connect": "connects a socket",
+    "time.sleep": "sleeps",
+}
+"""Audit events of Python's that a unit test must not raise, and what it does when it does. `time.sleep` has such an event only
+since Python 3.13, so it is replaced instead. A wait for a condition is `waiting.until`, which ends as soon as it holds.
+"""
+
+
+class NotAUnitTest(Exception):
+    """A unit test did what only other tests may do."""
+
+
+class Guard:
+    """Refuses what unit tests must not do, while one runs.
+
+    Threads that were there before the test are let alone, but for the main thread: they may belong to tests of other tiers that
+    ran in this process.
+    """
+
+    def __init__(self) -> None:
+        self._is_installed = False
+        self._strangers: set[threading.Thread] | None = None
+        self._refused: list[str] = []
+
+    def begin(self) -> None:
+        """A unit test begins."""
+        if not self._is_installed:
+            sys.addaudithook(self._audit)  # there is no way to remove it
+            self._is_installed = True
+        time.sleep = self._sleep
+        self._refused = []
+        self._strangers = set(threading.enumerate()) - {threading.current_thread()}
+
+    def end(self) -> list[str]:
+        """The test has ended. Return what it was refused."""
+        self._strangers = None
+        time.sleep = _sleep
+        refused, self._refused = self._refused, []
+        return refused
+
+    def is_on(self) -> bool:
+        """Whether what is in `REFUSED` is refused now, on this thread."""
+        return self._strangers is not None and threading.current_thread() not in self._strangers
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event in REFUSED and event != "time.sleep" and self.is_on():
+            self._refuse(event)
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds > 0 and self.is_on() and threading.current_thread() is threading.main_thread():
+            self._refuse("time.sleep")  # threads of ours have their own reasons
+        _sleep(seconds)
+
+    def _refuse(self, event: str) -> None:
+        what = f"{REFUSED[event]} ({event})"
+        self._refused.append(what)
+        raise NotAUnitTest(f"a unit test {what}: see tests/tiers.py")
+
+
+_sleep = time.sleep
+GUARD = Guard()
+
+
+def begin(item: pytest.Item) -> None:
+    """Guard the test from its fixtures on, if it is a unit test."""
+    if of(item.nodeid) == UNIT:
+        GUARD.begin()
+
+
+def end(item: pytest.Item) -> None:
+    """Fail the test if it was refused something, also where the exception was caught."""
+    if refused := GUARD.end():
+        raise NotAUnitTest(f"this unit test {', '.join(sorted(set(refused)))}: see tests/tiers.py")
