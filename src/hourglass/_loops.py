@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Awaitable
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # loaded when it is used: the evaluator imports codecs, and no event loops
@@ -19,6 +20,15 @@ T = TypeVar("T")
 
 _lock = threading.Lock()
 _loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return an asyncio event loop whose timers still fire while a test of the author's patches `time.monotonic`."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    loop.time = monotonic  # type: ignore[method-assign]
+    return loop
 
 
 def submit(awaitable: Awaitable[T], purpose: str) -> Future[T]:
@@ -37,11 +47,9 @@ def _loop(purpose: str) -> asyncio.AbstractEventLoop:
     found = _loops.get(key)
     if found is not None:
         return found
-    import asyncio
-
     with _lock:
         found = _loops.get(key)
         if found is None:
-            found = _loops[key] = asyncio.new_event_loop()
+            found = _loops[key] = new_event_loop()
             threading.Thread(target=found.run_forever, name=f"hourglass-{purpose}", daemon=True).start()
         return found

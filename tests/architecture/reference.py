@@ -23,10 +23,16 @@ MARK = re.compile(r"^<!-- written by `make reference`: (?P<name>[\w.]+) -->\n", 
 def pages() -> Iterator[tuple[Path, str]]:
     """Each page that has a mark, with what it should say."""
     for page in sorted(FOLDER.glob("*.md")):
-        text = page.read_text()
-        found = MARK.search(text)
-        if found is not None:
-            yield page, text[: found.end()] + "\n" + "\n".join(_section(found["name"])).rstrip("\n") + "\n"
+        if MARK.search(page.read_text()):
+            yield page, expected(page)
+
+
+def expected(page: Path) -> str:
+    """Return the text that a page with a mark should have."""
+    text = page.read_text()
+    found = MARK.search(text)
+    assert found is not None, f"{page} has no mark: `make reference` does not write it"
+    return text[: found.end()] + "\n" + "\n".join(_section(found["name"])).rstrip("\n") + "\n"
 
 
 def _section(name: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,12 +14,25 @@ PACKAGE = ROOT / "src" / "hourglass"
 
 @dataclass(frozen=True)
 class Module:
-    """One file: its dotted name, its place below the package, and its syntax tree."""
+    """One file: its dotted name, its place below the package, and its syntax tree, which is parsed when it is first used."""
 
     name: str
     path: Path
-    tree: ast.Module
-    lines: int
+
+    @cached_property
+    def text(self) -> str:
+        """The content of the file."""
+        return self.path.read_text()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree of the file."""
+        return ast.parse(self.text, str(self.path))
+
+    @property
+    def lines(self) -> int:
+        """The number of lines."""
+        return len(self.text.splitlines())
 
     @property
     def place(self) -> str:
@@ -59,10 +72,9 @@ def modules() -> tuple[Module, ...]:
     """Every module of the package."""
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text()
         segments = ["hourglass", *path.relative_to(PACKAGE).with_suffix("").parts]
         name = ".".join(segments[:-1] if segments[-1] == "__init__" else segments)
-        found.append(Module(name, path, ast.parse(text, str(path)), len(text.splitlines())))
+        found.append(Module(name, path))
     return tuple(found)
 
 

@@ -40,7 +40,12 @@ IMPURE = frozenset(
     )
 )
 # Who may know asyncio: as tasks, which the run's scheduler runs. What reaches outside is refused there.
-COROUTINES = frozenset(("_engine/awaited.py", "_engine/event_loop.py"))
+ALLOWED = {
+    "_engine/awaited.py": {"asyncio"},
+    "_engine/event_loop.py": {"asyncio"},
+    # It wraps what starts threads, and looks for the files of the others.
+    "_engine/thread_guard.py": {"asyncio", "concurrent", "logging"},
+}
 # Calls that read a clock, randomness, files or the terminal through modules and names that are allowed.
 IMPURE_CALLS = frozenset(
     (
@@ -101,6 +106,7 @@ IMPORTS_BY_NAME = {
     "_cli/loading.py": "what the person at the command line named, and the modules below it",
     "_runtime/process_wire.py": "modules of functions that the parent's resolver has found",
     "_runtime/resolver.py": "modules that the user gave to the worker, and nothing outside them",
+    "_ui/replay_child.py": "modules that the parent has loaded, as the person at the command line named them",
     "testing/__init__.py": "a constant table of our own names",
 }
 
@@ -133,7 +139,7 @@ def _calls(module: source.Module) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("module", _engine(), ids=lambda module: module.place)
 def test_engine_imports_nothing_impure(module: source.Module) -> None:
     """No loop, clock, file, socket or log is within the engine's reach, also not in a function."""
-    impure = IMPURE - {"asyncio"} if module.place in COROUTINES else IMPURE
+    impure = IMPURE - ALLOWED.get(module.place, frozenset())
     found = [str(each) for each in source.imports_of(module) if source.top(each.target) in impure]
     assert not found
 
@@ -221,3 +227,25 @@ def test_code_asks_the_behaviour_and_not_the_flags() -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Flag"
     }
     assert asking == set(FLAGS)
+
+
+CLOCKS_BY_MODULE = {
+    "_runtime/watcher.py": "a table of the functions that workflow code must not call",
+    "_runtime/hung.py": "a clock that not every system has",
+    "contrib/_agents.py": "a stand-in for the module itself",
+}
+
+
+def test_own_waits_take_clocks_at_import() -> None:
+    """Clocks and `sleep` are imported by name: a test of the author's that patches `time.sleep`, `time.monotonic` or
+    `asyncio.sleep` changes nothing for our own waits.
+    """
+    modules = [each for each in source.modules() if each.place not in CLOCKS_BY_MODULE]
+    whole = [
+        f"{module.place}:{node.lineno} imports time, not its functions"
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Import) and any(alias.name == "time" for alias in node.names)
+    ]
+    calls = [place for module in modules for call, place in _calls(module) if call == "asyncio.sleep"]
+    assert not whole + calls

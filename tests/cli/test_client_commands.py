@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.waiting import until
 
-from hourglass import Client, Worker, activity, backup, workflow
+from hourglass import Client, RetryPolicy, Worker, activity, backup, workflow
 from hourglass._cli import main
 
 decision = workflow.Channel("decision", bool)
+_declines = threading.Event()
 
 
 @activity.defn
 def charge(order: str) -> str:
     """Charge."""
     return f"charged {order}"
+
+
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_interval=0.01))
+def decline(order: str) -> str:
+    """Fails until it is told to succeed."""
+    if _declines.is_set():
+        raise RuntimeError("declined")
+    return f"charged {order}"
+
+
+@workflow.defn
+def purchase(order: str) -> str:
+    """Has an activity that keeps failing."""
+    return decline(order)
 
 
 @workflow.defn
@@ -53,7 +69,10 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
         out, err = capsys.readouterr()
         return code, out, err
 
-    with Client.connect(target) as client, Worker(client, workflows=[checkout, broken], activities=[charge]):
+    with (
+        Client.connect(target) as client,
+        Worker(client, workflows=[checkout, broken, purchase], activities=[charge, decline]),
+    ):
         yield command
 
 
@@ -83,7 +102,7 @@ def test_a_list_says_whose_code_fails(run: Run) -> None:
     """In words behind the status, and as JSON; `--parked` finds that run alone; when it has been ended, its end is its status."""
     run("start", "checkout", "o-1", "--id", "order-1")
     run("start", "broken", "--id", "order-2")
-    row = "order-2  running, code fails  broken"
+    row = "order-2  running, parked  broken"
     out = until(lambda: found if row in re.sub("  +", "  ", (found := run("list")[1])) else "", "no such row")
     assert re.search(r"order-1 +running +checkout", out)
     fields = {each["id"]: each for each in map(json.loads, run("list", "--json")[1].splitlines())}
@@ -98,11 +117,45 @@ def test_a_list_says_whose_code_fails(run: Run) -> None:
         == "category=WorkflowTaskFailed"
     )
     parked = run("list", "--parked")[1]
-    assert "running, code fails" in parked
+    assert "running, parked" in parked
     assert "order-1" not in parked
     assert "order-2" in run("list", "TemporalReportedProblems = 'category=WorkflowTaskFailed'")[1]
     run("terminate", "order-2")
     assert re.search(r"order-2 +terminated +broken", run("list")[1])
+
+
+def test_list_and_doctor_report_runs_that_do_not_go_on(run: Run) -> None:
+    """A failing activity, code that fails and a queue without a worker: shown, filtered, counted, and wrong for the doctor."""
+    assert run("doctor")[0] == 0
+    _declines.set()
+    run("start", "checkout", "o-1", "--id", "well")
+    run("start", "purchase", "o-2", "--id", "failing")
+    run("start", "broken", "--id", "parked")
+    run("start", "checkout", "o-3", "--id", "alone", "--task-queue", "elsewhere")
+    kinds = (
+        ("--failing", "failing", "activity fails", "hourglass list --failing"),
+        ("--parked", "parked", "parked", "hourglass list --parked"),
+        ("--no-worker", "alone", "no worker", "hourglass list --no-worker"),
+    )
+    for option, workflow_id, words, command in kinds:
+        row = rf"{workflow_id} +running, {words} "
+        out = until(lambda row=row: found if re.search(row, found := run("list")[1]) else "", f"no {row}")
+        assert re.search(r"well +running +checkout", out)
+        lines = run("list", option)[1].splitlines()
+        assert [line.split()[0] for line in lines[1:]] == [workflow_id]
+        assert run("list", option, "--count")[1].strip() == "1"
+        assert json.loads(run("list", option, "--json")[1])["problem"] == words
+        assert f"running, {words}" in run("describe", workflow_id)[1] or words == "no worker"
+        code, out, _ = run("doctor")
+        assert code == 1
+        assert re.search(rf"WRONG {words} +1 workflow .*: {command} --target", out)
+    assert run("list", "--parked", "--failing")[0] == 2
+    _declines.clear()
+    until(lambda: "completed" in run("describe", "failing")[1], "it never completes")
+    assert run("list", "--failing")[1] == "no activity keeps failing\n"
+    run("terminate", "parked")
+    run("terminate", "alone")
+    assert run("doctor")[0] == 0
 
 
 def test_many_at_once_must_be_meant(run: Run) -> None:

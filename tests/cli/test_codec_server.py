@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import socket
@@ -195,3 +196,45 @@ def test_settings_that_are_not_safe() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match="cannot listen on"), served(Backwards(), port=port):
             pass
+
+
+class Breaks:
+    """Raises what is no `Exception`, or returns what is no payload."""
+
+    def __init__(self, raised: BaseException | None = None, returned: Any = None) -> None:
+        self.raised = raised
+        self.returned = returned
+
+    def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        if self.raised is not None:
+            raise self.raised
+        result: Sequence[Payload] = self.returned
+        return result
+
+    decode = encode
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        Breaks(SystemExit("secret contents")),
+        Breaks(KeyboardInterrupt("secret contents")),
+        Breaks(RecursionError("secret contents")),
+        Breaks(asyncio.CancelledError("secret contents")),
+        Breaks(returned=5),
+        Breaks(returned=["secret contents"]),
+        Breaks(returned=[Payload(b"", "\udc80")]),
+        Breaks(returned=[Payload(b"", "x", {"\udc80": b"secret contents"})]),
+    ],
+)
+def test_codec_that_breaks_does_not_stop_the_server(
+    codec: Breaks, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The request gets an error without contents, nothing is printed, and the next request is answered."""
+    with served(codec, credentials=CREDENTIALS) as address:
+        for _ in range(3):
+            code, body, _ = ask(f"{address}/decode", {"payloads": [PLAIN]})
+            assert code in (400, 500)
+            assert b"secret" not in body
+    assert "secret" not in caplog.text
+    assert capfd.readouterr() == ("", "")

@@ -210,7 +210,9 @@ def test_a_temporal_server_with_its_ui(project: Project) -> None:
             assert handle.result(timeout=30) == "charged o-1, at last"
         dev.signal(signal.SIGTERM)
         assert dev.wait_end() == 0, dev.text
-    assert (project.folder / ".hourglass" / "temporal.db").is_file()
+    made = [project.folder / ".hourglass", *(project.folder / ".hourglass").glob("temporal.db*")]
+    assert len(made) > 1
+    assert not any(each.stat().st_mode & 0o077 for each in made)
     assert (project.folder / ".hourglass" / ".gitignore").read_text() == "*\n"
 
 

@@ -109,6 +109,24 @@ def test_pretty_logs_are_clean(colour: bool) -> None:
     assert steers(logs.PlainFormatter().format(record)) == []
 
 
+def test_newlines_forge_no_records_of_pretty_logs() -> None:
+    """In names of loggers, messages, arguments, exceptions and stacks: all lines of a record but the first are indented."""
+    forged = "a\n12:00:00 ERROR   runs: forged\r\n12:00:00 ERROR   runs: forged"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        raised = sys.exc_info()
+    record = logging.LogRecord(
+        f"hourglass.{forged}", logging.WARNING, "f", 1, f"{forged} %s", (forged,), raised
+    )
+    record.stack_info = forged
+    for formatter in (logs.PrettyFormatter(colour=False), logs.PlainFormatter()):
+        first, *others = formatter.format(record).split("\n")
+        assert not first.startswith("12:00:00 ERROR   runs: forged")
+        assert len(others) > 5
+        assert all(line.startswith("    ") for line in others)
+
+
 def test_json_logs_are_clean_and_say_the_same() -> None:
     """One line per record, with the escapes of JSON."""
     record = logging.LogRecord("hourglass", logging.WARNING, "f", 1, "run %s", (ALL,), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,16 @@ from tests.waiting import until
 
 from hourglass import Client, Worker
 from hourglass._cli import main
-from hourglass.client import WorkflowHandle
+from hourglass.client import (
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleHandle,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleState,
+    WorkflowHandle,
+)
+from hourglass.errors import ScheduleNotFoundError
 from hourglass.replay import History
 from hourglass.testing import DevServer
 
@@ -190,6 +200,164 @@ def test_a_move_that_was_killed_is_finished_by_the_next(
     assert (db.parent / "charges").read_text().splitlines() == ["o-2", "o-2 again"]
     with Client.connect(f"local:{db}") as here:
         assert here.get_workflow_handle(id).describe().status.name == "TERMINATED"
+
+
+def in_an_hour(action: ScheduleActionStartWorkflow, **state: Any) -> Schedule:
+    """A schedule that is never due during a test."""
+    spec = ScheduleSpec(cron_expressions=["0 0 1 1 *"], time_zone_name="Europe/Berlin")
+    return Schedule(action, spec, SchedulePolicy(catchup_window=60), ScheduleState(**state))
+
+
+def make_schedules(db: Path, name: str) -> None:
+    """A schedule that acts and one that is paused, with notes, memo, limits and arguments."""
+    with Client.connect(f"local:{db}") as here:
+        act = ScheduleActionStartWorkflow("shop_order", "o-9", task_queue="nowhere", memo={"why": ["yearly"]})
+        here.create_schedule(
+            f"{name}-active",
+            in_an_hour(act, note="yearly report", limited_actions=True, remaining_actions=7),
+            memo={"team": "shop"},
+        )
+        here.create_schedule(f"{name}-paused", in_an_hour(act, note="not now", paused=True))
+
+
+def check_moved(db: Path, server: DevServer, name: str) -> None:
+    with Client.connect(f"local:{db}") as here, Client.connect(server.target) as there:
+        for each, paused, note in (("active", False, "yearly report"), ("paused", True, "not now")):
+            old = here.get_schedule_handle(f"{name}-{each}").describe()
+            new = there.get_schedule_handle(f"{name}-{each}").describe()
+            assert (new.schedule.state.paused, new.schedule.state.note) == (paused, note)
+            assert old.schedule.state.paused, "it would act in both places"
+            assert old.schedule.state.note == f"moved to {server.target}: {note}"
+            assert list(new.schedule.action.args) == ["o-9"]
+            assert new.schedule.action.options["memo"] == {"why": ["yearly"]}
+            assert new.schedule.spec.time_zone_name == "Europe/Berlin"
+            assert new.schedule.policy.catchup_window == timedelta(seconds=60)
+        assert there.get_schedule_handle(f"{name}-active").describe().memo == {"team": "shop"}
+        assert there.get_schedule_handle(f"{name}-active").describe().schedule.state.remaining_actions == 7
+
+
+def test_schedules_move_with_the_runs(
+    shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan names each; then they act on the server as they did here, and rest in the file. With a filter they stay."""
+    db, code, module = shop
+    begin(db, module, (module.shop_order, "with-schedules", ["o-4"]))
+    make_schedules(db, "moved")
+    options = (str(db), "--to", quick_server.target, "--code", str(code))
+    status, told = move(capsys, *options)
+    assert status == 0
+    assert {(each["kind"], each["id"], each["verdict"]) for each in told} == {
+        ("workflow", "with-schedules", "moves"),
+        ("schedule", "moved-active", "moves"),
+        ("schedule", "moved-paused", "moves"),
+    }
+    with Client.connect(f"local:{db}") as here, Client.connect(quick_server.target) as there:
+        assert not here.get_schedule_handle("moved-active").describe().schedule.state.paused
+        with pytest.raises(ScheduleNotFoundError):
+            there.get_schedule_handle("moved-active").describe()
+    status, told = move(capsys, *options, "--query", "WorkflowId = 'another'", "--yes")
+    assert (status, {each["verdict"] for each in told}) == (0, {"stays"})
+    assert "--query" in told[0]["why"]
+    assert main(["move", *options, "--yes"]) == 0
+    told_people = capsys.readouterr().out
+    assert "moved: 1 of 1 workflows and 2 of 2 schedules" in told_people
+    assert "acts there from now on" in told_people
+    check_moved(db, quick_server, "moved")
+    assert move(capsys, *options, "--yes") == (0, [])
+    assert finish(quick_server, module, "with-schedules") == "charged o-4, signalled, charged o-4 again"
+
+
+@pytest.mark.parametrize("step", ["paused", "held", "acts there", "noted"])
+def test_schedules_whose_move_was_killed_are_moved_by_the_next(
+    shop: tuple[Path, Path, Any],
+    quick_server: DevServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """Wherever the first ended: paused here, held there, acting there with the note here not written, or one of two moved."""
+    db, code, _ = shop
+    name = f"killed-{step.replace(' ', '-')}"
+    make_schedules(db, name)
+    options = (str(db), "--to", quick_server.target, "--code", str(code), "--yes")
+
+    class Killed(BaseException):
+        pass
+
+    updates = ScheduleHandle.update
+    before, after = {"paused": (9, 1), "held": (1, 9), "acts there": (2, 9), "noted": (9, 3)}[step]
+    done = 0
+
+    def update(self: ScheduleHandle, change: Any) -> None:
+        nonlocal done
+        if not self.id.endswith("-active"):
+            updates(self, change)
+            return
+        if done == before:
+            raise Killed
+        updates(self, change)
+        done += 1
+        if done == after:
+            raise Killed
+
+    monkeypatch.setattr(ScheduleHandle, "update", update)
+    with pytest.raises(Killed):
+        move(capsys, *options)
+    monkeypatch.undo()
+    with Client.connect(f"local:{db}") as here, Client.connect(quick_server.target) as there:
+        acts_here = not here.get_schedule_handle(f"{name}-active").describe().schedule.state.paused
+        try:
+            acts_there = not there.get_schedule_handle(f"{name}-active").describe().schedule.state.paused
+        except ScheduleNotFoundError:
+            acts_there = False
+    assert (acts_here, acts_there) == (False, step in ("acts there", "noted"))
+    status, told = move(capsys, *options)
+    assert (status, {each["verdict"] for each in told} | {"moved"}) == (0, {"moved"})
+    check_moved(db, quick_server, name)
+
+
+def test_schedules_that_cannot_move_go_on_here(
+    shop: tuple[Path, Path, Any], quick_server: DevServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its id is taken there, or the workflow that it waits for stays: it acts here as before, and nothing of it is there."""
+    db, code, module = shop
+    options = (str(db), "--to", quick_server.target, "--code", str(code), "--yes")
+    act = ScheduleActionStartWorkflow("shop_dice", id="stay-run", task_queue="default")
+    with (
+        Client.connect(f"local:{db}") as here,
+        Client.connect(quick_server.target) as there,
+        serving(here, module),
+    ):
+        taken = ScheduleActionStartWorkflow("shop_order", "x", task_queue="nowhere")
+        here.create_schedule("stay-taken", in_an_hour(taken, note="ours"), trigger_immediately=True)
+        there.create_schedule("stay-taken", in_an_hour(taken, note="theirs"))
+        here.create_schedule("stay-waits", in_an_hour(act), trigger_immediately=True)
+
+        def dice_waits() -> bool:
+            found = list(here.list_workflows("WorkflowType = 'shop_dice'"))
+            return bool(found) and _waits(here.get_workflow_handle(found[0].id))
+
+        until(dice_waits)
+    status, told = move(capsys, *options)
+    assert status == 1
+    why = {each["id"].split("-20")[0]: (each["verdict"], each["why"]) for each in told}
+    assert why["stay-taken"] == (
+        "stays",
+        "there is a schedule of this id there already: delete one of the two",
+    )
+    assert "its schedule stay-taken stays" in next(
+        each["why"] for each in told if each["workflow_type"] == "shop_order" and each["run_id"]
+    )
+    assert why["stay-waits"][0] == "stays"
+    assert "which stays here" in why["stay-waits"][1]
+    with Client.connect(f"local:{db}") as here, Client.connect(quick_server.target) as there:
+        for each, note in (("stay-taken", "ours"), ("stay-waits", "")):
+            state = here.get_schedule_handle(each).describe().schedule.state
+            assert (state.paused, state.note) == (False, note)
+        assert there.get_schedule_handle("stay-taken").describe().schedule.state.note == "theirs"
+        with pytest.raises(ScheduleNotFoundError):
+            there.get_schedule_handle("stay-waits").describe()
+        there.get_schedule_handle("stay-taken").delete()
 
 
 def test_what_is_asked_wrongly_is_told(

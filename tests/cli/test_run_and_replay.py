@@ -84,6 +84,32 @@ def test_run_shows_the_result(flows: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out) == "packed book"
 
 
+def test_run_refuses_the_id_of_a_closed_workflow(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it did, such as a payment, would be done again: the advice names what shows it, and --again, which runs it."""
+    command = ["run", f"{flows}:parcel", "book", "--id", "p-1"]
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main(command) == 2
+    refused = capsys.readouterr()
+    assert refused.out == ""
+    assert "p-1 has closed already (completed at " in refused.err
+    assert "--again" in refused.err
+    assert "hourglass show p-1" in refused.err
+    assert main([*command, "--again"]) == 0
+    assert capsys.readouterr().out.endswith("packed book\n")
+    assert main(["list", "WorkflowId = 'p-1'", "--count"]) == 0
+    assert capsys.readouterr().out.strip() == "2"
+
+
+def test_run_refuses_the_id_of_a_failed_workflow(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Part of it may have been done."""
+    command = ["run", f"{flows}:fails", "x", "--id", "f-1"]
+    assert main(command) == 1
+    assert main(command) == 2
+    assert "f-1 has closed already (failed at " in capsys.readouterr().err
+    assert main([*command, "--again"]) == 1
+
+
 def test_a_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A workflow that raises a ValueError ends with the line, not a hang."""
     assert main(["run", f"{flows}:broken", "book"]) == 1

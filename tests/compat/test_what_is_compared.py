@@ -492,6 +492,58 @@ def test_arguments_of_local_activities_that_java_writes_down() -> None:
     assert "arguments of local activity la" in str(refused(history, lambda value: code("b")))
 
 
+# --- cancellations ----------------------------------------------------------------------------------------------------
+
+
+def told(message: str, cause: dict[str, Any] | None = None, **info: Any) -> dict[str, Any]:
+    """A failure as Temporal's Python SDK writes it."""
+    return {"message": message, "source": "PythonSDK", **info, **({"cause": cause} if cause else {})}
+
+
+CANCELED = told("Cancelled", canceledFailureInfo={})
+OF_ASYNCIO = told("", applicationFailureInfo={"type": "CancelledError"})
+OF_ACTIVITY = told("Activity cancelled", CANCELED, activityFailureInfo={"activityType": {"name": "slow"}})
+
+
+@pytest.mark.parametrize("cause", [CANCELED, OF_ASYNCIO, OF_ACTIVITY], ids=["bare", "asyncio", "activity"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_update_that_fails_by_a_cancellation(cause: dict[str, Any], wrapped: bool) -> None:
+    """How an SDK words the cancellation that ended an update, or caused its failure, is its own."""
+    failure = told("exited", cause, applicationFailureInfo={"type": "ApplicationError"}) if wrapped else cause
+
+    class Code:
+        @workflow.run
+        def run(self) -> None:
+            workflow.wait_condition(lambda: False)
+
+        @workflow.update
+        def ask(self) -> None:
+            task = workflow.spawn(workflow.sleep, 100)
+            task.cancel()
+            try:
+                task.result()
+            except BaseException as error:
+                if wrapped:
+                    raise ApplicationError("exited") from error
+                raise
+
+    history = Writer("W", sdk="temporal-python", ids="count")
+    history.task()
+    accepted = history.add(
+        "WORKFLOW_EXECUTION_UPDATE_ACCEPTED",
+        protocolInstanceId="u",
+        acceptedRequest={"meta": {"updateId": "u"}, "input": {"name": "ask"}},
+    )
+    history.add(
+        "WORKFLOW_EXECUTION_UPDATE_COMPLETED",
+        meta={"updateId": "u"},
+        acceptedEventId=str(accepted),
+        outcome={"failure": failure},
+    )
+    with Replayer(workflows=[workflow.defn(name="W")(Code)]) as replayer:
+        assert replayer.replay(History.from_json(history.json())).ok
+
+
 # --- places -----------------------------------------------------------------------------------------------------------
 
 

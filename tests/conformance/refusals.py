@@ -317,7 +317,7 @@ def what_the_client_refuses(world: World) -> None:
     ):
         with pytest.raises(UsageError):
             call()
-    start(task_timeout=120).terminate()
+    start(task_timeout=121).terminate()
     say(world, handle, "done")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hourglass import workflow
+from hourglass import activity, workflow
+from hourglass.aio import workflow as aio_workflow
 from hourglass.client import Client, IdConflictPolicy, IdReusePolicy, WorkflowStatus
 from hourglass.converter import SearchAttributeKey
 from hourglass.errors import UsageError, WorkflowAlreadyStartedError, WorkflowNotFoundError
@@ -94,6 +96,43 @@ def test_a_bug_parks_the_run_until_it_is_mended(world: World, caplog: pytest.Log
     assert handle.result(timeout=60) == "mended"
     assert acts.place.calls == ["before the bug", "mended"]
     assert kinds(handle.history())[-1] == "WORKFLOW_EXECUTION_COMPLETED"
+    replay_all(world)
+
+
+@activity.defn(retry_policy=acts.ONCE)
+def packs(item: str) -> str:
+    """Is not known to the first worker."""
+    return f"{item} packed"
+
+
+@workflow.defn
+def packs_locally(item: str) -> str:
+    """Even what must not be tried twice is not lost."""
+    return packs.local(item)
+
+
+@workflow.defn
+async def packs_locally_async(item: str) -> str:
+    """The same, awaited."""
+    return await aio_workflow.execute_local_activity(packs, item, start_to_close_timeout=timedelta(seconds=5))
+
+
+@pytest.mark.parametrize("code", [packs_locally, packs_locally_async])
+def test_an_unknown_local_activity_fails_the_task(
+    world: World, caplog: pytest.LogCaptureFixture, code: Any
+) -> None:
+    """As with temporalio: the run is parked at the call, the log says so once, and a worker that knows the activity goes on."""
+    worker = Worker(world.client, world.queue, workflows=[code], activities=[acts.double])
+    with worker:
+        handle = world.start(code, "lamp", task_timeout=1)
+        world.until(handle, "WORKFLOW_TASK_FAILED")
+        assert "knows no activity type 'packs'" in caplog.text
+        assert "is parked: UsageError at" in caplog.text
+        assert "its task is retried" in caplog.text.lower()
+        assert "for good" not in caplog.text
+        assert handle.describe().status == WorkflowStatus.RUNNING
+    world.start_worker()
+    assert handle.result(timeout=60) == "lamp packed"
     replay_all(world)
 
 

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import workflow
 from hourglass._embedded.rules.limits import MEGABYTE, Limits
-from hourglass.client import Client
-from hourglass.errors import ServiceError, UsageError, WorkflowNotFoundError
+from hourglass.client import Client, Schedule, ScheduleActionStartWorkflow, ScheduleSpec
+from hourglass.errors import ServiceError, WorkflowNotFoundError
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
 from . import test_same_everywhere  # noqa: F401 - enters all scenarios
 from .scenario import SCENARIOS
-from .world import kinds
 
 ROOT = Path(__file__).parent.parent.parent
 # What is refused by `hourglass move` stands behind it, and is shown by the tests of the command.
@@ -43,7 +44,7 @@ ELSEWHERE = {
     "updates": "tests/embedded/test_updates.py",
     "names": "names_that_are_too_long",
     "search attributes": "search_attributes_that_cannot_be",
-    "task timeout": "what_the_client_refuses",
+    "task timeout": "tests/conformance/test_moving.py::test_the_limit_of_a_task_timeout",
     "the same update id again": "tests/embedded/test_message_chains.py::test_an_update_id_is_one_update_along_a_chain",
     "a call that is sent again after its answer was lost": (
         "tests/embedded/test_message_chains.py::test_a_signal_is_one_signal_along_a_chain"
@@ -164,12 +165,37 @@ def test_line(name: str, both: Both) -> None:
     LINES[name](both)
 
 
+@workflow.defn
+def own_task_timeout() -> float:
+    return current_task_timeout()
+
+
+@workflow.defn
+def task_timeouts(n: int) -> list[float]:
+    if n:
+        workflow.continue_as_new(n - 1, task_timeout=300)
+    return [own_task_timeout.options(task_timeout=300)(), current_task_timeout()]
+
+
+def current_task_timeout() -> float:
+    limit = workflow.info().task_timeout
+    return 0.0 if limit is None else limit.total_seconds()
+
+
 @pytest.mark.server
 def test_the_limit_of_a_task_timeout(both: Both) -> None:
-    """Two minutes pass, more is refused by the client of either engine."""
-    for client in both.values():
-        handle = client.start_workflow("any", task_queue="moving-idle", task_timeout=120)
-        assert kinds(handle.history())[0] == "WORKFLOW_EXECUTION_STARTED"
-        handle.terminate()
-        with pytest.raises(UsageError, match="at most 120 s"):
-            client.start_workflow("any", task_queue="moving-idle", task_timeout=120.5)
+    """More than two minutes count as two minutes on either engine, from clients as from parents and schedules."""
+    found: dict[str, list[float]] = {}
+    for name, client in both.items():
+        with Worker(client, workflows=[task_timeouts, own_task_timeout]):
+            limits = client.execute_workflow(task_timeouts, 1, task_timeout=300)
+            action = ScheduleActionStartWorkflow(own_task_timeout, task_timeout=timedelta(minutes=5))
+            schedule = client.create_schedule(
+                "task-timeouts", Schedule(action, ScheduleSpec()), trigger_immediately=True
+            )
+            until(lambda schedule=schedule: bool(schedule.describe().info.recent_actions))
+            started = schedule.describe().info.recent_actions[0].action.workflow_id
+            limits.append(client.get_workflow_handle(started, result_type=float).result())
+            schedule.delete()
+        found[name] = limits
+    assert set(map(tuple, found.values())) == {(120.0, 120.0, 120.0)}

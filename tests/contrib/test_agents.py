@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -38,6 +39,28 @@ def test_a_process_killed_in_the_middle_of_a_model_call_and_of_a_tool_call(tmp_p
     assert counted == {
         f"{library} {what}": times for library in ("pydantic", "openai") for what, times in expected.items()
     }
+
+
+def test_history_replays_under_another_hash_seed(tmp_path: Path) -> None:
+    """Sets in what agents ask for are written in the same order in every process: tool names, deps, settings, arguments."""
+    program = Path(__file__).with_name("hash_seed_program.py")
+    for seed, what in enumerate(("record", "replay", "replay", "replay")):
+        ended = subprocess.run(
+            [sys.executable, str(program), what, str(tmp_path / "history")],
+            env={**os.environ, "PYTHONHASHSEED": str(seed + 1)},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_agents_import_nothing_in_a_workflow() -> None:
+    """Guardrails that trip, handoffs, approvals and errors import no module in the middle of a run."""
+    program = Path(__file__).with_name("import_program.py")
+    ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == ""
 
 
 class Provider(BaseHTTPRequestHandler):

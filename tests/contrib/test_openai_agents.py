@@ -428,8 +428,11 @@ async def refused(what: str) -> str:
         "session": {"session": SQLiteSession("s")},
         "model": {"run_config": RunConfig(model="gpt-5")},
         "stranger": {"starting_agent": Agent(name="stranger")},
+        "stream": {},
     }[what]
     try:
+        if what == "stream":
+            forecaster.run_streamed("?")
         await forecaster.run("?", **options)
     except UsageError as error:
         return str(error)
@@ -437,12 +440,13 @@ async def refused(what: str) -> str:
 
 
 def test_mistakes_say_what_to_do(client: Client) -> None:
-    """Sessions, models that no worker knows, agents that no worker knows, options for tools that there are not, names twice."""
+    """Sessions, streams, models and agents that no worker knows, options for tools that there are not, names twice."""
     with Worker(client, "slips", workflows=[refused], activities=[forecaster]):
         for what, said in (
             ("session", "to_input_list"),
             ("model", "Agent(model="),
             ("stranger", "agents=[stranger]"),
+            ("stream", "DurableRunner(stream_handler="),
         ):
             assert said in client.execute_workflow(refused, what, task_queue="slips")
     with pytest.raises(UsageError, match="have no tool wether"):
@@ -451,3 +455,11 @@ def test_mistakes_say_what_to_do(client: Client) -> None:
         DurableRunner(Agent(name="x"), agents=[Agent(name="x")])
     outside = asyncio.run(forecaster.run("outside of workflows it is the library's"))
     assert outside.final_output == "sun in Oslo; sun in Rome"
+    assert asyncio.run(streamed_outside()) == "sun in Oslo; sun in Rome"
+
+
+async def streamed_outside() -> str:
+    result = forecaster.run_streamed("outside of workflows it is the library's")
+    async for _ in result.stream_events():
+        pass
+    return str(result.final_output)

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,11 @@ from pydantic_ai import (
     Agent,
     DeferredToolRequests,
     DeferredToolResults,
+    FunctionToolset,
     ModelRetry,
     RunContext,
+    Tool,
+    ToolDefinition,
     UsageLimits,
 )
 from pydantic_ai.exceptions import ModelHTTPError, UserError
@@ -119,11 +122,11 @@ def test_requests_and_tools_are_activities(which: Any, client: Client) -> None:
         assert handle.result() == "sun in Oslo; sun in Rome"
     assert done == {"model": 2, "weather Oslo": 1, "weather Rome": 1}
     asked = scheduled(handle)
-    assert [each["activityType"]["name"].rpartition("__")[2] for each in asked] == [
-        "model.request",
-        "<agent>.call_tool",
-        "<agent>.call_tool",
-        "model.request",
+    assert [each["activityType"]["name"] for each in asked] == [
+        "forecaster__model.request",
+        "forecaster__tool.weather",
+        "forecaster__tool.weather",
+        "forecaster__model.request",
     ]
     assert [each["startToCloseTimeout"] for each in asked] == ["600s", "77s", "77s", "600s"]
     with Replayer(workflows=[which]) as replayer:
@@ -341,6 +344,45 @@ def test_tokens_are_followed_while_they_come(client: Client) -> None:
         assert done["model"] == 2
 
 
+@workflow.defn
+async def read_stream(how: str) -> str:
+    async with talker.run_stream("Which?") as result:
+        if how == "text":
+            return [text async for text in result.stream_text()][-1]
+        if how == "delta":
+            return "".join([text async for text in result.stream_text(delta=True)])
+        if how == "output":
+            return [str(output) async for output in result.stream_output()][-1]
+        return await result.get_output()
+
+
+@workflow.defn
+async def read_nodes() -> str:
+    async with talker.iter("Which?") as run:
+        async for node in run:
+            if Agent.is_model_request_node(node):
+                async with node.stream(run.ctx) as stream:
+                    said = [text async for text in stream.stream_text()]
+    return said[-1]
+
+
+# An execution that is dropped in the middle, to be verified, leaves the library's streams open for the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_streamed_answer_is_read_in_a_workflow(client: Client) -> None:
+    """`run_stream` and `iter` read no clock but the workflow's: the call watcher and the re-execution check accept them."""
+    with Worker(
+        client,
+        "streams",
+        workflows=[read_stream, read_nodes],
+        activities=[talk_durability],
+        watch="error",
+        verify="always",
+    ):
+        for how in ("text", "delta", "output", "whole"):
+            assert client.execute_workflow(read_stream, how, task_queue="streams") == "It depends."
+        assert client.execute_workflow(read_nodes, task_queue="streams") == "It depends."
+
+
 # --- other agents, dependencies, servers ------------------------------------------------------------------------------
 
 
@@ -470,6 +512,49 @@ def test_mistakes_say_what_to_do(client: Client) -> None:
         HourglassDurability(options={"start_to_close": 3})  # type: ignore[typeddict-unknown-key]
     outside = asyncio.run(forecaster.run("outside of workflows it is what it was"))
     assert outside.output == "sun in Oslo; sun in Rome"
+
+
+def test_tools_appear_under_their_own_names(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """History (so timeline and `why`) and log name the tool, also one of a further toolset, or renamed for the model."""
+
+    async def renamed(ctx: RunContext[None], definition: ToolDefinition) -> ToolDefinition:
+        return replace(definition, name="look_up_now")
+
+    def look_up(order: int) -> str:
+        if count("look_up") == 1:
+            raise ConnectionError("the line is broken")
+        return "a lamp"
+
+    shelf: FunctionToolset[None] = FunctionToolset(id="shelf")
+    durability = HourglassDurability(options={"retry_policy": QUICK})
+    clerk = Agent(
+        TestModel(),
+        name="clerk",
+        tools=[Tool(look_up, prepare=renamed)],
+        toolsets=[shelf.prefixed("shelf")],
+        capabilities=[durability],
+    )
+
+    @clerk.tool_plain
+    def late(order: int) -> str:  # added after the capability was bound
+        return "added"
+
+    @shelf.tool_plain
+    def count_items() -> int:
+        return 3
+
+    @workflow.defn
+    def ask_clerk() -> str:
+        return workflow.run_async(clerk.run("well?")).output
+
+    with Worker(client, "clerks", workflows=[ask_clerk], activities=[durability]):
+        handle = client.start_workflow(ask_clerk, task_queue="clerks")
+        assert json.loads(handle.result())["shelf_count_items"] == 3
+    called = [each["activityType"]["name"] for each in scheduled(handle)][1:-1]
+    assert sorted(called) == ["clerk__tool.late", "clerk__tool.look_up", "clerk__tool__shelf.count_items"]
+    assert any("activity clerk__tool.look_up " in each.getMessage() for each in caplog.records)
+    with Replayer(workflows=[ask_clerk]) as replayer:
+        replayer.replay(handle.history())
 
 
 def test_calls_of_a_server_are_activities(client: Client, tmp_path: Path) -> None:

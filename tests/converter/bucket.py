@@ -6,7 +6,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from hourglass.contrib.s3 import sign
@@ -15,13 +15,17 @@ ACCESS, SECRET, REGION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKE
 
 
 class Bucket:
-    """Objects by their path. `outages` requests are answered 503 before any other is taken."""
+    """Objects by their path. `outages` requests are answered 503 before any other is taken. `redirect` is the status and the
+    place to which all requests are sent; with `is_endless` no answer ends.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.outages = 0
         self.endpoint = ""
         self.requests: list[str] = []
+        self.redirect: tuple[int, str] | None = None
+        self.is_endless = False
 
 
 def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
@@ -35,7 +39,10 @@ def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if self._may(b""):
                 found = bucket.objects.get(self.path)
-                self._answer(404 if found is None else 200, found or b"<Error/>")
+                if bucket.is_endless:
+                    self._answer_endlessly()
+                else:
+                    self._answer(404 if found is None else 200, found or b"<Error/>")
 
         def _may(self, body: bytes) -> bool:
             bucket.requests.append(f"{self.command} {self.path}")
@@ -44,6 +51,11 @@ def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
                 self._answer(503)
             elif not self._is_signed(body):
                 self._answer(403)
+            elif bucket.redirect is not None:
+                self.send_response(bucket.redirect[0])
+                self.send_header("location", bucket.redirect[1] + self.path)
+                self.send_header("content-length", "0")
+                self.end_headers()
             else:
                 return True
             return False
@@ -66,6 +78,14 @@ def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def _answer_endlessly(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.close_connection = True
+            with suppress(OSError):  # until the client leaves
+                while True:
+                    self.wfile.write(bytes(65536))
 
         def log_message(self, format: str, *args: object) -> None:
             pass

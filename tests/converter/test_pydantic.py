@@ -127,3 +127,17 @@ def test_we_load_neither_pydantic_nor_protobuf_nor_temporalio() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Chunk(pydantic.RootModel[bytes]):
+    pass
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [Line, Record, Chunk, pydantic.SecretStr, pydantic.SecretBytes, pydantic.AnyUrl, Line | None, Line | str],
+)
+def test_binary_data_fits_no_type_of_pydantic(hint: Any) -> None:
+    """They travel as JSON, so bytes are a mismatch."""
+    with pytest.raises(DecodeError, match=r"expected .*, got bytes \(binary/plain as"):
+        default_converter.decode(Payload(b"{}", "binary/plain"), hint)

@@ -162,6 +162,21 @@ def test_a_folder_writes_once_and_checks(tmp_path: Path) -> None:
         FolderStorage(nowhere).store(STORE, [LARGE])
 
 
+def test_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    """All that are made, and the files; the mode of a folder that exists stays."""
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        FolderStorage(shared / "deep" / "payloads").store(STORE, [LARGE])
+    finally:
+        os.umask(before)
+    made = list(shared.rglob("*"))
+    assert len(made) == 4
+    assert not any(each.stat().st_mode & 0o077 for each in made)
+    assert shared.stat().st_mode & 0o777 == 0o755
+
+
 def test_a_folder_is_swept_by_age(tmp_path: Path) -> None:
     """What was stored again is young; other files of the folder are left alone."""
     folder = FolderStorage(tmp_path)
@@ -209,6 +224,41 @@ def test_a_bucket_that_is_away(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) 
     assert "wrong" not in f"{caught.value}{driver!r}"
     with pytest.raises(StorageUnavailableError, match="cannot be reached"):
         S3Storage("b", endpoint="http://127.0.0.1:9", access_key="a", secret_key="b").store(STORE, [LARGE])
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(bucket: Bucket, code: int) -> None:
+    """A request holds credentials, a session's token among them, which are for the endpoint alone."""
+    with serving() as other:
+        bucket.redirect = code, other.endpoint
+        driver = s3_driver(bucket, session_token="token-of-a-session")
+        with pytest.raises(StorageUnavailableError, match=f"answered {code} to PUT, a redirect"):
+            driver.store(STORE, [LARGE])
+        with pytest.raises(StorageUnavailableError, match=f"answered {code} to GET, a redirect"):
+            driver.retrieve(RETRIEVE, [StorageDriverClaim({"key": "0" * 64})])
+        assert other.requests == []
+    assert len(bucket.requests) == 2
+
+
+def test_answers_are_read_up_to_a_limit(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that goes on for ever is left; what could not be read again is not stored."""
+    monkeypatch.setattr(s3, "_LARGEST", 100_000)
+    driver = s3_driver(bucket)
+    bucket.is_endless = True
+    with pytest.raises(DecodeError, match="more than 100000 bytes"):
+        driver.retrieve(RETRIEVE, [StorageDriverClaim({"key": "0" * 64})])
+    with pytest.raises(EncodeError, match="too large for a bucket"):
+        driver.store(STORE, [Payload(bytes(100_001), "binary/plain")])
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["https://user:hush@example.com", "http://hush@example.com/x", "hush:@x"]
+)
+def test_endpoints_hold_no_passwords(endpoint: str) -> None:
+    """They would be in every message about the bucket."""
+    with pytest.raises(UsageError, match="give access_key and secret_key") as caught:
+        S3Storage("b", endpoint=endpoint)
+    assert "hush" not in str(caught.value)
 
 
 def test_keys_of_the_environment(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,58 @@ def test_the_unit_is_one(tmp_path: Path) -> None:
     assert found.returncode == 0
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_unit_is_hardened() -> None:
+    """By systemd's own measure, of which 10 is the worst; below 2 it says OK."""
+    found = subprocess.run(
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            "--threshold=20",
+            DEPLOY / "hourglass-worker.service",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_everything_from_elsewhere_is_pinned() -> None:
+    """Actions by commit, images by digest, packages by version and hash."""
+    workflows = "".join(path.read_text() for path in (DEPLOY.parent / ".github" / "workflows").glob("*.yml"))
+    actions = re.findall(r"uses: (.*)", workflows)
+    assert actions
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", each) for each in actions)
+    composed = [(DEPLOY / name).read_text() for name in ("compose.yaml", "compose.temporal.yaml")]
+    images = re.findall(r"^ +image: (.*)", "".join(composed), re.MULTILINE)
+    named = [image for image in images if image != "hourglass-app"]
+    named += re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(named) == 4
+    assert all(re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", each) for each in named)
+    required = re.split(r"\n(?=\w)", (DEPLOY / "requirements.txt").read_text())[1:]
+    assert len(required) > 20
+    assert all(re.match(r"[\w-]+==\S+ .*\\\n +--hash=sha256:[0-9a-f]{64}", each) for each in required)
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.temporal.yaml"])
+def test_every_container_is_hardened(name: str) -> None:
+    """All take the same block; secrets have no default."""
+    text = (DEPLOY / name).read_text()
+    block = text.partition("x-hardened: &hardened\n")[2].partition("\n\n")[0]
+    assert {"read_only: true", "no-new-privileges:true", "cap_drop: [ALL]"} <= {
+        line.strip(" -") for line in block.splitlines()
+    }
+    services = re.split(
+        r"^  (?=\w+:$)", text.partition("\nservices:\n")[2].partition("\nvolumes:")[0], flags=re.MULTILINE
+    )
+    for service in filter(str.strip, services):
+        assert re.search(r"<<: \*(hardened|app|worker)$", service, re.MULTILINE), service
+    assert not re.search(r"\$\{\w*(TOKEN|PASSWORD):?-", text)
+    assert "PASSWORD: admin" not in text
+
+
 def test_the_application_does_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """An order that is packed, and one that is not."""
     monkeypatch.syspath_prepend(str(DEPLOY))

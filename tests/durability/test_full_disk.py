@@ -24,6 +24,7 @@ from hourglass import Client, RetryPolicy, Worker, activity, workflow
 from hourglass._embedded.sharing import connection
 from hourglass._embedded.store.sqlite import disk_faults
 from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._story.asking import kept_by_engine
 from hourglass.errors import StorageError
 
 PATIENCE = 30.0
@@ -142,6 +143,9 @@ def test_whoever_looks_is_answered_and_told(
             kinds = [event["eventType"] for event in handle.history().events]
             assert "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED" not in kinds  # it is not written
             assert list(client.list_schedules()) == []
+            assert client.describe_task_queue().workflow_pollers
+            assert kept_by_engine(client) == ()
+            until(lambda: "SignalWorkflow waits until it can be stored" in caplog.text, "nobody says why")
         assert "there is no room left on its disk; what is told is what the file has" in caplog.text
         code, body = ask(working, "/ready")
         assert code == 503

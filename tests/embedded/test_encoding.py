@@ -22,13 +22,15 @@ def test_half_a_character_is_stored_as_a_question_mark() -> None:
     assert msgspec.msgpack.decode(encode(value)) == {"half ?": ["?", b"\xff\x00", 1]}
 
 
-@pytest.mark.parametrize("run_id", ["", "a", "1234567", "12345678", "é" * 20, "0" * 36, "x" * 300])
-def test_both_ways_to_a_seed_agree(run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether Python's own hash is used or ours, a run id has one seed."""
-    expected = cursor.siphash(run_id.encode() + b"\xff")
-    for native in (cursor._native, None):
-        monkeypatch.setattr(cursor, "_native", native)
-        assert cursor.seed_of.__wrapped__(run_id) == expected
+def test_import_fails_on_a_python_with_another_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python whose hash of sources is not SipHash-1-3 is rejected at import: its workflows would draw other numbers."""
+    monkeypatch.setattr(cursor, "source_hash", lambda key, data: bytes(8))
+    cursor.seed_of.cache_clear()
+    try:
+        with pytest.raises(RuntimeError, match="does not hash sources with SipHash-1-3"):
+            cursor._check_seed()
+    finally:
+        cursor.seed_of.cache_clear()
 
 
 def test_a_seed_never_changes() -> None:

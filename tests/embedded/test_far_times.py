@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import force_setattr
 from tests.specs import made
 
 from hourglass._contract import schedules as sc
@@ -193,35 +192,6 @@ def test_a_far_date_stops_no_other_run(tmp_path: Path, door: str) -> None:
             assert not world.engine.runs.parked
             assert world.engine.failed is None
             await world.close()
-
-    run_async(body)
-
-
-def test_a_file_of_an_older_release_with_later_times_opens(tmp_path: Path) -> None:
-    """A timer for 2300 beside one of five seconds was stored by 0.1.0; when the other has fired nothing breaks."""
-    timers = c.StartTimer(1, 9 * SECOND), c.StartTimer(2, 5 * SECOND)
-
-    async def body() -> None:
-        world = await open_world(tmp_path / "a.db")
-        started = await world.start("old")
-        await world.activation()
-        await world.complete(started.run_id, *timers)
-        record = world.engine.current("old")
-        assert record is not None
-        first, _ = record.run.timers.values()
-        force_setattr(first, "due_ns", LATEST_NS + 100 * SECOND)
-        await world.close()
-        again = await open_world(tmp_path / "a.db")
-        again.clock.advance(6.0)
-        again.engine._upkeep.wake_sleepers()
-        await again.activation()
-        await again.complete(started.run_id, *timers)
-        await again.activation()
-        await again.complete(started.run_id)
-        await again.start("other")
-        assert not again.engine.runs.parked
-        assert again.engine.store.next_due_ns(TODAY + 100 * SECOND) == LATEST_NS
-        await again.close()
 
     run_async(body)
 

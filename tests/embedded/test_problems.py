@@ -30,10 +30,10 @@ from hourglass._embedded.store.store import Store
 from hourglass._engine import commands as c
 from hourglass._engine.commands import TaskFailureCause
 from hourglass._engine.events import RunEvicted
-from hourglass._engine.specs import StartSpec
+from hourglass._engine.specs import RetryRule, StartSpec
 from hourglass._history import events as h
 from hourglass._history.tables import TASK_FAILURE_CAUSES
-from hourglass.converter import Payload
+from hourglass.converter import Failure, Payload
 
 from .memory_world import World, run_async, text
 from .store_conformance import Life, activity
@@ -355,3 +355,93 @@ def test_who_sets_it_has_it_until_the_next_task() -> None:
         await world.close()
 
     run_async(body)
+
+
+# --- activities that keep failing -------------------------------------------------------------------------------------
+
+DECLINED = ["category=ActivityTaskFailed"]
+
+
+def fail_attempt(life: Life, event_id: int) -> Any:
+    """A worker takes an attempt of an activity, and it fails."""
+    life.start_attempt(event_id)
+    life.go(
+        lambda run, now: transitions.fail_activity(
+            run, run.activities[event_id], Failure("declined"), "me", now
+        )
+    )
+    return told(life.run)
+
+
+def end_attempt(life: Life, event_id: int) -> Any:
+    """A worker takes an attempt of an activity, and it returns."""
+    life.start_attempt(event_id)
+    life.go(lambda run, now: transitions.complete_activity(run, run.activities[event_id], None, "me", now))
+    return told(life.run)
+
+
+def with_activities(count: int) -> tuple[Life, list[int]]:
+    """A run with pending activities that are retried without end, and the ids of their events."""
+    life = Life("r")
+    life.take_task()
+    commands = [
+        msgspec.structs.replace(
+            each, spec=msgspec.structs.replace(each.spec, retry_policy=RetryRule(initial_interval=0.001))
+        )
+        for each in map(activity, range(1, count + 1))
+    ]
+    life.answer(*commands)
+    return life, list(life.run.activities)
+
+
+def test_activity_is_reported_from_its_second_failure_until_it_ends() -> None:
+    """Not the first failure; and nothing is reported once the activity has returned."""
+    life, (event_id,) = with_activities(1)
+    assert fail_attempt(life, event_id) is None
+    assert fail_attempt(life, event_id) == DECLINED
+    assert fail_attempt(life, event_id) == DECLINED
+    assert end_attempt(life, event_id) is None
+
+
+def test_run_is_reported_while_any_activity_keeps_failing() -> None:
+    """One of two that fail returns: the other is still reported; a workflow task in between changes nothing."""
+    life, (first, second) = with_activities(2)
+    for event_id in (first, second, first, second):
+        fail_attempt(life, event_id)
+    assert end_attempt(life, first) == DECLINED
+    life.take_task()
+    life.answer()
+    assert told(life.run) == DECLINED
+    assert end_attempt(life, second) is None
+
+
+def test_parked_run_with_failing_activity_reports_both() -> None:
+    """The task's problem goes with the next task that is completed, the activity's with the activity."""
+    life, (event_id,) = with_activities(1)
+    fail_attempt(life, event_id)
+    fail_attempt(life, event_id)
+    life.signal()
+    fail(life)
+    assert fail(life) == FAILED + DECLINED
+    life.take_task()
+    life.answer()
+    assert told(life.run) == DECLINED
+    assert end_attempt(life, event_id) is None
+
+
+def test_closed_run_and_its_successor_report_no_failing_activity() -> None:
+    """A terminated run is not listed as failing; a run that continues as new does not pass it on."""
+    life, (event_id,) = with_activities(1)
+    fail_attempt(life, event_id)
+    fail_attempt(life, event_id)
+    life.signal()
+    life.take_task()
+    life.answer(c.ContinueAsNew(workflow_type="W"))
+    assert told(life.run) is None
+    assert life.step.follower is not None
+    assert life.step.follower.spec.search_attributes == {}
+    life, (event_id,) = with_activities(1)
+    fail_attempt(life, event_id)
+    assert fail_attempt(life, event_id) == DECLINED
+    life.terminate()
+    assert told(life.run) is None

@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import logging
+import threading
 import time
+import warnings
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from typing import Any
 
+import anyio.from_thread
+import anyio.to_thread
 import pytest
+from starlette.concurrency import run_in_threadpool
 
 from hourglass import workflow as plain
 from hourglass._engine.commands import TaskFailed
@@ -359,6 +367,98 @@ def test_what_reaches_outside_is_refused_by_name(drive: Drive, name: str) -> Non
     completion = d.offer(d.started)
     assert isinstance(completion, TaskFailed)
     assert f"no {name}" in completion.failure.message
+
+
+def _ran(ran: list[str]) -> int:
+    ran.append(threading.current_thread().name)
+    return 1
+
+
+def _start(thread: threading.Thread) -> None:
+    thread.start()
+    thread.join()
+
+
+def _in_new_pool(work: Callable[[], int]) -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def _in_portal(work: Callable[[], int]) -> int:
+    with anyio.from_thread.start_blocking_portal() as portal:
+        return portal.call(work)
+
+
+async def _in_group(work: Callable[[], int]) -> None:
+    await asyncio.gather(asyncio.sleep(0), anyio.to_thread.run_sync(work))
+
+
+POOL = ThreadPoolExecutor(1)
+THREADS: dict[str, Callable[[Callable[[], int]], Any]] = {
+    "threading.Thread.start()": lambda work: _start(threading.Thread(target=work)),
+    "threading.Timer": lambda work: _start(threading.Timer(0, work)),
+    "concurrent.futures.thread.ThreadPoolExecutor.submit()": lambda work: POOL.submit(work).result(),
+    "concurrent.futures.thread.ThreadPoolExecutor.submit() of a new pool": _in_new_pool,
+    "concurrent.futures._base.Executor.map()": lambda work: list(POOL.map(lambda _: work(), [1])),
+    "anyio.to_thread.run_sync()": anyio.to_thread.run_sync,
+    "anyio.to_thread.run_sync() in a group": _in_group,
+    "anyio.from_thread.start_blocking_portal()": _in_portal,
+    "starlette.concurrency.run_in_threadpool()": run_in_threadpool,
+    "multiprocessing.pool": lambda work: ThreadPool(1).apply(work),
+}
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_threads_and_executors_are_refused_by_name(drive: Drive, name: str) -> None:
+    """Whatever starts a thread or gives an executor work in a coroutine is refused at the call, and nothing has run."""
+    ran: list[str] = []
+    POOL.submit(int).result()  # its thread waits: `submit` starts none
+
+    @plain.defn
+    async def outer() -> None:
+        call = THREADS[name](lambda: _ran(ran))
+        if asyncio.iscoroutine(call):
+            await call
+
+    d = drive(outer)
+    completion = d.offer(d.started)
+    assert isinstance(completion, TaskFailed)
+    assert "a workflow has no threads" in completion.failure.message
+    if name != "threading.Timer":
+        assert name.split(" ")[0] in completion.failure.message
+    assert "Do its work in an activity" in completion.failure.message
+    assert not ran
+
+
+def test_threads_are_allowed_where_they_are_vouched_for(drive: Drive) -> None:
+    """In `workflow.unsafe()`, in plain code, for a log handler, and outside of workflows nothing is refused."""
+    ran: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            _start(threading.Thread(target=_ran, args=(ran,)))
+
+    logger = logging.getLogger("tests.threads")
+    logger.addHandler(Handler())
+
+    @plain.defn
+    async def outer() -> None:
+        with plain.unsafe():
+            _start(threading.Thread(target=_ran, args=(ran,)))
+        logger.warning("something")
+
+    @plain.defn
+    def plain_code() -> None:
+        _start(threading.Thread(target=_ran, args=(ran,)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for workflow_code in (outer, plain_code):
+            d = drive(workflow_code)
+            d.begin()
+            assert d.result is None
+    _start(threading.Thread(target=_ran, args=(ran,)))
+    assert len(ran) >= 4
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------

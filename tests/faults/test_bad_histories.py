@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+import random
+import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import effort
 from hourglass import activity, workflow
 from hourglass.client import Client
-from hourglass.errors import HistoryError, NondeterminismError
+from hourglass.errors import HistoryError, HourglassError, NondeterminismError
 from hourglass.replay import History, Replayer
 from hourglass.worker import Worker
 
@@ -338,8 +342,14 @@ def test_the_replayer_is_not_spoiled(good: Events, replayer: Replayer) -> None:
         b"\xff\xfe\x00",
         b'{"events": ["\xff"]}',
         b"\x00" * 100,
+        '{"events": [{"eventId": 1e400}]}',
+        '{"events": [{"eventId": NaN}]}',
+        '{"events": [{"eventId": -Infinity}]}',
+        '{"events": [{"eventId": "\\ud800"}]}',
+        '{"events": [{"\\udfff": "1"}]}',
+        '{"events": [{"eventId": "\ud800"}]}',
     ],
-    ids=lambda text: repr(text)[:24],
+    ids=lambda text: ascii(text)[-24:],
 )
 def test_what_is_no_history_at_all(replayer: Replayer, text: str | bytes) -> None:
     """Whatever else is given as a history is refused as one."""
@@ -352,6 +362,107 @@ def test_every_truncation(good: Events, replayer: Replayer) -> None:
     for length in range(len(good)):
         result = replayer.try_replay(History.from_json(json.dumps({"events": good[:length]})))
         assert result.ok or isinstance(result.error, (HistoryError, NondeterminismError)), length
+
+
+VALUES = [
+    *(
+        None,
+        True,
+        -1,
+        0,
+        1,
+        57,
+        1.5,
+        1e308,
+        2**31,
+        2**63,
+        -(2**63),
+        10**30,
+        10**5000,
+        float("nan"),
+        float("inf"),
+    ),
+    *(
+        "",
+        "x",
+        "-1",
+        "9" * 40,
+        "\x00",
+        "\ud800",
+        "NaN",
+        "99999999999s",
+        "2262-04-11T23:47:16.9Z",
+        "EVENT_TYPE_X",
+    ),
+    *([], {}, [None], [[]], {"a": 1}, {"payloads": None}, {"payloads": [None]}),
+]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to everything in a JSON value."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*path, key)
+        if isinstance(item, (dict, list)):
+            yield from places(item, (*path, key))
+
+
+def test_any_damage_is_a_history_error(good: Events, replayer: Replayer) -> None:
+    """Histories with any value, or any event in another place: the replay never raises anything but our own errors."""
+    choose = random.Random(7)
+    for number in range(effort.cases(600, 10_000)):
+        events = copy.deepcopy(good)
+        if number % 3 == 0:
+            events.insert(choose.randrange(len(events)), events.pop(choose.randrange(len(events))))
+            renumbered(events)
+        else:
+            *way, last = choose.choice(list(places(events)))
+            target: Any = events
+            for key in way:
+                target = target[key]
+            target[last] = choose.choice(VALUES)
+        sys.set_int_max_str_digits(0)
+        try:
+            text = json.dumps({"events": events})
+        finally:
+            sys.set_int_max_str_digits(sys.int_info.default_max_str_digits)
+        error = replayer.try_replay(History.from_json(text)).error
+        assert error is None or isinstance(error, HourglassError), text
+
+
+def test_update_accepted_after_it_was_completed() -> None:
+    """A history in which an update is completed before it is accepted is refused with the number of the event."""
+    update = {
+        "protocolInstanceId": "u",
+        "acceptedRequest": {"meta": {"updateId": "u"}, "input": {"name": "ask"}},
+    }
+    kinds: Events = [
+        {
+            "workflowExecutionStartedEventAttributes": {
+                "workflowType": {"name": "sample"},
+                "taskQueue": {"name": "q"},
+                "originalExecutionRunId": "00000000-0000-4000-8000-000000000000",
+            }
+        },
+        {"workflowTaskScheduledEventAttributes": {}},
+        {"workflowTaskStartedEventAttributes": {"scheduledEventId": "2"}},
+        {"workflowTaskCompletedEventAttributes": {"scheduledEventId": "2", "startedEventId": "3"}},
+        {
+            "workflowExecutionUpdateCompletedEventAttributes": {
+                "meta": {"updateId": "u"},
+                "acceptedEventId": "6",
+            }
+        },
+        {"workflowExecutionUpdateAcceptedEventAttributes": update},
+    ]
+    for event in kinds:
+        (name,) = event
+        kind = re.sub(r"(?<!^)(?=[A-Z])", "_", name.removesuffix("EventAttributes")).upper()
+        event |= {"eventType": f"EVENT_TYPE_{kind}", "eventTime": "2026-01-01T00:00:00Z"}
+    with (
+        Replayer(workflows=[sample]) as replayer,
+        pytest.raises(HistoryError, match="event 6 accepts update 'u'"),
+    ):
+        replayer.replay(History.from_json(json.dumps({"events": renumbered(kinds)})))
 
 
 def test_files(tmp_path: Any, replayer: Replayer) -> None:

@@ -18,7 +18,7 @@ OPERATIONS = st.lists(
 
 def place(number: int) -> SlotClaim:
     """The place of somebody."""
-    return SlotClaim(f"ticket-{number}", f"workflow-{number}", "run")
+    return SlotClaim(f"ticket-{number}", f"workflow-{number}", "run", f"pool-{number}")
 
 
 @given(OPERATIONS, st.integers(1, 4))

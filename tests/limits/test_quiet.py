@@ -1,8 +1,6 @@
-"""What limits leave in histories, how runs with many tasks share a key, and what becomes of runs that began before."""
+"""What limits leave in histories, and how runs with many tasks share a key."""
 
 from __future__ import annotations
-
-import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,10 +9,8 @@ from hypothesis import strategies as st
 from hourglass import activity, limits, workflow
 from hourglass._built_in import without_keepers
 from hourglass.client import WorkflowHandle, WorkflowStatus
-from hourglass.limits import _slots, _throttles
 from hourglass.limits._slots import SlotKeeper
 from hourglass.progress import Progress
-from hourglass.replay import Replayer
 from hourglass.testing import Environment
 
 Span = tuple[float, float]
@@ -84,15 +80,6 @@ def items(kind: str, count: int) -> int:
     if kind.startswith("loop"):
         return len([one(number) for number in range(count)])
     return len(workflow.map(one, range(count), limit=5 if "slot" not in kind else None))
-
-
-@workflow.defn
-def before(key: str) -> float:
-    """A slot and a turn."""
-    with limits.slot(key, 1):
-        workflow.sleep(1)
-    limits.throttle(key, 1, per=10)
-    return workflow.time()
 
 
 def most_at_once(spans: list[Span]) -> int:
@@ -240,24 +227,6 @@ def test_a_key_on_loan_is_given_to_another_run_that_asks() -> None:
         assert first.describe().status is WorkflowStatus.RUNNING
         moments = sorted([*first.result(), *done])
         assert all(b - a >= 1 - 2e-6 for a, b in zip(moments, moments[2:], strict=False))
-
-
-def test_a_run_that_began_before_goes_on_as_it_began(monkeypatch: pytest.MonkeyPatch, kept_by: str) -> None:
-    """Its history replays, and it shares its limits with runs that ask in the new way."""
-    with Environment() as env, monkeypatch.context() as old:
-        for module in (_slots, _throttles):
-            old.setattr(module, "in_one_hand", lambda what: False)
-        first = env.start_workflow(before, "k")
-        histories = [env.start_workflow(before, "other")]
-        histories[0].result()
-        old.undo()
-        second = env.start_workflow(before, "k")
-        assert second.result() - first.result() >= 10 - 1e-6
-        with Replayer(modules=[sys.modules[__name__]]) as replayer:
-            if kept_by == "workflow":
-                histories.append(env.client.get_workflow_handle("hourglass.slots:k"))
-            for run in (*histories, second):
-                assert replayer.replay(run.history()).ok
 
 
 @pytest.mark.parametrize(

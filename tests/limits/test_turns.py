@@ -92,7 +92,7 @@ def test_turns_go_back_with_a_clock_that_was_wrong(
     book, rate, now = TurnBook(), Rate(limit, 10_000_000, smooth), 10**15
     for number, gap in enumerate([0, *gaps]):
         now += gap
-        book.open.append(TurnAsk(SlotClaim(f"t{number}", "w", "r"), rate, None))
+        book.open.append(TurnAsk(SlotClaim(f"t{number}", "w", "r", "pool"), rate, None, 1))
         book.serve(now)
     would_be = _next(TurnBook(book.throttle), rate, now) - now
     if stored:
@@ -102,6 +102,8 @@ def test_turns_go_back_with_a_clock_that_was_wrong(
 
 
 def _next(book: TurnBook, rate: Rate, now: int) -> int:
-    book.open.append(TurnAsk(SlotClaim("next", "w", "r"), rate, None))
-    ((_, moment),) = [each.values for each in book.serve(now)]
-    return int(moment)
+    book.open.append(TurnAsk(SlotClaim("next", "w", "r", "pool"), rate, None, 1))
+    (answer,) = book.serve(now)
+    (moment,) = answer.answers.numbers
+    assert moment is not None
+    return moment

@@ -7,7 +7,7 @@ import pytest
 from hourglass import activity
 from hourglass._engine.commands import CompleteRun, ScheduleActivity, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._engine.context import RunSettings
-from hourglass._engine.events import ActivityCompleted, QueryReceived
+from hourglass._engine.events import Activation, ActivityCompleted, QueryReceived, RunEvicted
 from hourglass._runtime.cache import CacheLimits, LostJournals
 from hourglass._runtime.evaluation import Evaluations
 from hourglass._runtime.resolver import Resolver
@@ -108,6 +108,16 @@ def test_a_start_replaces_what_is_kept():
 def test_evicting_an_unknown_run_succeeds():
     """Evictions are always answered with an empty success."""
     assert evaluations().evaluate(evict("nobody")).completion == Succeeded("nobody")
+
+
+def test_misfit_of_a_run_that_is_not_cached_is_kept_until_it_is_named(caplog):
+    """Only its run id is known here: it is counted, and not logged with names that are unknown."""
+    lane = evaluations()
+    misfit = Activation(run_id="r", events=(RunEvicted("NONDETERMINISM", "[TMPRL1100] other commands"),))
+    assert lane.evaluate(misfit).completion == Succeeded("r")
+    assert lane.counts.failed_tasks == 1
+    assert lane.parked_runs.unnamed == {"r": "[TMPRL1100] other commands"}
+    assert caplog.records == []
 
 
 def test_an_unknown_workflow_type_fails_the_task_not_the_run(caplog):

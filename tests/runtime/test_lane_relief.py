@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import sys
 import threading
 from dataclasses import dataclass, field
 
@@ -13,7 +10,7 @@ import pytest
 from hourglass import Client, Worker, activity, workflow
 from hourglass._engine.commands import ScheduleActivity, Succeeded
 from hourglass._runtime import hung
-from hourglass._runtime.lane import LOOK, ComputingWatch, Delays, Hurry, RareCollections, is_worth_moving
+from hourglass._runtime.lane import LOOK, Delays, is_worth_moving
 
 from .lane_world import Clock, LaneWorld, completed, done, kind, living_fibers, stage, with_lanes
 from .scripted import evict, on, settled, start
@@ -269,94 +266,6 @@ def test_a_process_that_stood_still_delays_nobody():
     assert delays.look([lane]) == {lane: pytest.approx(0.05)}
     lane.busy = None
     assert delays.look([lane]) == {}
-
-
-def test_the_interpreters_turns_are_put_back():
-    """Short while anybody is delayed, as they were afterwards, however often it is said."""
-    usual = sys.getswitchinterval()
-    one, two = Hurry(), Hurry()
-    one.set(wanted=True)
-    one.set(wanted=True)
-    two.set(wanted=True)
-    assert sys.getswitchinterval() < usual
-    one.set(wanted=False)
-    assert sys.getswitchinterval() < usual
-    two.set(wanted=False)
-    two.set(wanted=False)
-    assert sys.getswitchinterval() == pytest.approx(usual)
-
-
-def test_turns_are_short_while_code_computes():
-    """And as they were when it computes no more, or the lanes are stopped: also after a look at something else."""
-    usual = sys.getswitchinterval()
-
-    async def body():
-        watch = ComputingWatch()
-        watch.judge(0.5, 0.5)
-        assert sys.getswitchinterval() == usual, "it only passes things on"
-        watch.judge(0.9, 0.1)
-        shorter = sys.getswitchinterval()
-        assert shorter < usual
-        hurry = Hurry()
-        hurry.set(wanted=True)
-        assert sys.getswitchinterval() < shorter, "a lane that does not come back is more urgent"
-        hurry.set(wanted=False)
-        assert sys.getswitchinterval() == pytest.approx(shorter)
-        watch.judge(0.05, 0.0)
-        assert sys.getswitchinterval() == pytest.approx(usual)
-        watch.judge(0.9, 0.1)
-        watch.close()
-        watch.look()
-        assert sys.getswitchinterval() == pytest.approx(usual)
-
-    asyncio.run(body())
-
-
-@pytest.fixture
-def collector_as_it_was():
-    """Its setting is the whole process's."""
-    before = gc.get_threshold()
-    yield
-    gc.set_threshold(*before)
-
-
-@pytest.mark.parametrize("usual", [(700, 10, 10), (2000, 10, 0)])
-def test_the_collector_looks_less_often_while_there_are_lanes(collector_as_it_was, usual):
-    """From the first on, until the last have stopped, however often that is said; then it does as before."""
-    gc.set_threshold(*usual)
-    others, RareCollections._wanted = RareCollections._wanted, set()
-    one, two = RareCollections(), RareCollections()
-    try:
-        one.set(wanted=True)
-        rare = gc.get_threshold()
-        assert rare[0] > 2000
-        two.set(wanted=True)
-        two.set(wanted=True)
-        one.set(wanted=False)
-        assert gc.get_threshold() == rare
-        two.set(wanted=False)
-        two.set(wanted=False)
-        assert gc.get_threshold()[0] == usual[0]
-    finally:
-        RareCollections._wanted = others
-
-
-def test_a_collector_that_the_program_has_set_is_left_alone(collector_as_it_was):
-    """Before there are lanes, and while there are."""
-    others, RareCollections._wanted = RareCollections._wanted, set()
-    one = RareCollections()
-    try:
-        gc.set_threshold(500, 5, 5)
-        one.set(wanted=True)
-        assert gc.get_threshold()[:2] == (500, 5)
-        one.set(wanted=False)
-        gc.set_threshold(700, 10, 10)
-        one.set(wanted=True)
-        gc.set_threshold(900, 9, 9)
-        one.set(wanted=False)
-        assert gc.get_threshold()[:2] == (900, 9)
-    finally:
-        RareCollections._wanted = others
 
 
 # --- a whole worker ----------------------------------------------------------------------------------------------------

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from hourglass import activity, workflow
 from hourglass.client import Client
+from hourglass.metrics import Registry
 from hourglass.worker import Worker
 
 _READY = threading.Event()
@@ -40,12 +42,12 @@ def new_order() -> str:
     return workflow.Channel("go", str).receive()
 
 
-@pytest.fixture(params=["file", pytest.param("server", marks=pytest.mark.server)])
+@pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "server":
         yield request.getfixturevalue("quick_server").target
     else:
-        yield f"local:{tmp_path / 'app.db'}"
+        yield "local:" if request.param == "memory" else f"local:{tmp_path / 'app.db'}"
 
 
 class _Collector(logging.Handler):
@@ -60,6 +62,12 @@ class _Collector(logging.Handler):
             self.seen.set()
 
 
+def _parked(registry: Registry, queue: str) -> float:
+    """Return the metric of parked runs of a task queue."""
+    (family,) = (each for each in registry.collect() if each.name == "hourglass_parked_workflows")
+    return sum(sample.value for sample in family.samples if ("task_queue", queue) in sample.labels)
+
+
 def test_misfit_is_logged_once_and_counted(target: str) -> None:
     """An open run that meets code with other commands is logged with difference and line, and counted as a failed task."""
     _READY.clear()
@@ -72,18 +80,26 @@ def test_misfit_is_logged_once_and_counted(target: str) -> None:
         logger = logging.getLogger("hourglass.worker")
         logger.addHandler(collector)
         try:
-            with Worker(client, queue, workflows=[new_order], activities=[charge, announce]) as worker:
+            registry = Registry()
+            with Worker(
+                client, queue, workflows=[new_order], activities=[charge, announce], metrics=registry
+            ) as worker:
                 handle.signal("go", "now")
                 assert collector.seen.wait(30)
                 statistics = worker.statistics()
                 assert statistics.failed_tasks >= 1
                 assert list(statistics.parked) == [handle.describe().run_id]
+                assert _parked(registry, queue) == worker._report()["queues"][queue]["parked"] == 1
+                handle.terminate()
+                until(lambda: _parked(registry, queue) == 0, "the metric never falls", limit=20)
+                assert worker.statistics().parked == {}
+                assert worker._report()["queues"][queue]["parked"] == 0
         finally:
             logger.removeHandler(collector)
-            handle.terminate()
     text = collector.records[0].getMessage()
     assert len(collector.records) == 1
     assert workflow_id in text
     assert "does not fit" in text
     assert "test_misfit.py:" in text
+    assert "Failure {" not in text
     assert "charge" in text or "ctivity" in text

@@ -53,7 +53,7 @@ def test_a_containers_quota_counts(
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as it is written here."""
     now = [0.0]
-    monkeypatch.setattr(processors.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(processors, "monotonic", lambda: now[0])
     return now
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._story.captions import problem, standing
+from hourglass._story.standing import problem_of, standing
 from hourglass.client import WorkflowStatus
 
 
@@ -16,26 +16,34 @@ def listed(status: WorkflowStatus = WorkflowStatus.RUNNING, *problems: str, **mo
     return SimpleNamespace(status=status, reported_problems=problems, **{"close_time": None, **more})
 
 
+def pending(attempt: int, *, failed: bool = True) -> Any:
+    return SimpleNamespace(attempt=attempt, last_failure=RuntimeError("declined") if failed else None)
+
+
 @pytest.mark.parametrize(
-    ("run", "told"),
+    ("run", "text"),
     [
         (listed(), "running"),
-        (listed(WorkflowStatus.RUNNING, "category=WorkflowTaskFailed", "cause=x"), "running, code fails"),
-        (listed(WorkflowStatus.PAUSED, "category=WorkflowTaskFailed", "cause=x"), "paused, code fails"),
+        (listed(WorkflowStatus.RUNNING, "category=WorkflowTaskFailed", "cause=x"), "running, parked"),
+        (listed(WorkflowStatus.PAUSED, "category=WorkflowTaskFailed", "cause=x"), "paused, parked"),
+        (listed(WorkflowStatus.RUNNING, "cause=x", "category=WorkflowTaskTimedOut"), "running, parked"),
+        (listed(WorkflowStatus.RUNNING, "category=ActivityTaskFailed"), "running, activity fails"),
         (
-            listed(WorkflowStatus.RUNNING, "cause=x", "category=WorkflowTaskTimedOut"),
-            "running, no answer in time",
+            listed(WorkflowStatus.RUNNING, "category=WorkflowTaskFailed", "category=ActivityTaskFailed"),
+            "running, parked",
         ),
-        (listed(WorkflowStatus.RUNNING, "category=ActivityFailed"), "running, has problems"),
-        (listed(parked=True), "running, code fails"),
-        (listed(parked=False), "running"),
+        (listed(WorkflowStatus.RUNNING, "category=Unknown"), "running, has problems"),
+        (listed(parked=True), "running, parked"),
+        (listed(parked=False, pending_activities=[pending(1), pending(3)]), "running, activity fails"),
+        (listed(parked=False, pending_activities=[pending(2)]), "running"),
+        (listed(parked=False, pending_activities=[pending(9, failed=False)]), "running"),
         (
             listed(WorkflowStatus.TIMED_OUT, "category=WorkflowTaskFailed", close_time=datetime.now(UTC)),
             "timed out",
         ),
     ],
 )
-def test_how_it_stands(run: Any, told: str) -> None:
-    """Its status, and what keeps it from going on while it is open: as the engine reports it, or its description knows."""
-    assert standing(run) == told
-    assert bool(problem(run)) == ("," in told)
+def test_status_names_what_keeps_an_open_run_from_going_on(run: Any, text: str) -> None:
+    """The status, and what the engine reports of an open run, or its description shows."""
+    assert standing(run, problem_of(run)) == text
+    assert (problem_of(run) is not None) == ("," in text)

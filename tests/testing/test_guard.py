@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hourglass import workflow
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
 from hourglass.errors import WorkflowParked, WorkflowStuck
 from hourglass.testing import Environment
 from hourglass.workflow import Channel
@@ -109,3 +109,59 @@ def test_queries_of_a_parked_run() -> None:
         for _ in range(3):
             with pytest.raises(WorkflowParked):
                 handle.query("anything")
+
+
+@activity.defn
+def fails_once() -> str:
+    if activity.info().attempt == 1:
+        raise ValueError("not yet")
+    activity.heartbeat()
+    return "done"
+
+
+@activity.defn
+async def waits() -> str:
+    return "waited"
+
+
+@workflow.defn
+def computes() -> str:
+    total = 0
+    for number in range(4_000_000):
+        total += number
+    workflow.sleep(0.05)
+    return f"{fails_once.options(retry_policy=RetryPolicy(initial_interval=0.01))()} {waits()} {total}"
+
+
+async def no_sleep(delay: float, result: object = None) -> object:
+    return result
+
+
+PATCHES: dict[str, Callable[..., object]] = {
+    "time.sleep": lambda seconds: None,
+    "time.monotonic": lambda: 0.0,
+    "time.monotonic_ns": lambda: 0,
+    "time.time": lambda: 0.0,
+    "time.time_ns": lambda: 0,
+    "time.perf_counter": lambda: 0.0,
+    "asyncio.sleep": no_sleep,
+}
+
+
+@pytest.mark.parametrize("patched", PATCHES)
+def test_patched_clocks_do_not_break_environments(patched: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test of the author's that patches a clock or `sleep` gets the same results: our own waits do not use the patch."""
+    with Environment() as env:
+        monkeypatch.setattr(patched, PATCHES[patched])
+        assert env.execute_workflow(computes) == "done waited 7999998000000"
+
+
+@pytest.mark.parametrize("patched", PATCHES)
+def test_patched_clocks_do_not_break_workers(patched: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker and a client that are started while a clock is patched run workflows, timers and retries all the same."""
+    monkeypatch.setattr(patched, PATCHES[patched])
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[computes], activities=[fails_once, waits]),
+    ):
+        assert client.execute_workflow(computes, rpc_timeout=20) == "done waited 7999998000000"

@@ -19,6 +19,7 @@ from bridge.virtual_loop import run as on_virtual_time
 from chaos.proxy import Proxy
 from hourglass import Client, Worker
 from hourglass._contract.deployments import DescribeNamespace, Namespace
+from hourglass._contract.workflows import CountWorkflows
 from hourglass._runtime.application import Application
 from hourglass._runtime.status import status_report, worker_metrics
 from hourglass._runtime.watchdog import Reachability, ReachLimits, look_for_engine, watch_reachability
@@ -200,7 +201,7 @@ def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
             assert await look_for_engine(world.app)
             assert status_report(world.app, "running")["ready"] is True
             assert reachable(world.app) == 1.0
-        assert all(isinstance(each, DescribeNamespace) for each in asked)
+        assert all(isinstance(each, DescribeNamespace | CountWorkflows) for each in asked)
 
     play(script)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +65,24 @@ def address(site: Site) -> Iterator[str]:
     """The page, served on a socket."""
     with served(site, port=0, credentials=Credentials.create(TOKEN)) as address:
         yield address
+
+
+def bulk_form(text: str) -> dict[str, Any]:
+    """Return the fields of the form that asks whether a bulk action is meant."""
+    fields: dict[str, Any] = {}
+    for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', text):
+        fields.setdefault(name, []).append(html.unescape(value))
+    return {**fields, "confirmed": "1"}
+
+
+def bulk(web: httpx.Client, data: dict[str, Any]) -> httpx.Response:
+    """Ask for a bulk action, and confirm it; the number is typed where that is asked for."""
+    question = web.post("/bulk", data=data)
+    assert question.status_code == 200, question.text
+    form = bulk_form(question.text)
+    if 'name="typed"' in question.text:
+        form["typed"] = form["expected"]
+    return web.post("/bulk", data=form)
 
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

@@ -54,6 +54,16 @@ class Purchase:
         return len(self.notes)
 
 
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.02, maximum_interval=0.02))
+def decline(name: str) -> str:
+    raise ValueError(f"the bank declines {name}")
+
+
+@workflow.defn
+def declined(name: str) -> str:
+    return decline(name)
+
+
 @workflow.defn
 def stuck(name: str) -> str:
     return refuse(name)
@@ -116,5 +126,23 @@ def broken() -> str:
     return {}["missing"]
 
 
-WORKFLOWS = [broken, printing, mailing, saga, Purchase, stuck, fails, family, quick, endless]
-ACTIVITIES = [charge, refuse, refund, ship_it]
+@workflow.defn
+def parked_by(name: str) -> str:
+    raise KeyError(f"no {name} here")
+
+
+WORKFLOWS = [
+    declined,
+    broken,
+    parked_by,
+    printing,
+    mailing,
+    saga,
+    Purchase,
+    stuck,
+    fails,
+    family,
+    quick,
+    endless,
+]
+ACTIVITIES = [decline, charge, refuse, refund, ship_it]

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.ui import flows
-from tests.ui.conftest import asked
+from tests.ui.conftest import asked, bulk, bulk_form
 from tests.waiting import until
 
 from hourglass import Client, Worker, workflow
@@ -56,13 +56,79 @@ def test_the_list_says_whose_code_fails(web: httpx.Client, client: Client) -> No
     handle = client.start_workflow(flows.broken, id="bug")
     until(lambda: handle.describe().reported_problems)
     text = web.get("/workflows").text
-    assert text.count('<span class="status s-parked">running, code fails</span>') == 1
+    assert text.count('<span class="status s-parked">running, parked</span>') == 1
     assert '<td class="state"><span class="status s-running">running</span></td>' in text
     only = web.get("/workflows", params={"query": "TemporalReportedProblems IS NOT NULL"}).text
     assert "buy-ada" not in only
     assert "bug" in only
     handle.terminate()
-    assert "code fails" not in web.get("/workflows").text
+    assert "parked" not in web.get("/workflows").text
+
+
+def test_runs_that_do_not_go_on_are_shown_counted_and_filtered(web: httpx.Client, client: Client) -> None:
+    """A failing activity, code that fails, and no worker: by the same words in the list, its counts, and the run's page."""
+    _started(client)
+    client.start_workflow("declined", "ada", id="failing")
+    client.start_workflow(flows.broken, id="bug")
+    client.start_workflow("quick", "x", id="alone", task_queue="nobody")
+    kinds = (("failing", "activity fails"), ("bug", "parked"), ("alone", "no worker"))
+    for workflow_id, words in kinds:
+        badge = f'<span class="status s-parked">running, {words}</span>'
+        until(lambda badge=badge: badge in web.get("/workflows").text, f"the list never shows {words}")
+        assert badge in web.get(f"/workflows/{workflow_id}").text
+        counts = web.get("/workflows/problems").text
+        assert re.search(rf">{words}</span> 1</a>", counts)
+        only = web.get("/workflows", params={"problem": words.replace(" ", "-")}).text
+        assert re.findall(r'aria-label="choose (?!all on)([a-z-]+)"', only) == [workflow_id]
+    assert "problem=activity-fails" in web.get("/workflows/problems").text
+    assert web.get("/workflows", params={"problem": "nonsense"}).text.count('aria-label="choose ') == 5
+    page = bulk(web, {"action": "terminate", "all": "1", "problem": "activity-fails"})
+    assert "1 of 1" in _done(web, page.url.path)
+    assert "activity fails" not in web.get("/workflows/problems").text
+
+
+def test_bulk_action_asks_first_in_words_for_what_it_would_do(web: httpx.Client, client: Client) -> None:
+    """One run, some, or all that a search finds; nothing is done before the answer, nor to more runs than were asked about."""
+    for number in range(22):
+        client.start_workflow("stuck", "x", id=f"s-{number}")
+    runs = [addresses.run(each.id, each.run_id) for each in client.list_workflows()]
+    one = web.post("/bulk", data={"action": "terminate", "run": runs[:1]}).text
+    assert "<h1>Terminate the chosen workflow?</h1>" in one
+    some = web.post("/bulk", data={"action": "cancel", "run": runs[:3]}).text
+    assert "<h1>Cancel the 3 chosen workflows?</h1>" in some
+    assert 'name="typed"' not in some
+    many = web.post("/bulk", data={"action": "cancel", "run": runs})
+    assert "<h1>Cancel the 22 chosen workflows?</h1>" in many.text
+    assert 'name="typed"' in many.text
+    question = web.post(
+        "/bulk",
+        data={"action": "terminate", "all": "1", "type": "stuck", "reason": "over", "status": "RUNNING"},
+    ).text
+    assert "<h1>Terminate all 22 workflows that the search finds?</h1>" in question
+    assert "ExecutionStatus IN (&#39;Running&#39;) AND WorkflowType = &#39;stuck&#39;" in question
+    form = bulk_form(question)
+    for typed in ({}, {"typed": "21"}, {"typed": "all"}):
+        refused = web.post("/bulk", data={**form, **typed})
+        assert refused.status_code == 400
+        assert "nothing was done" in refused.text
+    shown_less = web.post("/bulk", data={**form, "expected": "3", "typed": "3"})
+    assert "there are more now: 22" in shown_less.text
+    assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 22
+    client.start_workflow("stuck", "x", id="later")
+    page = web.post("/bulk", data={**form, "typed": "22"})
+    assert "22 of 22" in _done(web, page.url.path)
+    assert [each.id for each in client.list_workflows("ExecutionStatus = 'Running'")] == ["later"]
+    client.get_workflow_handle("later").terminate()
+    assert "no open workflow is found" in web.post("/bulk", data={"action": "cancel", "all": "1"}).text
+
+
+def test_times_show_their_zone(web: httpx.Client, client: Client) -> None:
+    """Without scripts it is UTC; a script writes the reader's zone (see the tests in a browser)."""
+    path = _started(client)
+    for text in (web.get("/workflows").text, web.get(path).text, web.get(f"{path}/history").text):
+        times = re.findall(r"<time [^>]*>([^<]*)</time>", text)
+        assert times
+        assert all(each.endswith((" UTC", "Z")) for each in times)
 
 
 def test_a_filter_that_is_wrong_is_explained(web: httpx.Client) -> None:
@@ -255,7 +321,7 @@ def test_many_are_acted_on_with_what_failed(web: httpx.Client, client: Client) -
         for number in range(3)
     ]
     client.get_workflow_handle("s-1").terminate()
-    page = web.post("/bulk", data={"action": "signal", "name": "ship", "run": runs})
+    page = bulk(web, {"action": "signal", "name": "ship", "run": runs})
     number = str(page.url.path).rsplit("/", 1)[1]
     text = _done(web, f"/operations/{number}")
     assert "3 of 3" in text
@@ -267,7 +333,7 @@ def test_all_that_a_search_finds(web: httpx.Client, client: Client) -> None:
     """Not only what is on the page."""
     for number in range(60):
         client.start_workflow("stuck", "x", id=f"all-{number}")
-    page = web.post("/bulk", data={"action": "terminate", "all": "1", "id": "all-"})
+    page = bulk(web, {"action": "terminate", "all": "1", "id": "all-"})
     text = _done(web, page.url.path)
     assert "60 of 60" in text
     assert int(client.count_workflows("ExecutionStatus = 'Terminated'")) == 60

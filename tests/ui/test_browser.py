@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -80,14 +81,37 @@ def test_many_at_once_with_a_confirmation(page: Any, address: str, client: Clien
         _purchase(client, name)
     page.goto(f"{address}/workflows")
     page.check("[data-all]")
-    page.once("dialog", lambda dialog: dialog.dismiss())
     page.click('button[value="terminate"]')
+    page.wait_for_selector("h1 >> text=Terminate the 2 chosen workflows?")
+    page.click("text=do nothing")
     assert client.get_workflow_handle("buy-ada").describe().status.name == "RUNNING"
-    page.once("dialog", lambda dialog: dialog.accept())
+    page.check("[data-all]")
     page.click('button[value="terminate"]')
+    page.click("button >> text=Terminate 2 workflows")
     page.wait_for_selector("text=2 of 2")
     page.wait_for_selector("text=done")
     assert client.get_workflow_handle("buy-ada").describe().status.name == "TERMINATED"
+
+
+def test_all_found_asks_with_number_and_filter(page: Any, address: str, client: Client) -> None:
+    """Above 20 runs the number must be typed; a wrong one does nothing; times show their zone."""
+    for number in range(21):
+        client.start_workflow("stuck", "x", id=f"s-{number}")
+    page.goto(f"{address}/workflows?type=stuck")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (UTC|[+-]\d\d:\d\d)", page.inner_text("td.began >> nth=0")
+    )
+    page.check('input[name="all"]')
+    page.click('button[value="cancel"]')
+    page.wait_for_selector("h1 >> text=Cancel all 21 workflows that the search finds?")
+    assert "WorkflowType = 'stuck'" in page.inner_text("dl")
+    page.fill('input[name="typed"]', "20")
+    page.click("button >> text=Cancel 21 workflows")
+    page.wait_for_selector("text=type the number, 21, to go on: 20 was typed, and nothing was done")
+    assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 21
+    page.fill('input[name="typed"]', "21")
+    page.click("button >> text=Cancel 21 workflows")
+    page.wait_for_selector("text=21 of 21")
 
 
 def test_back_in_time_by_slider_and_keys(page: Any, address: str, client: Client) -> None:

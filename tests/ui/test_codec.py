@@ -110,6 +110,18 @@ def test_messages_of_failed_runs_are_hidden_with_a_codec(web: httpx.Client, clie
         assert SECRET in web.get(f"{path}{part}?payloads=1").text, part
 
 
+def test_messages_of_parked_runs_are_hidden_with_a_codec(web: httpx.Client, client: Client) -> None:
+    """Also that of an error which a replay raises again."""
+    handle = client.start_workflow(flows.parked_by, SECRET, id="parked")
+    while not handle.describe().reported_problems:
+        pass
+    path = f"/workflows/parked/{handle.describe().run_id}"
+    for part in ("", "/why", "/history", "/moments", "/moments?at=0"):
+        assert SECRET not in web.get(path + part).text, part
+    assert "KeyError (hidden)" in web.get(f"{path}/moments").text
+    assert SECRET in web.get(f"{path}/moments?payloads=1").text
+
+
 def test_a_step_is_shown_with_its_values_on_request(web: httpx.Client, path: str) -> None:
     """The step that is chosen."""
     key = web.get(path).text.partition('<li class="k-activity')[2].partition('id="s')[2].partition('"')[0]

@@ -9,7 +9,8 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.ui import flows
-from tests.ui.conftest import asked
+from tests.ui.conftest import asked, bulk
+from tests.waiting import until
 
 from hourglass import Client, Worker
 from hourglass._ui import addresses
@@ -115,10 +116,26 @@ def test_many_at_once(web: httpx.Client, client: Client, name: str) -> None:
     for number in range(3):
         client.start_workflow("stuck", "x", id=f"s-{name}-{number}", task_queue=QUEUE)
     _listed(web, f"s-{name}", 3)
-    page = web.post("/bulk", data={"action": "terminate", "all": "1", "id": f"s-{name}"})
+    page = bulk(web, {"action": "terminate", "all": "1", "id": f"s-{name}"})
     while "done</p>" not in (text := web.get(page.url.path).text):
         pass
     assert "3 of 3" in text
+
+
+def test_runs_that_do_not_go_on(web: httpx.Client, client: Client, name: str) -> None:
+    """A server does not report failing activities: open runs are described; who polls a queue it says."""
+    client.start_workflow("declined", "ada", id=f"p-{name}-failing", task_queue=QUEUE)
+    client.start_workflow("quick", "x", id=f"p-{name}-alone", task_queue=f"nobody-{name}")
+    _listed(web, f"p-{name}", 2)
+    for end, words in (("failing", "activity fails"), ("alone", "no worker")):
+        badge = f'<span class="status s-parked">running, {words}</span>'
+        until(lambda badge=badge: badge in web.get(f"/workflows?id=p-{name}").text, f"never {words}")
+        assert re.search(rf">{words}</span> 1</a>", web.get(f"/workflows/problems?id=p-{name}").text)
+        only = web.get(f"/workflows?id=p-{name}&problem={words.replace(' ', '-')}").text
+        assert re.findall(r'aria-label="choose (?!all on)([^"]+)"', only) == [f"p-{name}-{end}"]
+        assert badge in web.get(f"/workflows/p-{name}-{end}").text
+    for end in ("failing", "alone"):
+        client.get_workflow_handle(f"p-{name}-{end}").terminate()
 
 
 def test_a_workflow_is_started_and_cancelled(web: httpx.Client, client: Client, name: str) -> None:

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-from tests.ui.conftest import asked
+from tests.ui.conftest import asked, bulk
 
 from hourglass import Client
-from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, Verdict, read_token
+from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, GuessLimit, Verdict, read_token
 from hourglass._http.names import OwnNames
 from hourglass._ui.security import LARGEST_FORM, LARGEST_LOGIN, RequestGuard
 from hourglass._ui.server import served
@@ -86,7 +86,7 @@ def test_posts_of_the_page_itself_are_let_through(headers: dict[str, str]) -> No
     assert _refusal("POST", "/bulk", **headers) is None
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "unknown-to-us"])
 def test_reads_for_other_sites_are_refused(site: str) -> None:
     """Also with a valid login: a page on another port of this host is of the same site, and its requests carry the cookie."""
     assert _refusal(sec_fetch_site=site) == 403
@@ -266,6 +266,29 @@ def test_guesses_are_limited(site: Site) -> None:
         assert web.get("/workflows").status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("127.0.0.1", "127.8.7.6", True),
+        ("127.0.0.1", "::1", True),
+        ("::ffff:127.0.0.9", "127.0.0.1", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("", "10.0.0.2", False),
+    ],
+)
+def test_addresses_of_one_peer_share_their_guesses(first: str, second: str, same: bool) -> None:
+    """A local user has all of 127.0.0.0/8, and who has an IPv6 address has a network of them."""
+    limit = GuessLimit()
+    for _ in range(10):
+        limit.count(first)
+    assert limit.is_reached(first)
+    assert limit.is_reached(second) is same
+
+
 def test_half_open_requests_do_not_stop_the_web_ui(site: Site) -> None:
     """Connections beyond the limit replace those that have sent no request; the engine keeps its descriptors."""
     with asked(site, TOKEN) as web, ExitStack() as stack:
@@ -284,7 +307,7 @@ def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: Site) 
     client.start_workflow("hourglass.slots", id="keeper", task_queue="nobody")
     with asked(site, TOKEN) as web:
         web.headers["authorization"] = BEARER
-        web.post("/bulk", data={"action": "terminate", "all": "1"})
+        bulk(web, {"action": "terminate", "all": "1"})
         while client.get_workflow_handle("shown").describe().status.name != "TERMINATED":
             pass
         operation = web.get("/operations/1").text

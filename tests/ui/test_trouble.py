@@ -134,7 +134,7 @@ def test_while_the_server_is_away(browser: Any, page: Any, server: DevServer) ->
         ) as address:
             path = f"/workflows/waits/{handle.describe().run_id}"
             page.goto(address + path)
-            page.wait_for_selector(".head .s-running")
+            page.wait_for_selector(".head .status >> text=running, no worker")
             server.kill()
             page.wait_for_selector("#trouble >> text=does not answer")
             other = browser.new_page(extra_http_headers=BEARER)

@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
+from time import monotonic_ns
 from typing import Any, Protocol, TypeVar
 
 from hourglass._bridge.calls import CallDeadlines, Condition, begin
@@ -355,7 +355,7 @@ class Listener(Protocol):
 class HandleTables:
     """Every registration, every handle that is not closed, the tasks that work on them, and the counters."""
 
-    def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, *, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self.registrations: dict[str, Registration] = {}
         self.records: dict[int, HandleRecord] = {}
         self.opening: list[tuple[Connection, str]] = []

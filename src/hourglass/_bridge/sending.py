@@ -15,6 +15,7 @@ task, and no call a timer of its own. Invariants:
 from __future__ import annotations
 
 import asyncio
+from asyncio import sleep
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, TypeGuard
 
@@ -430,7 +431,7 @@ async def _send_again(tables: HandleTables, record: HandleRecord, request: Compl
             if is_hopeless(error) or loop.time() + pause > deadline:
                 logger.warning("the end of an attempt could not be sent again: %s", type(error).__name__)
                 return
-        await asyncio.sleep(pause)
+        await sleep(pause)
 
 
 def _means_broken(error: BaseException | None) -> TypeGuard[BaseException]:

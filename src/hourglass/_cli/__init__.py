@@ -9,7 +9,8 @@ picture     a story on a console
 run, worker, dev, dev_worker                     commands that execute workflows
 workflows, listing, show, why, ui                commands about workflows
 activities, schedules                            groups of commands, about what workflows wait for, and what starts them
-check, port, replay, debug, doctor, backup, move commands about code and files
+check, port, replay, debug, doctor, backup, move  commands about code and files
+move_schedules  what of schedules `move` does
 codec_server  decodes payloads for Temporal's page, with the codec of a program
 docs        the manual
 """

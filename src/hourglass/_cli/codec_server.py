@@ -205,13 +205,15 @@ class CodecAnswers:
 
     def _coded(self, operation: str, body: bytes) -> HttpResponse:
         try:
-            return HttpResponse(
-                200, written_payloads(coded(self._codec, operation, read_payloads(body))), _JSON
-            )
-        except ValueError:
+            payloads = read_payloads(body)
+        except (ValueError, RecursionError):
             return refusal(400, 'the body is {"payloads": [...]}, as Temporal writes payloads in JSON')
+        try:
+            return HttpResponse(200, written_payloads(coded(self._codec, operation, payloads)), _JSON)
         except PayloadError as error:
             return refusal(400, str(error))
+        except BaseException as error:  # the codec is the author's code, and may also raise SystemExit
+            return refusal(500, f"the codec raised {type(error).__name__}, or returned what is no payload")
 
     def _log_in(self, request: HttpRequest) -> HttpResponse:
         """Set the cookie for the code of the one-time link."""

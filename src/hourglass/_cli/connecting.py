@@ -350,7 +350,7 @@ def tell_many(text: str, document: object, errors: Mapping[str, Exception], as_j
     else:
         console.show(text)
         for workflow_id, error in errors.items():
-            console.error(f"{workflow_id}: {error}")
+            console.error(f"{console.one_line(workflow_id)}: {error}")
     if errors:
         raise typer.Exit(1)
 

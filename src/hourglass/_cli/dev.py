@@ -134,7 +134,9 @@ class _Server:
         from hourglass.testing import dev_server
 
         folder = Path(FOLDER)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for file in folder.glob("temporal.db*"):  # of a server that was run by hand, or by an earlier version
+            file.chmod(0o600)
         (folder / ".gitignore").write_text("*\n")
         server = self._stack.enter_context(
             dev_server(

@@ -1,4 +1,4 @@
-"""`hourglass doctor`: is everything there, and does it work together?"""
+"""`hourglass doctor`: is everything there, does it work together, and do the open runs go on?"""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ import os
 import platform
 import sqlite3
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from threading import Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from hourglass._built_in import without_keepers
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Json, Namespace, Target
+from hourglass._story.standing import Problem
 from hourglass._story.text import duration
-from hourglass.errors import HourglassError
+from hourglass.errors import HourglassError, ServiceTimeoutError
 
 if TYPE_CHECKING:
     from hourglass._runtime.targets import Target as Where
+    from hourglass.client import Client
+
+T = TypeVar("T")
 
 _OLDEST_SQLITE = (3, 37, 0)
 _LONGEST_LOOK = 5.0  # seconds, for reading a file whole
+_PATIENCE = 10.0  # seconds for one call
+_LONGEST_QUESTION = 25.0  # seconds for all calls of one check, with the connection
 _PACKAGES = ("hourglass-temporal", "temporalio", "greenlet", "msgspec", "uvloop")
 
 
@@ -98,11 +107,23 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
         if stopped is not None:
             yield stopped
             return  # nothing else could be asked
-    reached = _tried("reachable", lambda: _reach(target, namespace))
-    yield reached
-    if reached.ok:
-        yield _tried("workers", lambda: _workers(target, namespace, task_queue))
+    yield from _engine(target, namespace, task_queue)
     yield from _deaths(where)
+
+
+def _engine(target: str | None, namespace: str | None, task_queue: str) -> Iterator[HealthCheck]:
+    """What the engine answers, over one connection: each answer is waited for within a limit."""
+    with ExitStack() as stack:
+        try:
+            client = _in_time(lambda: stack.enter_context(connecting.connected(target, namespace)))
+        except HourglassError as error:
+            yield HealthCheck("reachable", str(error), False)
+            return
+        reached = _tried("reachable", lambda: _reach(client))
+        yield reached
+        if reached.ok:
+            yield _tried("workers", lambda: _workers(client, task_queue))
+            yield from _runs(client, connecting.options_of(target, namespace))
 
 
 def _file(where: Where) -> Iterator[HealthCheck]:
@@ -140,13 +161,13 @@ def _stopped_owner(path: str) -> HealthCheck | None:
 
 def _pages(path: Path) -> HealthCheck:
     """Whether SQLite finds the file in order, which it reads for that: as far as it comes in a few seconds."""
-    over = time.monotonic() + _LONGEST_LOOK
+    over = monotonic() + _LONGEST_LOOK
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            connection.set_progress_handler(lambda: time.monotonic() > over, 10_000)
+            connection.set_progress_handler(lambda: monotonic() > over, 10_000)
             found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
     except sqlite3.OperationalError as error:
-        if time.monotonic() > over:
+        if monotonic() > over:
             return HealthCheck("pages", f"in order as far as {_LONGEST_LOOK:g} s let SQLite look")
         return HealthCheck("pages", f"could not be looked at: {error}")
     except sqlite3.DatabaseError as error:
@@ -185,15 +206,36 @@ def _deaths(where: Where) -> Iterator[HealthCheck]:
         yield HealthCheck("deaths", told)
 
 
-def _reach(target: str | None, namespace: str | None) -> str:
-    with connecting.connected(target, namespace) as client:
-        found = client.count_workflows()
-    return connecting.workflows(found)
+_HELP = {
+    Problem.PARKED: ("whose code fails (parked)", "hourglass list --parked"),
+    Problem.ACTIVITY_FAILS: ("of which an activity keeps failing", "hourglass list --failing"),
+    Problem.NO_WORKER: ("whose task queue no worker polls", "hourglass list --no-worker"),
+}
 
 
-def _workers(target: str | None, namespace: str | None, task_queue: str) -> str:
-    with connecting.connected(target, namespace) as client:
-        queue = client.describe_task_queue(task_queue)
+def _runs(client: Client, options: str) -> Iterator[HealthCheck]:
+    """The open runs that do not go on, by what keeps them; each kind is wrong, and named with the command that lists it."""
+    from hourglass._story.problems import count
+
+    try:
+        counts = _in_time(lambda: count(client, without_keepers("")))
+    except HourglassError as error:
+        yield HealthCheck("runs", str(error), False)
+        return
+    for each in counts:
+        what, command = _HELP[each.problem]
+        among = f" (among the newest {each.limit} open ones)" if each.limit else ""
+        told = f"{connecting.workflows(each.count)} {what}{among}"
+        advice = f": {command} {options}".rstrip() if each.count else ""
+        yield HealthCheck(each.problem.value, f"{told}{advice}", not each.count)
+
+
+def _reach(client: Client) -> str:
+    return connecting.workflows(client.count_workflows(rpc_timeout=_PATIENCE))
+
+
+def _workers(client: Client, task_queue: str) -> str:
+    queue = client.describe_task_queue(task_queue, rpc_timeout=_PATIENCE)
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
     waiting = [
         f"{what} that wait: {told.backlog}, the oldest for {duration(int(told.age.total_seconds() * 1e9))}"
@@ -205,6 +247,28 @@ def _workers(target: str | None, namespace: str | None, task_queue: str) -> str:
 
 def _tried(what: str, look: Callable[[], str]) -> HealthCheck:
     try:
-        return HealthCheck(what, look(), True)
+        return HealthCheck(what, _in_time(look), True)
     except HourglassError as error:
         return HealthCheck(what, str(error), False)
+
+
+def _in_time(look: Callable[[], T]) -> T:
+    """Return what a look finds; raise `ServiceTimeoutError` if it takes too long, whatever holds it up."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(look())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    Thread(target=run, name="hourglass-doctor", daemon=True).start()
+    try:
+        return answer.result(_LONGEST_QUESTION)
+    except TimeoutError as error:
+        if isinstance(error, HourglassError):
+            raise
+        raise ServiceTimeoutError(
+            f"no answer within {_LONGEST_QUESTION:g} s: it is busy, stopped, or cannot write",
+            status="DEADLINE_EXCEEDED",
+        ) from None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from time import sleep
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -16,8 +17,8 @@ from hourglass._built_in import without_keepers
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Codec, Json, Limit, Namespace, RunId, Target, WorkflowId
 from hourglass._cli.console import Column, cut, lines
-from hourglass._story.captions import problem, standing
-from hourglass.errors import ServiceError
+from hourglass._story.standing import Problem, problem_of, standing
+from hourglass.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowDescription, WorkflowExecution, WorkflowExecutionCount
@@ -39,7 +40,13 @@ def list_(
     ] = "",
     limit: Limit = 50,
     parked: Annotated[
-        bool, typer.Option("--parked", help="Only those whose code fails and is tried again and again.")
+        bool, typer.Option("--parked", help="Only open ones whose code fails and is tried again and again.")
+    ] = False,
+    failing: Annotated[
+        bool, typer.Option("--failing", help="Only open ones of which an activity keeps failing.")
+    ] = False,
+    no_worker: Annotated[
+        bool, typer.Option("--no-worker", help="Only open ones whose task queue no worker polls.")
     ] = False,
     watch: Annotated[
         bool,
@@ -69,17 +76,27 @@ def list_(
       hourglass list --all
       hourglass list "WorkflowType = 'checkout' AND ExecutionStatus = 'Failed'"
       hourglass list --parked
+      hourglass list --failing --count
       hourglass list --watch
     """
+    chosen = {Problem.PARKED: parked, Problem.ACTIVITY_FAILS: failing, Problem.NO_WORKER: no_worker}
+    wanted = [problem for problem, is_chosen in chosen.items() if is_chosen]
+    if len(wanted) > 1:
+        raise UsageError("choose one of --parked, --failing and --no-worker")
+    only = wanted[0] if wanted else None
     whole = query if all_ else without_keepers(query)
     with connecting.connected(target, namespace, codec) as client:
+        from hourglass._story.problems import find
+
         try:
-            if count:
+            if count and only is not None:
+                _tell_number(sum(1 for _ in find(client, only, whole, sys.maxsize)), json)
+            elif count:
                 _tell_count(client.count_workflows(whole), json)
             elif watch:
-                _watch(client, whole, limit, parked, json)
+                _watch(client, whole, limit, only, json)
             else:
-                _once(client, whole, limit, parked, json)
+                _once(client, whole, limit, only, json)
         except ServiceError as error:
             if error.status == "INVALID_ARGUMENT" and whole != query:
                 # Says what is wrong with what was given, not with what we made of it.
@@ -98,49 +115,74 @@ def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:
     console.show(f"{int(found):>8}  in all" if groups else str(int(found)))
 
 
-def _once(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
-    runs = _find(client, query, limit, parked)
-    nothing = "nothing is parked" if parked else "no workflows"
-    connecting.tell_found(runs, _lines(runs), json, nothing=nothing, limit=limit)
+def _tell_number(count: int, json: bool) -> None:
+    connecting.tell(str(count), json, count=count)
 
 
-def _find(client: Client, query: str, limit: int, parked: bool) -> list[WorkflowExecution]:
+def _once(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
+    found = _find(client, query, limit, only)
+    nothing = "no workflows" if only is None else _NOTHING[only]
+    documents = [found.document(run) for run in found.runs] if json else found.runs
+    connecting.tell_found(documents, _lines(found), json, nothing=nothing, limit=limit)
+
+
+_NOTHING = {
+    Problem.PARKED: "nothing is parked",
+    Problem.ACTIVITY_FAILS: "no activity keeps failing",
+    Problem.NO_WORKER: "every open workflow has a worker",
+}
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Runs of a list, and by run id what keeps them from going on."""
+
+    runs: list[WorkflowExecution]
+    problems: Mapping[str, Problem]
+
+    def standing(self, run: WorkflowExecution) -> str:
+        return standing(run, self.problems.get(run.run_id))
+
+    def document(self, run: WorkflowExecution) -> dict[str, Any]:
+        problem = self.problems.get(run.run_id)
+        return {**connecting.plain(run), "problem": None if problem is None else problem.value}
+
+
+def _find(client: Client, query: str, limit: int, only: Problem | None) -> _Found:
+    from hourglass._story.problems import find, problems_of
+
     limit = min(limit, sys.maxsize)
-    if not parked:
-        return list(islice(client.list_workflows(query), limit))
-    from hourglass.client._bulk import open_ones
-
-    described = (
-        client.get_workflow_handle(run.id, run_id=run.run_id).describe()
-        for run in client.list_workflows(open_ones(query))
-    )
-    return list(islice((each for each in described if each.parked), limit))
+    if only is not None:
+        runs = list(find(client, only, query, limit))
+        return _Found(runs, {run.run_id: only for run in runs})
+    runs = list(islice(client.list_workflows(query), limit))
+    return _Found(runs, problems_of(client, runs))
 
 
-def _watch(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
+def _watch(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
     if json or console.rows() is None:
-        _tell_changes(client, query, limit, parked, json)
+        _tell_changes(client, query, limit, only, json)
         return
     with console.live() as redraw:
         while True:
-            drawn = _lines(_find(client, query, limit, parked))
+            drawn = _lines(_find(client, query, limit, only))
             redraw(Text("\n").join(cut(drawn, (console.rows() or len(drawn)) - 1)))
             sleep(_PAUSE)
 
 
-def _tell_changes(client: Client, query: str, limit: int, parked: bool, json: bool) -> None:
+def _tell_changes(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
     """For JSON, and where stdout is no terminal: a line for each run that is new, or that stands otherwise than before."""
     told: dict[str, str] = {}
     while True:
-        found = _find(client, query, limit, parked)
-        for run in reversed(found):
-            if told.get(run.run_id) == standing(run):
+        found = _find(client, query, limit, only)
+        for run in reversed(found.runs):
+            if told.get(run.run_id) == found.standing(run):
                 continue
             if json:
-                connecting.write_json(run, indent=None)
+                connecting.write_json(found.document(run), indent=None)
             else:
-                console.show(_lines([run])[-1])
-        told = {run.run_id: standing(run) for run in found}
+                console.show(_lines(_Found([run], found.problems))[-1])
+        told = {run.run_id: found.standing(run) for run in found.runs}
         sleep(_PAUSE)
 
 
@@ -155,17 +197,19 @@ _COLUMNS = (
 )
 
 
-def _lines(runs: Sequence[WorkflowExecution]) -> list[Text]:
+def _lines(found: _Found) -> list[Text]:
     now = datetime.now(UTC)
     room = console.room()
-    return lines(_COLUMNS, [_row(run, now, room) for run in runs], room)
+    return lines(_COLUMNS, [_row(run, found.problems.get(run.run_id), now, room) for run in found.runs], room)
 
 
-def _row(run: WorkflowExecution, now: datetime, room: int | None) -> list[tuple[str, str]]:
+def _row(
+    run: WorkflowExecution, problem: Problem | None, now: datetime, room: int | None
+) -> list[tuple[str, str]]:
     began = run.start_time
     return [
         (run.id, ""),
-        (standing(run), "red" if problem(run) else _COLOURS.get(run.status.name, "")),
+        (standing(run, problem), "red" if problem is not None else _COLOURS.get(run.status.name, "")),
         (run.workflow_type, ""),
         ("" if began is None else connecting.clock(began) if room is None else _shortly(began, now), ""),
         ("" if began is None else _span(((run.close_time or now) - began).total_seconds()), ""),
@@ -211,7 +255,7 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
         ("id", run.id),
         ("run", run.run_id),
         ("type", run.workflow_type),
-        ("status", run.status.name.lower().replace("_", " ") + (" (parked)" if run.parked else "")),
+        ("status", standing(run, problem_of(run))),
         ("task queue", run.task_queue),
         ("started", None if run.start_time is None else connecting.clock(run.start_time)),
         ("closed", None if run.close_time is None else connecting.clock(run.close_time)),

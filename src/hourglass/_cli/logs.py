@@ -1,6 +1,7 @@
 """How a worker logs: for people (`pretty`), or a JSON document per line (`json`). To stderr, so that stdout is the author's.
 
-Text of others is as clean here as all that `console` shows.
+Text of others is as clean here as all that `console` shows. In a pretty log only the first line of a record begins at the left
+edge: a newline in an id or in the message of a failure cannot forge a record.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from hourglass._cli.console import clean, json_text
+from hourglass._cli.console import clean, json_text, one_line
 
 _COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 
@@ -26,11 +27,11 @@ class PrettyFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One record, over several lines if it has a traceback or a stack."""
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        who = record.name.removeprefix("hourglass.")
+        who = one_line(record.name.removeprefix("hourglass."))
         level = f"{record.levelname:<7}"
         if self._colour and record.levelname in _COLOURS:
             level = f"\x1b[{_COLOURS[record.levelname]}m{level}\x1b[0m"
-        return f"{moment} {level} {clean(f'{who}: {_message(self, record)}')}"
+        return f"{moment} {level} {_indented(clean(f'{who}: {_message(self, record)}'))}"
 
 
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
@@ -121,7 +122,7 @@ class PlainFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One record."""
-        return clean(_message(self, record))
+        return _indented(clean(_message(self, record)))
 
 
 def configure(form: str, level: str) -> None:
@@ -132,6 +133,11 @@ def configure(form: str, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def _indented(text: str) -> str:
+    """Return a text with all its lines but the first indented."""
+    return text.replace("\n", "\n    ")
 
 
 def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -1,4 +1,4 @@
-"""`hourglass move`: the open runs of a file go on on a Temporal server, with what they have done.
+"""`hourglass move`: the open runs of a file go on on a Temporal server, with what they have done; its schedules act there.
 
 A run is never alive in both places. In this order, of which each step survives the death of this process: the run is paused here,
 for this reason; it is begun there with its history, where no worker gets it yet; the code is replayed on what the server has
@@ -20,6 +20,7 @@ import typer
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Json, Namespace
 from hourglass._cli.console import Column, lines
+from hourglass._cli.move_schedules import MOVING, ScheduleMove, ScheduleMover
 from hourglass.errors import (
     HourglassError,
     ServiceError,
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowExecution, WorkflowHandle
     from hourglass.replay import History, Replayer
 
-MOVING = "moving to "
-"""How the reason of a pause begins that is ours."""
-
 IMPORTING = "hourglass-import"
 """The deployment that a run is pinned to on a server while it is held."""
 
@@ -43,9 +41,13 @@ _PAUSE = 0.1
 
 
 @dataclass(frozen=True)
-class RunMove:
-    """What becomes of a run: `moves` or, once it is done, `moved`; `stays`, with the reason."""
+class Verdict:
+    """What becomes of a run or a schedule: `moves` or, once it is done, `moved`; `stays`, with the reason.
 
+    A schedule has no run id; its workflow type is that of the workflows that it starts.
+    """
+
+    kind: str
     id: str
     run_id: str
     workflow_type: str
@@ -72,10 +74,10 @@ def move(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let open workflows of a file go on on a Temporal server.
+    """Let open workflows and schedules of a file go on on a Temporal server.
 
     It tells which can, and why others cannot; without --yes nothing is changed. Stop the file's workers before, and start
-    those of the server when it is done. It may be interrupted and run again.
+    those of the server when it is done. Schedules are paused meanwhile. It may be interrupted and run again.
 
     \b
     Examples:
@@ -94,22 +96,50 @@ def move(
     if resolve(to).kind != "temporal":
         raise UsageError(f"--to is a Temporal server, such as localhost:7233, not {to!r}")
     loaded = load(code)
-    verdicts: list[RunMove] = []
+    verdicts: list[Verdict] = []
+    failed = False
     with (
         connecting.connected(f"local:{path}", None) as here,
         connecting.connected(to, namespace) as there,
         Replayer(modules=loaded.modules) as replayer,
     ):
-        mover = _Mover(here, there, replayer)
-        for run in _open_runs(here, query):
-            verdict = mover.handle(run, carry_out=yes)
+        for verdict, counts in _moving(here, there, replayer, query, carry_out=yes):
             verdicts.append(verdict)
+            failed = failed or (counts and verdict.verdict == "stays")
             if json:
                 connecting.write_json(verdict, indent=None)
     if not json:
         _tell(verdicts, path, to, yes)
-    if yes and any(each.verdict == "stays" for each in verdicts):
+    if yes and failed:
         raise typer.Exit(1)
+
+
+def _moving(
+    here: Client, there: Client, replayer: Replayer, query: str, *, carry_out: bool
+) -> Iterator[tuple[Verdict, bool]]:
+    """Move runs and schedules, or only tell. Yield each verdict, and whether it counts as a failure if the thing stays.
+
+    Schedules are held while the runs move, so that none starts a run that nobody moves.
+    """
+    mover, schedule_mover = _Mover(here, there, replayer), ScheduleMover(here, there)
+    schedules = schedule_mover.plan(wanted=not query.strip())
+    if carry_out:
+        schedules = [each if each.stays else schedule_mover.begin(each) for each in schedules]
+    kept = {run: each for each in schedules if each.stays and not each.paused for run in each.running}
+    staying: set[str] = set()
+    for run in _open_runs(here, query):
+        verdict = mover.handle(run, carry_out=carry_out, schedule=kept.get(run.id))
+        if verdict.verdict == "stays":
+            staying.add(run.id)
+        yield verdict, True
+    for each in schedules:
+        if each.stays:
+            said = "stays", each.stays
+        elif carry_out:
+            said = schedule_mover.finish(each, staying)
+        else:
+            said = schedule_mover.foresee(each, staying)
+        yield Verdict("schedule", each.id, "", each.workflow_type, *said), each.counts
 
 
 def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
@@ -120,16 +150,16 @@ def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
 _COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", whole=True), Column("WHY"))
 
 
-def _tell(verdicts: list[RunMove], path: str, to: str, done: bool) -> None:
+def _tell(verdicts: list[Verdict], path: str, to: str, done: bool) -> None:
     if not verdicts:
-        console.show(f"no workflow is open in {path}")
+        console.show(f"no workflow is open in {path}, and there is no schedule")
         return
     for line in lines(
         _COLUMNS,
         [
             [
                 (each.id, ""),
-                (each.workflow_type, ""),
+                (each.workflow_type if each.run_id else f"schedule of {each.workflow_type}", ""),
                 (each.verdict, "yellow" if each.verdict == "stays" else "green"),
                 (each.why, ""),
             ]
@@ -138,11 +168,20 @@ def _tell(verdicts: list[RunMove], path: str, to: str, done: bool) -> None:
         None,
     ):
         console.show(line, whole=True)
-    movable = sum(each.verdict != "stays" for each in verdicts)
+    counted = " and ".join(_count(verdicts, kind) for kind in ("workflow", "schedule") if _of(verdicts, kind))
     if done:
-        console.show(f"moved: {movable} of {len(verdicts)}, to {to}")
+        console.show(f"moved: {counted}, to {to}")
     else:
-        console.show(f"{movable} of {len(verdicts)} can move to {to}; --yes moves them. Nothing was changed")
+        console.show(f"{counted} can move to {to}; --yes moves them. Nothing was changed")
+
+
+def _of(verdicts: list[Verdict], kind: str) -> list[Verdict]:
+    return [each for each in verdicts if each.kind == kind]
+
+
+def _count(verdicts: list[Verdict], kind: str) -> str:
+    found = _of(verdicts, kind)
+    return f"{sum(each.verdict != 'stays' for each in found)} of {len(found)} {kind}s"
 
 
 class _Mover:
@@ -154,19 +193,25 @@ class _Mover:
         self._replayer = replayer
         self._mark = f"{MOVING}{there.target}"
 
-    def handle(self, run: WorkflowExecution, *, carry_out: bool) -> RunMove:
-        """What becomes of a run."""
+    def handle(
+        self, run: WorkflowExecution, *, carry_out: bool, schedule: ScheduleMove | None = None
+    ) -> Verdict:
+        """What becomes of a run. `schedule` stays in the file, and waits for the run."""
         handle = self._here.get_workflow_handle(run.id, run_id=run.run_id)
-        named = (run.id, run.run_id, run.workflow_type)
+        named = ("workflow", run.id, run.run_id, run.workflow_type)
         try:
+            if schedule is not None:
+                raise _Stays(
+                    f"its schedule {schedule.id} stays, and would start another here: pause it first"
+                )
             self._check(run, handle)
             if not carry_out:
-                return RunMove(*named, "moves")
-            return RunMove(*named, "moved", f"goes on as run {self._move(run, handle)}")
+                return Verdict(*named, "moves")
+            return Verdict(*named, "moved", f"goes on as run {self._move(run, handle)}")
         except _Stays as stays:
-            return RunMove(*named, "stays", console.one_line(str(stays)))
+            return Verdict(*named, "stays", console.one_line(str(stays)))
         except HourglassError as error:
-            return RunMove(*named, "stays", console.one_line(str(error)))
+            return Verdict(*named, "stays", console.one_line(str(error)))
 
     def _check(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> None:
         """Raise `_Stays` for a run that cannot move."""
@@ -181,8 +226,8 @@ class _Mover:
                     f"an attempt of {activity.activity_type} is running: stop the workers of the file first"
                 )
         result = self._replayer.try_replay(history)
-        if not result.ok:
-            raise _Stays(f"the code does not fit its history: {str(result.error).splitlines()[0]}")
+        if not result.does_the_same:
+            raise _Stays(f"the code does not fit its history: {str(result.difference).splitlines()[0]}")
         try:
             self._there.import_workflow(history, dry_run=True)
         except ServiceError as error:
@@ -257,12 +302,12 @@ class _Mover:
         result = self._replayer.try_replay(
             History(held.id, msgspec.json.encode({"events": _with_timers_of(source, written)}))
         )
-        if result.ok:
+        if result.does_the_same:
             return
         self._there.get_workflow_handle(held.id, run_id=held.run_id).delete()
         raise _Stays(
             "its code asks for something else at another time or with other random numbers: "
-            + str(result.error).splitlines()[0]
+            + str(result.difference).splitlines()[0]
         )
 
 

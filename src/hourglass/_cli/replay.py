@@ -43,8 +43,9 @@ def replay(
 ) -> None:
     """Replay histories on the code: does it still fit?
 
-    Exit code 1 where a worker would not go on with the run: with file and line, what was expected and what came. Of
-    histories of other SDKs it is also told whether the code does the same things, only in another order.
+    Exit code 1 if a worker of the engine that holds the run would not continue it: with file and line, what was expected
+    and what came. It also says where the embedded engine and a Temporal server differ, and for histories of other SDKs
+    whether the code does the same things, only in another order.
 
     \b
     Examples:
@@ -111,17 +112,30 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
             "error": error,
             "same": result.does_the_same,
             "difference": result.difference,
+            "engine": result.engine,
+            "refused_by": list(result.refused_by),
         }
         connecting.write_json({"history": name, **told}, indent=None)
     elif error is None:
-        console.show(f"fits    {name}")
+        console.show(f"fits    {console.one_line(name)}")
+        if result.difference is not None:
+            _indented(
+                "a worker of the Temporal server that holds this run continues it; one of the embedded engine would refuse it:\n"
+                f"{_seen_from_here(result.difference)}"
+            )
     else:
-        console.show(f"{'BROKEN' if isinstance(error, HistoryError) else 'BREAKS'}  {name}")
+        verdict = "BROKEN" if isinstance(error, HistoryError) else "BREAKS"
+        console.show(f"{verdict}  {console.one_line(name)}")
         _indented(_seen_from_here(error))
         if result.does_the_same and isinstance(error, NondeterminismError):
             _indented("the code does the same things as this history says, in another order")
         elif result.difference is not None and str(result.difference) != str(error):
             _indented(f"apart from their order, this differs:\n{_seen_from_here(result.difference)}")
+        if not result.engine and result.refused_by == ("embedded",):
+            _indented(
+                "a worker of the embedded engine refuses this run; a worker of a Temporal server would continue it, and send "
+                "new commands late"
+            )
 
 
 def _seen_from_here(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,14 @@ import typer
 
 from hourglass._cli import connecting, console, picture
 from hourglass._cli.connecting import Codec, Json, Namespace, NewId, Target, Values
-from hourglass.errors import TimedOutError, UsageError, WorkflowFailedError, WorkflowParked, summary
+from hourglass.errors import (
+    TimedOutError,
+    UsageError,
+    WorkflowAlreadyStartedError,
+    WorkflowFailedError,
+    WorkflowParked,
+    summary,
+)
 
 if TYPE_CHECKING:
     from hourglass._cli.loading import LoadedCode
@@ -29,6 +37,10 @@ def run(
     ],
     arguments: Values = None,
     id: NewId = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="With --id: run it again, with all that it does, though it has closed."),
+    ] = False,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
@@ -37,7 +49,8 @@ def run(
 ) -> None:
     """Run a workflow to its end and show its result. A live view shows what it does.
 
-    Ctrl-C leaves it where it is; the same command with the same --id goes on with it.
+    Ctrl-C leaves it where it is; the same command with the same --id goes on with it. An id whose workflow has closed is refused,
+    unless --again is given.
 
     \b
     Examples:
@@ -47,7 +60,7 @@ def run(
     from hourglass._built_in import BUILT_IN
     from hourglass._cli.loading import load
     from hourglass._runtime.resolver import Resolver
-    from hourglass.client import IdConflictPolicy
+    from hourglass.client import IdConflictPolicy, IdReusePolicy
     from hourglass.worker import Worker
 
     _log_what_no_picture_shows(seen=picture.is_seen() and not (quiet or json))
@@ -60,13 +73,19 @@ def run(
         client = stack.enter_context(connecting.connected(target, namespace, codec, makes_file=True))
         stack.enter_context(Worker(client, _queue(), modules=loaded.modules, verify="always"))
         options: dict[str, Any] = {} if id is None else {"id": id}
-        handle = client.start_workflow(
-            workflow,
-            *given,
-            task_queue=_queue(),
-            id_conflict_policy=IdConflictPolicy.USE_EXISTING,
-            **options,
-        )
+        reuse = IdReusePolicy.ALLOW_DUPLICATE if again else IdReusePolicy.REJECT_DUPLICATE
+        try:
+            handle = client.start_workflow(
+                workflow,
+                *given,
+                task_queue=_queue(),
+                id_conflict_policy=IdConflictPolicy.USE_EXISTING,
+                id_reuse_policy=reuse,
+                **options,
+            )
+        except WorkflowAlreadyStartedError as error:
+            where = connecting.options_of(target, namespace)
+            raise UsageError(_closed_already(client, error.workflow_id, where)) from None
         try:
             _follow(client, handle, quiet or json)
             connecting.answer(_result(handle, connecting.options_of(target, namespace)), json)
@@ -75,6 +94,18 @@ def run(
                 f"{handle.id} stays where it is; the same command with --id {handle.id} goes on with it"
             )
             raise
+
+
+def _closed_already(client: Client, workflow_id: str, where: str) -> str:
+    """Why a workflow of this id is not run again, and what to do instead."""
+    closed = client.get_workflow_handle(workflow_id).describe()
+    status = closed.status.name.lower().replace("_", " ")
+    at = "" if closed.close_time is None else f" at {connecting.clock(closed.close_time)}"
+    show = f"hourglass show {shlex.quote(workflow_id)} {where}".rstrip()
+    return (
+        f"{workflow_id} has closed already ({status}{at}), and running it again would do again all that it did: "
+        f"say --again if that is meant, or choose another --id. What it did: {show}"
+    )
 
 
 def _log_what_no_picture_shows(*, seen: bool) -> None:

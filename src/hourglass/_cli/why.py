@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from linecache import getline
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,7 +95,7 @@ def _precise(moment: int | None) -> str | None:
 
 
 def _page(diagnosis: Diagnosis) -> Iterator[Text]:
-    now = diagnosis.now or time.time_ns()
+    now = diagnosis.now or time_ns()
     first, *others = diagnosis.findings
     yield _headline(_name(diagnosis), first, now)
     yield from _told(first, now, "  ")

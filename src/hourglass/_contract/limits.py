@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -36,9 +36,8 @@ def is_keeper(workflow_id: str) -> bool:
 # --- what a run hears -----------------------------------------------------------------------------
 
 
-ANSWER = "hourglass.limits.answer"
 ANSWERS = "hourglass.limits.answers"
-"""The signals by which a task that asked for itself is answered, and a run that asked for all its tasks."""
+"""The signal by which a keeper answers a run."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class SlotClaim:
     ticket: str
     workflow_id: str
     run_id: str
-    pool: str = ""
-    """Under which name the run asks for all its tasks together; "" where a task asks for itself."""
+    pool: str
+    """The name under which the run asks for all its tasks together."""
 
 
 @dataclass(frozen=True)
@@ -67,33 +66,22 @@ class Answers:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is to be told to a run: to this place, by this signal."""
+    """A message to a run, sent by the signal `ANSWERS`: to its pool, or to one of its questions (`name`)."""
 
     place: SlotClaim
-    signal: str
-    values: tuple[Any, ...]
-
-
-def answer(place: SlotClaim, value: int | None) -> Answer:
-    """The answer to a task that asked for itself."""
-    return Answer(place, ANSWER, (place.ticket, value))
+    name: str
+    answers: Answers
 
 
 # --- slots ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A task wants a slot; `notice` is how soon a holder that is gone shall be noticed, in seconds."""
-
-    place: SlotClaim
-    limit: int
-    notice: float
-
-
-@dataclass(frozen=True)
 class Lease:
-    """A run wants slots for its tasks, by their numbers, and gives others back; `holds` are all that it has."""
+    """A run requests slots for its tasks, by number, and returns others; `holds` are all that it has.
+
+    `notice` is the time in seconds within which a holder that is gone must be noticed.
+    """
 
     run: SlotClaim
     want: tuple[int, ...]
@@ -170,11 +158,6 @@ class SlotBook:
         """Whether no run holds a slot or waits for one."""
         return not (self.held or self.waiting)
 
-    def ask(self, ask: Ask) -> None:
-        """A task wants a slot."""
-        self.want(ask.place, ask.limit)
-        self.notice = ask.notice
-
     def lease(self, lease: Lease) -> None:
         """A run wants slots for its tasks, and gives others back. What it holds is news to a keeper that is new."""
         self.give_back(each.ticket for each in lease.claims(lease.back))
@@ -207,31 +190,27 @@ class SlotBook:
         return tuple(lucky)
 
     def answers(self, lucky: Sequence[SlotClaim]) -> list[Answer]:
-        """What is to be said when these have a slot now: to a task its own, to a run all of its tasks' together; and to runs that
-        hold slots, and hand them from task to task, that another run has begun to wait.
+        """Return the answers to the pools of these claims, which have a slot now, and to the pools that hold slots, hand them
+        from task to task, and have not heard yet that another run has begun to wait.
         """
-        found = [answer(place, None) for place in lucky if not place.pool]
-        for pool in dict.fromkeys(place.pool for place in lucky if place.pool):
+        found: list[Answer] = []
+        for pool in dict.fromkeys(place.pool for place in lucky):
             mine = [place for place in lucky if place.pool == pool]
             self.told.discard(pool)
             found.append(self._to_pool(mine[0], [int(each.ticket.rpartition("#")[2]) for each in mine]))
         if self.waiting:
-            pools = {
-                each.pool: each for each in self.held.values() if each.pool and each.pool not in self.told
-            }
+            pools = {each.pool: each for each in self.held.values() if each.pool not in self.told}
             found += [self._to_pool(place, []) for place in pools.values() if self._others_wait(place)]
         return found
 
     def reminders(self) -> list[Answer]:
-        """What tells each holder once more that it has its slot: it reaches none that has closed."""
-        tasks = [answer(place, None) for place in self.held.values() if not place.pool]
-        pools = {place.pool: place for place in self.held.values() if place.pool}
-        return [*tasks, *(self._to_pool(place, []) for place in pools.values())]
+        """Return messages that remind each holder of its slots: they do not reach a run that has closed."""
+        pools = {place.pool: place for place in self.held.values()}
+        return [self._to_pool(place, []) for place in pools.values()]
 
     def drop(self, gone: Collection[SlotClaim]) -> None:
         """The runs of these places have closed."""
-        pools = {place.pool for place in gone if place.pool}
-        self.give_back([place.ticket for place in gone])
+        pools = {place.pool for place in gone}
         self.give_back(
             [each.ticket for each in (*self.held.values(), *self.waiting.values()) if each.pool in pools]
         )
@@ -241,7 +220,7 @@ class SlotBook:
         others = self._others_wait(place)
         if others:
             self.told.add(place.pool)
-        return Answer(place, ANSWERS, (place.pool, Answers(tuple(numbers), others)))
+        return Answer(place, place.pool, Answers(tuple(numbers), others))
 
     def _others_wait(self, place: SlotClaim) -> bool:
         return any(each.run_id != place.run_id for each in self.waiting.values())
@@ -324,12 +303,12 @@ def taken_into_account(turns: Turns, moments: Sequence[int], rate: Rate) -> Turn
 
 @dataclass(frozen=True)
 class TurnAsk:
-    """A run wants turns for so many of its tasks, none after `latest` (in microseconds); 0 is a task that asks for itself."""
+    """A run requests turns for `count` of its tasks, none after `latest` (in microseconds)."""
 
     place: SlotClaim
     rate: Rate
     latest: int | None
-    count: int = 0
+    count: int
     used: tuple[int, ...] = ()
     """The turns that the run has given its tasks while it had the key on loan, as far as they still count."""
     loan: int = 0
@@ -400,7 +379,7 @@ class TurnBook:
         answers = [self._answer(each, now) for each in questions if self._may_have(each, now)]
         if (self.held or was_ahead) and self.loan is not None and not self._recalled:
             self._recalled = True
-            answers.append(Answer(self.loan.place, ANSWERS, (self.loan.place.pool, Answers(others=True))))
+            answers.append(Answer(self.loan.place, self.loan.place.pool, Answers(others=True)))
         return answers
 
     def is_ahead(self, now: int) -> bool:
@@ -477,12 +456,10 @@ class TurnBook:
 
     def _answer(self, ask: TurnAsk, now: int) -> Answer:
         ticket = ask.place.ticket
-        if not ask.count:
-            return answer(ask.place, self._turn_for(ask, ticket, now))
         moments = [self._turn_for(ask, f"{ticket}#{number}", now) for number in range(ask.count)]
         until = self._lend(ask, now)
         given = tuple(turn.at for turn in self.turns.given) if until else ()
-        return Answer(ask.place, ANSWERS, (ticket, Answers(tuple(moments), until=until, given=given)))
+        return Answer(ask.place, ticket, Answers(tuple(moments), until=until, given=given))
 
     def _turn_for(self, ask: TurnAsk, ticket: str, now: int) -> int | None:
         self.period = max(self.period, ask.rate.period)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import types
 import typing
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 from functools import cache
+from time import time_ns
 from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
@@ -59,6 +59,10 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     def time_limit(self) -> float | None:
         """How long the client waits for an answer, in seconds; None: as long as it takes."""
         return self.default_timeout if self.rpc_timeout is None else self.rpc_timeout
+
+
+AS_STORED = "; what is told is what the file has"
+"""The end of the notice with which an engine answers a read while nothing can be written."""
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -307,7 +311,7 @@ def new_id() -> str:
         parts = [data[begin : begin + _DIGITS] for begin in range(0, len(data), _DIGITS)]
         drawn, *others = [f"7{each[:3]}-{_VARIANT[each[3]]}{each[4:7]}-{each[7:19]}" for each in parts]
         _drawn.extend(others)
-    now = f"{time.time_ns() // 1_000_000:012x}"
+    now = f"{time_ns() // 1_000_000:012x}"
     return f"{now[:8]}-{now[8:]}-{drawn}"
 
 

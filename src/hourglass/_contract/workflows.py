@@ -281,7 +281,16 @@ class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REPORTED_PROBLEMS = "TemporalReportedProblems"
-"""The search attribute under which engines tell of a run whose workflow task keeps failing."""
+"""The search attribute under which engines report a run whose workflow task keeps failing."""
+
+TASK_FAILS, TASK_TIMES_OUT = "category=WorkflowTaskFailed", "category=WorkflowTaskTimedOut"
+"""Its values for a run that is parked."""
+
+PARKED_RUNS = f"ExecutionStatus = 'Running' AND {REPORTED_PROBLEMS} IN ('{TASK_FAILS}', '{TASK_TIMES_OUT}')"
+"""The filter of the open runs that engines report as parked."""
+
+ACTIVITY_FAILS = "category=ActivityTaskFailed"
+"""Its value for a run of which an activity keeps failing. Only the embedded engine reports it."""
 
 
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,6 +311,12 @@ class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
     root_run_id: str = ""
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
+
+
+def reports_task_problem(run: WorkflowSummary) -> bool:
+    """Whether the engine reports that the run's workflow task keeps failing or timing out."""
+    payload = run.search_attributes.get(REPORTED_PROBLEMS)
+    return payload is not None and any(each.encode() in payload.data for each in (TASK_FAILS, TASK_TIMES_OUT))
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):

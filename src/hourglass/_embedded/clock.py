@@ -22,9 +22,9 @@ import functools
 import heapq
 import itertools
 import logging
-import time
 from collections.abc import Callable
 from datetime import timedelta
+from time import monotonic_ns, time_ns
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -239,8 +239,8 @@ class RealClock:
 
     def __init__(
         self,
-        wall_ns: Callable[[], int] = time.time_ns,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time_ns,
+        monotonic_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.jumps = 0
         self._wall_ns = wall_ns

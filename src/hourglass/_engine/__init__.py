@@ -1,7 +1,8 @@
 """PURE: how a function becomes durable.
 
 Events in, commands out. Nothing here knows a clock, a file, a network or Temporal's classes; randomness comes from the
-run's seed. Two files know asyncio, as a library of tasks and not of I/O, and are loaded by the first coroutine. In reading order:
+run's seed. Three files know asyncio, as a library of tasks and not of I/O, and are loaded by the first coroutine. In reading
+order:
 
     specs             what an author may say of an activity, a start, a child, a version: held, never copied
     retries           when something that failed is tried again
@@ -18,6 +19,7 @@ run's seed. Two files know asyncio, as a library of tasks and not of I/O, and ar
     event_groups      which of the things that a run asks for belong together
     operations        what fibers wait for: timers, activities, children, other workflows
     event_loop        asyncio's tasks on the run's scheduler, for `async def` code
+    thread_guard      refuses threads and executors in coroutines
     awaited           what coroutines wait for: `operations` in the turns of temporalio's own tasks
     built_in_queries  what every run answers about itself
     messages          signals, updates and queries, and the fibers of their handlers

@@ -284,7 +284,7 @@ def prepare(live: LiveRun, event: AnyEvent) -> None:
 def late_seeds(live: LiveRun, first: list[AnyEvent]) -> tuple[SeedChanged, ...]:
     """The seeds that take effect only when the messages have run."""
     seeds = tuple([event for event in first if isinstance(event, SeedChanged)])
-    return seeds if seeds and live.holds(live.behaviour.seeds_follow_messages) else ()
+    return seeds if live.behaviour.seeds_follow_messages else ()
 
 
 def _run_started(live: LiveRun, _: RunStarted) -> None:

@@ -33,7 +33,7 @@ from hourglass._engine.context import LiveRun
 from hourglass._engine.event_loop import Awaited, timer_summary
 from hourglass._engine.events import ActivityBackedOff
 from hourglass._engine.fibers import require_fiber
-from hourglass._engine.operations import activity_error
+from hourglass._engine.operations import activity_error, check_known
 from hourglass._engine.options import CallSettings
 from hourglass._engine.scheduler import RESOLVED
 from hourglass._engine.specs import Payloads
@@ -239,6 +239,8 @@ def start_activity(
 ) -> ActivityHandle[Any]:
     """Schedule an activity and return the task that stands for it."""
     run = require_fiber("starting activity", activity_type).run
+    if local:
+        check_known(run, activity_type, settings)
     seq = run.accumulator.number(ACTIVITY)
     note = run.converter.encode(settings.summary) if settings.summary else None
     kind = ScheduleLocalActivity if local else ScheduleActivity

@@ -24,11 +24,6 @@ class Flag(IntEnum):
     CANCEL_BEATS_RESULT = 1
     SINGLE_BATCH = 2
     HOURGLASS = 1000
-    LIMITS_IN_CLEAN_UP = 1001
-    LIMITS_OF_NOTHING = 1002
-    SEED_AFTER_MESSAGES = 1003
-    NO_VALUE_NO_MESSAGE = 1004
-    LIMITS_IN_ONE_HAND = 1005
 
 
 Recorded: TypeAlias = bool | Flag
@@ -44,7 +39,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     events_apply_at_once: bool = False
     """All events of an activation are applied before any code runs; else messages first, and their handlers run."""
 
-    seeds_follow_messages: Recorded = Flag.SEED_AFTER_MESSAGES
+    seeds_follow_messages: bool = True
     """A reset's new seed holds for what runs after the messages that come with it; else for their handlers too."""
 
     updates_wait_for_handlers: bool = True
@@ -86,23 +81,11 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     gathering_done_takes_no_turn: bool = False
     """A gather of what is done already goes on at once, as from Python 3.12 on; else a turn later, as in 3.11."""
 
-    limits_of_nothing_need_no_timer: Recorded = Flag.LIMITS_OF_NOTHING
-    """A block limited to no time at all starts no timer: its time is up a turn later."""
-
     limits_know_their_cancellation: bool = True
     """A limit turns into `TimeoutError` what itself cancelled; else whatever came while no other request was open."""
 
     outer_cancellation_goes_on: bool = True
     """A limit that expires while one cleans up after a cancellation from further out lets that one go on."""
-
-    limits_end_in_clean_up: Recorded = Flag.LIMITS_IN_CLEAN_UP
-    """A limited block begun while one cleans up after a cancellation ends like any other."""
-
-    signals_need_their_value: Recorded = Flag.NO_VALUE_NO_MESSAGE
-    """A signal without a value is no message to a channel whose type has no None; else it is None."""
-
-    limits_are_in_one_hand: Recorded = Flag.LIMITS_IN_ONE_HAND
-    """A run asks for slots and turns of a key for all its tasks together; else each task asks for itself."""
 
     python_is_unknown: bool = False
     """The turns depend on the Python that wrote the history, which that does not say: both are tried."""
@@ -112,7 +95,6 @@ OURS = Behaviour()
 """A run that Hourglass began."""
 
 TEMPORALIO = Behaviour(
-    seeds_follow_messages=True,
     updates_wait_for_handlers=False,
     closed_runs_are_silent=False,
     taken_child_ids_are_named=False,
@@ -121,7 +103,6 @@ TEMPORALIO = Behaviour(
     cancellation_survives_answer=False,
     waiting_takes_request_back=True,
     cancellation_beats_limited_wait=False,
-    limits_of_nothing_need_no_timer=True,
     limits_know_their_cancellation=False,
     outer_cancellation_goes_on=False,
     python_is_unknown=True,

@@ -18,8 +18,9 @@ UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
 
 ACTIVITY_STACKS: Final = "__hourglass_activity_stacks"
 """Asks a run's worker where the activities stand that it executes for the run: for each its id, and the stack below it."""
-WAITED_FOR: Final = "the workflow waits for it"
-"""How a channel is described that a fiber reads from now."""
+
+AWAITED_SIGNALS: Final = "__hourglass_awaited_signals"
+"""A query for the names of the channels that the run waits for now."""
 
 Known: TypeAlias = Mapping[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]]
 Receivers: TypeAlias = Mapping[str, Collection[object]]
@@ -39,6 +40,10 @@ def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -
         case _ if name == UNREAD_SIGNALS:
             unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
             return run.converter.encode(unread)
+        case _ if name == AWAITED_SIGNALS:
+            return run.converter.encode(
+                sorted(name for name, waiting in (receivers or {}).items() if waiting)
+            )
         case _ if name == ACTIVITY_STACKS:
             look = run.settings.activity_stacks
             return run.converter.encode("" if look is None else look(run.state.run_id))
@@ -86,7 +91,9 @@ def _metadata(run: LiveRun, known: Known, receivers: Receivers | None) -> Payloa
     def described(kind: MessageKind) -> list[dict[str, str]]:
         found = {name or "": message.description for (of, name), (message, _) in known.items() if of == kind}
         if kind == "signal" and receivers is not None:  # channels that were read are signals, too
-            found |= {name: WAITED_FOR if waiting else "" for name, waiting in receivers.items()}
+            found |= {
+                name: "the workflow waits for it" if waiting else "" for name, waiting in receivers.items()
+            }
         return [{"name": name, "description": found[name]} for name in sorted(found)]
 
     document: dict[str, Any] = {

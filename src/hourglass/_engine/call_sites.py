@@ -28,6 +28,16 @@ class Place(tuple[str, int]):
     """A site, with the author's frames that led there, the nearest first."""
 
     callers: tuple[Site, ...] = ()
+    is_on_behalf: bool = False
+    """Whether the library issues commands of its own for the call here: what they hold is not the author's."""
+
+
+def on_behalf(site: Site) -> Place:
+    """The place of an author's call for which the library issues commands of its own."""
+    place = Place(site)
+    place.callers = site.callers if isinstance(site, Place) else ()
+    place.is_on_behalf = True
+    return place
 
 
 def call_site() -> Site:

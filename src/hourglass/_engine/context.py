@@ -63,16 +63,17 @@ if TYPE_CHECKING:
 
 
 class Notes:
-    """What a run shows to clients: memo, search attributes, current details. A run makes it when it is first wanted.
+    """Memo, search attributes and current details of a run. Created on first use.
 
-    Values stay encoded, so that each reader gets fresh objects (I6).
+    Values stay encoded, so that each reader gets fresh objects (I6). They are sorted by name, because Temporal's protocol
+    does not keep their order: workflow code that iterates over them must meet the same order on each replay and engine.
     """
 
     __slots__ = ("details", "memo", "search_attributes")
 
     def __init__(self, started: RunStarted) -> None:
-        self.memo = dict(started.spec.memo)
-        self.search_attributes = dict(started.spec.search_attributes)
+        self.memo = dict(sorted(started.spec.memo.items()))
+        self.search_attributes = dict(sorted(started.spec.search_attributes.items()))
         self.details = ""
 
 
@@ -110,6 +111,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The steps of runs that have no result yet, by run id and activity id: what a worker calls for each. A step has no name
     under which a worker could find it, but the code that asks for it is executed here, and again after a restart.
     """
+    check_local_activity: Callable[[str], object] | None = None
+    """Raises `UsageError` for a local activity that this worker does not know: no other worker would ever get it."""
     activity_stacks: Callable[[str], str] | None = None
     """Where the attempts of a run stand that its worker executes; answers the query `ACTIVITY_STACKS`."""
     # Of runs that temporalio began: from Python 3.12 on a wait with a limit and a gather of what is done take a turn less there.

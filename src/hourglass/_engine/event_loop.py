@@ -25,6 +25,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
 from weakref import ReferenceType, ref
 
+from hourglass._engine import thread_guard
 from hourglass._engine.commands import CancelTimer, EventGroupMarker, StartTimer
 from hourglass._engine.fibers import LoopFiber, Task, read_only_error, was_cancelled
 from hourglass._engine.scheduler import PENDING, RESOLVED, Future
@@ -327,6 +328,8 @@ _INSTEAD = {
     "remove_signal_handler": "signals of the operating system are the worker's",
 }
 _OURS = frozenset(vars(EventLoop))
+
+thread_guard.install()
 
 for _name in vars(asyncio.AbstractEventLoop):
     if not _name.startswith("_") and _name not in _OURS and not _name.startswith("shutdown_"):

@@ -414,6 +414,8 @@ def start_activity(
     """Schedule an activity and return the task that stands for it."""
     fiber = require_fiber("starting activity", activity_type)
     run = fiber.run
+    if local:
+        check_known(run, activity_type, settings)
     seq = run.accumulator.number(ACTIVITY)
     note = run.converter.encode(settings.summary) if settings.summary else None
     kind = ScheduleLocalActivity if local else ScheduleActivity
@@ -431,6 +433,19 @@ def start_activity(
     if fiber.scope is not None:
         fiber.scope.add(operation)
     return operation
+
+
+def check_known(run: LiveRun, activity_type: str, settings: CallSettings) -> None:
+    """Raise `UsageError`, which fails the workflow task, for a new local activity that the worker does not know.
+
+    Steps are known by their run; what a history has already recorded needs no worker any more.
+    """
+    check = run.settings.check_local_activity
+    if check is None or run.facts.is_replaying:
+        return
+    steps = (run.settings.steps or {}).get(run.state.run_id, {})
+    if settings.activity_id not in steps:
+        check(activity_type)
 
 
 def start_step(

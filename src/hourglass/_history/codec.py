@@ -13,6 +13,7 @@ another shape read as unset, payloads that the web UI has decoded as JSON, names
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -280,6 +281,8 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
         if event_type is None:
             raise HistoryError(f"event {at} is no event: it has no eventType")
         kind = _KINDS.get(event_type) if isinstance(event_type, str) else None
+    elif isinstance(event_type, str) and event_type and event_type not in _KINDS:
+        kind = None  # a new kind, which carries the attributes of an old one
     number_of = number(document.get("eventId", document.get("event_id"))) or at
     time_ns = read_moment(document.get("eventTime", document.get("event_time")))
     if kind is None:
@@ -313,11 +316,23 @@ def load_json(text: str | bytes) -> Any:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         pass  # the standard library reads a little more, and says better what is wrong
     try:
-        return json.loads(text)
+        document = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        json.dumps(document, ensure_ascii=False).encode()  # raises for a lone surrogate
     except RecursionError:
         raise HistoryError("this JSON is nested too deeply for a history") from None
+    except UnicodeEncodeError:
+        raise HistoryError("a history must be text: this JSON holds half of a surrogate pair") from None
     except ValueError as error:
         raise HistoryError(f"a history must be JSON: {error}") from None
+    return document
+
+
+def _finite(text: str) -> float:
+    """A number of JSON. `NaN`, `Infinity` and numbers beyond a float are none."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is no number that JSON has")
+    return value
 
 
 def documents_in(document: Any) -> list[Any] | None:

@@ -55,6 +55,12 @@ def sdk_name(events: Sequence[h.HistoryEvent]) -> str:
     return next((task.sdk_name for task in tasks if task.sdk_name), "")
 
 
+def is_of_embedded_engine(events: Sequence[h.HistoryEvent]) -> bool:
+    """Whether a worker of the embedded engine answered its tasks: with our flags, and without the name of an SDK."""
+    tasks = [each.attributes for each in events if isinstance(each.attributes, h.WorkflowTaskCompleted)]
+    return not sdk_name(events) and any(OUR_FLAGS.intersection(task.flags) for task in tasks)
+
+
 def _activity_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
     return [
         (event.attributes.activity_id, event.id)

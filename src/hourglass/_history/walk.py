@@ -260,6 +260,7 @@ def check(events: Sequence[h.HistoryEvent], *, of_core: bool = True) -> None:
     _check_order(events)
     tasks = _Tasks()
     open_things: dict[int, str] = {}
+    updates: set[str] = set()
     end = 0
     for event in events:
         kind = type(event.attributes)
@@ -273,10 +274,21 @@ def check(events: Sequence[h.HistoryEvent], *, of_core: bool = True) -> None:
             _follow(event, *_GOES_ON[kind], open_things)
         elif kind in _ENDS_IT:
             del open_things[_follow(event, *_ENDS_IT[kind], open_things)]
+        elif kind in _ANSWERS:
+            _check_answer(event, updates)
         elif kind in h.FINAL:
             end = event.id
         if of_core:
             tasks.check_origin(event)
+
+
+def _check_answer(event: h.HistoryEvent, answered: set[str]) -> None:
+    update_id: str = event.attributes.update_id  # type: ignore[attr-defined]
+    if isinstance(event.attributes, h.WorkflowExecutionUpdateAccepted) and update_id in answered:
+        raise HistoryError(
+            f"event {event.id} accepts update {update_id!r}, which has been accepted or completed before it"
+        )
+    answered.add(update_id)
 
 
 def _check_order(events: Sequence[h.HistoryEvent]) -> None:

@@ -15,15 +15,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import secrets
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from time import monotonic
+from time import time as wall_time
 from typing import Final
 
 from hourglass.errors import UsageError
@@ -134,13 +136,13 @@ class Verdict(Enum):
 class GuessLimit:
     """Counts wrong tokens by address, over a sliding period. Not safe for threads: belongs to one event loop."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
 
     def is_reached(self, address: str) -> bool:
         """Whether no more tokens are checked for this address at present."""
-        times = self._wrong.get(address)
+        times = self._wrong.get(_origin_of(address))
         if times is None:
             return False
         while times and times[0] <= self._clock() - GUESS_PERIOD:
@@ -149,17 +151,32 @@ class GuessLimit:
 
     def count(self, address: str) -> None:
         """Record a wrong token."""
-        times = self._wrong.setdefault(address, deque(maxlen=MOST_GUESSES))
+        origin = _origin_of(address)
+        times = self._wrong.setdefault(origin, deque(maxlen=MOST_GUESSES))
         times.append(self._clock())
-        self._wrong.move_to_end(address)
+        self._wrong.move_to_end(origin)
         while len(self._wrong) > _MOST_ADDRESSES:
             self._wrong.popitem(last=False)
+
+
+def _origin_of(address: str) -> str:
+    """Return what wrong tokens are counted by. One peer may have many addresses: all of loopback, or of an IPv6 network."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv6Address):
+        mapped = parsed.ipv4_mapped
+        if mapped is None and not parsed.is_loopback:
+            return str(ipaddress.ip_network((parsed, 64), strict=False))
+        parsed = mapped or parsed
+    return "loopback" if parsed.is_loopback else str(parsed)
 
 
 class Access:
     """Decides who may use a server. `port` is part of the cookie's name: browsers share cookies between ports of a host."""
 
-    def __init__(self, credentials: Credentials, port: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, credentials: Credentials, port: int, clock: Callable[[], float] = wall_time) -> None:
         self._credentials = credentials
         self._clock = clock
         self._guesses = GuessLimit()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from http import HTTPStatus
 from typing import Final, TypeAlias
 
 from hourglass._http.limits import BACKLOG, ConnectionGate, Phase
+
+logger = logging.getLogger("hourglass.http")
 
 LARGEST_HEAD: Final = 16 * 1024
 TEXT: Final = "text/plain; charset=utf-8"
@@ -135,24 +138,35 @@ class HttpServer:
         try:
             try:
                 request = await _read_head(reader, writer)
-                body = await self._read_body(request, reader, writer)
+                response = await self._response(request, reader, writer)
+                with_body = request.method != "HEAD"
             except _BadRequestError as error:
                 response, with_body = error.response, True
-            else:
-                self._gate.enter(transport, Phase.ANSWER)
-                response = body if isinstance(body, HttpResponse) else await self._answer(request, body)
-                with_body = request.method != "HEAD"
             self._gate.enter(transport, Phase.FLUSH)
             writer.write(response.encode(with_body=with_body))
             await writer.drain()
             await _discard_input(reader, writer)
-        except (OSError, EOFError, ValueError):
+        except (OSError, EOFError):
             pass  # the peer has gone, or was cut off
         finally:
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()  # until then the deadline of the phase holds
             self._gate.leave(transport)
+
+    async def _response(
+        self, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> HttpResponse:
+        """Refuse or answer a request. An error is logged by its type only: its message and traceback may hold what was sent."""
+        try:
+            body = await self._read_body(request, reader, writer)
+            self._gate.enter(writer.transport, Phase.ANSWER)
+            return body if isinstance(body, HttpResponse) else await self._answer(request, body)
+        except (_BadRequestError, OSError, EOFError):
+            raise
+        except Exception as error:
+            logger.error("a request could not be answered: %s", type(error).__name__)
+            return refusal(500, "an error of the server")
 
     async def _read_body(
         self, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -23,6 +23,7 @@ Workflow code:
     resolver          from a type name on the wire to a decorated object
     cache             what is kept of runs between activations
     parked            runs that cannot go on, and runs that are held back
+    parked_watch      how many runs are parked, by what the engine says
     generations       how deep a run stands in a family of workflows
     evaluation        what a lane does with an activation
     lane, lanes       one thread that runs workflow code, and how it is seen to hang; all of a worker's, and how one that hangs is
@@ -38,12 +39,14 @@ Activities:
     attempts          one attempt: the call itself, its end as the engine wants to hear it, the attempt in flight
     activity_threads  threads for `def` activities
     activity_loop     event loops for `async def` activities
+    program_loop      the program's own event loop, for `async def` activities of `hourglass.aio`
     process_wire      what a worker and a process beside it say to each other
     process_pool      processes for activities with `executor="process"`
     process_child     the program of such a process
     publishing        what attempts publish, on its way to the engine
     reporting         results and heartbeats of attempts that outlive their handle
     executors         runs one attempt where it belongs
+    interpreter       process-wide settings of Python that a worker changes on request
     processors        how many there are, and one for each of several processes
 
 The guardian, a small parent process that replaces a worker's process that cannot be saved:

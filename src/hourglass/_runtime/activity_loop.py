@@ -26,10 +26,12 @@ from weakref import WeakKeyDictionary
 
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
+from hourglass._loops import new_event_loop
 from hourglass._runtime import processors
 from hourglass._runtime.attempts import end_fork
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.hung import frame_of, is_debugged, take_stack, told
+from hourglass._runtime.program_loop import BorrowedLoop
 
 T = TypeVar("T")
 
@@ -126,7 +128,7 @@ class LoopThread:
     def _ensure(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = new_event_loop()
                 self._loop.set_task_factory(self._make_task)
                 self._loop.set_default_executor(DaemonExecutor(f"{self._name}-thread"))
                 self._thread = threading.Thread(
@@ -168,7 +170,7 @@ class LoopThread:
 class LoopWork:
     """An attempt on an activity loop: asyncio cancels it."""
 
-    def __init__(self, loop: LoopThread) -> None:
+    def __init__(self, loop: LoopThread | BorrowedLoop) -> None:
         self.loop = loop
         self.task: asyncio.Task[None] | None = None
         self._taken = threading.Lock()

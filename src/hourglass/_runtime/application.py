@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from hourglass._contract.service import Connection, Request
 from hourglass._engine.events import Activation
 from hourglass._runtime.codec_edge import CodecConnection
 from hourglass._runtime.dispatch import Dispatch
+from hourglass._runtime.parked_watch import ParkedCounts
 from hourglass._runtime.plan import Plan
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.watchdog import Reachability, ReachLimits, SightLimits, WatchLimits
@@ -116,6 +118,7 @@ class Application:
         self.sight = sight or SightLimits()
         self.reach = reach or ReachLimits()
         self.reachability = Reachability()
+        self.parked = ParkedCounts()
         self.tables = HandleTables()
         self.registry = ProcessRegistry()
         self.workers = DynamicSupervisor(max_restarts=20, window=5.0)
@@ -346,7 +349,7 @@ class Application:
                 return
             except Exception:
                 logger.exception("the tree does not start; it is tried again")
-            await asyncio.sleep(pause)
+            await sleep(pause)
             pause = min(2 * pause, 5.0)
 
     async def _fell(self) -> None:

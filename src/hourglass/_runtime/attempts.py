@@ -20,10 +20,11 @@ import contextvars
 import logging
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from time import monotonic
 from typing import Any, Protocol, TypeVar, get_type_hints
 
 import msgspec
@@ -52,7 +53,7 @@ from hourglass.activity._context import (
     current,
 )
 from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure, Payload, in_context
-from hourglass.errors import ArgumentError, Cancelled, EncodeError, PayloadError, UsageError
+from hourglass.errors import ArgumentError, Cancelled, CancelledError, EncodeError, PayloadError, UsageError
 
 # --- outcomes --------------------------------------------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ def ended_by(
     match error:
         case DeferredCompletion():
             return ActivityDeferred(task.token)
-        case Cancelled() | asyncio.CancelledError() if cancel_reason is not None:
+        case Cancelled() | CancelledError() | asyncio.CancelledError() if cancel_reason is not None:
             return stopped(task, cancel_reason)
         case UsageError():
             return AttemptFailed(task.token, _without_retry(_as_failure(error, converter, limit)))
@@ -242,7 +243,13 @@ def call_plainly(
     try:
         # A context of its own: what the activity sets in context variables must not meet the next one in
         # this thread.
-        value = contextvars.Context().run(_call, task, context, definition.fn, arguments)
+        given = context.equipment.variables
+        variables = contextvars.Context() if given is None else given.copy()
+        if definition.on_cancel == "heartbeat":
+            value = variables.run(_call, task, context, definition.fn, arguments)
+        else:
+            call = partial(variables.run, _call, task, context, definition.fn, arguments)
+            value = context.run_interruptibly(call, silent=definition.on_cancel == "silent")
     except BaseException as error:
         end_fork(home, 1)
         return _ended_by(task, context, error)
@@ -437,7 +444,7 @@ class Attempt:
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
         """Which activity this is an attempt of."""
         self.key: bytes | tuple[int, bytes] = (generation, task.token) if task.is_local else task.token
-        self.since = self.told_at = time.monotonic()
+        self.since = self.told_at = monotonic()
         self.over = False
         self.work: AttemptWork | None = None
         self._around = around

@@ -19,6 +19,8 @@ E = TypeVar("E", bound=BaseException)
 
 VARIABLE = "HOURGLASS_TRACEBACK"
 _OURS = str(Path(__file__).resolve().parent.parent) + "/"
+_WRAPPERS = _OURS + "_engine/thread_guard.py"
+"""Wraps functions of the standard library: its frames count as the library's."""
 
 
 def _paths(*names: str) -> tuple[str, ...]:
@@ -32,7 +34,7 @@ _PACKAGES = _paths("purelib", "platlib")
 
 def is_ours(file: str) -> bool:
     """Whether a file belongs to Hourglass."""
-    return file.startswith(_OURS)
+    return file.startswith(_OURS) and file != _WRAPPERS
 
 
 def is_package(file: str) -> bool:
@@ -42,7 +44,7 @@ def is_package(file: str) -> bool:
 
 def is_library(file: str) -> bool:
     """Whether a file belongs to the standard library or to an installed package, or is no file at all."""
-    return file.startswith(("<", *_PACKAGES, *STDLIB))
+    return file.startswith(("<", *_PACKAGES, *STDLIB, _WRAPPERS))
 
 
 def where_raised(error: BaseException) -> tuple[str, int] | None:

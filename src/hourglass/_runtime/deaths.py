@@ -24,10 +24,10 @@ import os
 import stat
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import time as wall_time
 from typing import Any
 
 from hourglass._forks import ForkStage, at_fork
@@ -191,7 +191,7 @@ def told(folder: Path) -> list[RunHung]:
 
 
 def _told(known: dict[str, dict[str, Any]]) -> list[RunHung]:
-    now = time.time()
+    now = wall_time()
     found = []
     for run_id, each in list(known.items()):
         age = max(0.0, now - each["at"])
@@ -350,7 +350,7 @@ def _counted(known: dict[str, dict[str, Any]], noted: Noted) -> RunHung:
     known[noted.run_id] = {
         "type": noted.workflow_type,
         "times": times,
-        "at": time.time(),
+        "at": wall_time(),
         "code": code,
         "activity": noted.activity,
     }

@@ -297,6 +297,11 @@ class Evaluations:
         entry = self._cache.find(key)
         return entry.run.work if entry is not None else 0
 
+    @property
+    def parked_runs(self) -> ParkedRuns:
+        """The runs that are parked, of all lanes that work together; may be asked and told in any thread."""
+        return self._parked
+
     def park_hung(self, run_id: str, place: str) -> None:
         """Remember that a run hung; before the lane starts, or on it."""
         self._parked.remember(run_id, f"WorkflowHung at {place}: ")
@@ -462,12 +467,12 @@ class Evaluations:
         if evicted.reason != _MISFIT:
             return
         self._counts.failed_tasks += 1
-        if not retried:
-            name = entry.run.definition.name if entry is not None else "?"
-            workflow_id = entry.workflow_id if entry is not None else "?"
-            code = digest_of(entry.run.definition) if entry is not None else ""
-            run = WorkflowLabel(name, workflow_id, key.run_id, self._settings.task_queue)
-            self._parked.say_misfit(run, evicted.message, place, code)
+        if entry is None:
+            self._parked.note_unnamed(key.run_id, evicted.message)
+        elif not retried:
+            definition = entry.run.definition
+            run = WorkflowLabel(definition.name, entry.workflow_id, key.run_id, self._settings.task_queue)
+            self._parked.say_misfit(run, evicted.message, place, digest_of(definition))
 
     def _fail(
         self,

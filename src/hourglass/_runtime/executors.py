@@ -23,11 +23,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic, time_ns
 from typing import Any, cast
 
 from hourglass._contract.handle import (
@@ -45,6 +45,7 @@ from hourglass._runtime.attempts import (
     ItemPublisher,
     TaskContext,
     Waiter,
+    abandoned,
     call_on_loop,
     call_plainly,
     can_be_tried_again,
@@ -56,6 +57,12 @@ from hourglass._runtime.attempts import (
 from hourglass._runtime.portal import Mailbox
 from hourglass._runtime.process_pool import ProcessPool
 from hourglass._runtime.process_wire import refuse_in_script
+from hourglass._runtime.program_loop import (
+    BorrowedLoop,
+    ProgramLoop,
+    ProgramLoopClosed,
+    WatchedProgramLoop,
+)
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.work_log import ActivityMetrics
 from hourglass.activity import ActivityDefinition
@@ -148,7 +155,7 @@ class Beats:
         self.timer = None
         if self._attempts:
             self.begin()
-        now = time.monotonic()
+        now = monotonic()
         for attempt in list(self._attempts.values()):
             if now - attempt.told_at >= self._interval and self._is_left_to_us(attempt.task):
                 attempt.beat_again(now)
@@ -167,6 +174,8 @@ class Beats:
 logger = logging.getLogger("hourglass.worker")
 
 BEAT_INTERVAL = 10.0
+_INTERRUPT_AGAIN = 0.02
+_CLOSED = "the event loop on which its worker was started is closed"
 
 # Reasons of a cancellation after which the engine does not wait for the attempt's end any more.
 _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
@@ -192,6 +201,7 @@ class ActivityExecutor:
         resources: Resources = Resources(),
         metrics: ActivityMetrics | None = None,
         publisher: ItemPublisher | None = None,
+        program_loop: ProgramLoop | None = None,
     ) -> None:
         refuse_in_script()
         self._resolver = resolver
@@ -207,6 +217,7 @@ class ActivityExecutor:
                 inbound=inbound,
                 registry=registry,
                 resources=resources,
+                variables=None if program_loop is None else program_loop.variables,
             ),
             mailbox=Mailbox(),
             heartbeat=heartbeat,
@@ -217,13 +228,17 @@ class ActivityExecutor:
         self._processes = ProcessPool(
             limits.max_processes or os.cpu_count() or 1, converter, limits.payload_limit
         )
-        self._loop = WatchedLoop(
-            "hourglass-activity-loop",
-            self,
-            interval=limits.loop_tick,
-            limit=limits.loop_limit,
-            most=limits.max_blocked_loops,
-            mark=lambda: current.get(None),
+        self._loop: WatchedLoop | WatchedProgramLoop = (
+            WatchedLoop(
+                "hourglass-activity-loop",
+                self,
+                interval=limits.loop_tick,
+                limit=limits.loop_limit,
+                most=limits.max_blocked_loops,
+                mark=lambda: current.get(None),
+            )
+            if program_loop is None
+            else WatchedProgramLoop(program_loop, self)
         )
         # What executes here; what an engine waits for is in its handle's book (`HandleRecord.attempts`).
         self._attempts: dict[bytes | tuple[int, bytes], Attempt] = {}
@@ -251,6 +266,11 @@ class ActivityExecutor:
                 if where:
                     found.append(f"activity {attempt.task.activity_id}\n{where}")
         return "\n".join(found)
+
+    @property
+    def trouble(self) -> str:
+        """Why `async def` activities make no progress here; "" if nothing stops them."""
+        return self._loop.trouble if isinstance(self._loop, WatchedProgramLoop) else ""
 
     def statistics(self) -> ExecutorStatistics:
         """How activities are doing here."""
@@ -328,7 +348,7 @@ class ActivityExecutor:
         self._leave(attempt)
         try:
             if self._metrics is not None:
-                self._metrics.ended(attempt.task, result, time.monotonic() - attempt.since)
+                self._metrics.ended(attempt.task, result, monotonic() - attempt.since)
             if type(result) is AttemptFailed:
                 self._say_failed(attempt, result)
         finally:
@@ -338,22 +358,28 @@ class ActivityExecutor:
         if attempt.context.cancel_reason in _UNWANTED:
             return  # said when the engine gave it up
         # By the engine's clock, which in tests is not this machine's.
-        ran_ns = round((time.monotonic() - attempt.since) * 1e9)
-        now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time.time_ns()
+        ran_ns = round((monotonic() - attempt.since) * 1e9)
+        now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time_ns()
         work_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
 
     # --- stopping what runs ------------------------------------------------------------------------------------------
 
     def _cancel(self, attempt: Attempt, reason: str) -> None:
         if reason in _GIVEN_UP and attempt.context.cancel_reason not in _UNWANTED:
-            work_log.say_unwanted(attempt.task, reason, time.monotonic() - attempt.since)
+            work_log.say_unwanted(attempt.task, reason, monotonic() - attempt.since)
         attempt.context.cancel(reason)
         if attempt.work is not None:
             attempt.work.cancel(reason)
+        self._interrupt(attempt)
         if reason in _UNWANTED:
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
         elif not isinstance(attempt.work, (Seat, LoopWork, OwnThread)):
             attempt.after(self._limits.cancel_grace, partial(self._overdue, attempt, reason))
+
+    def _interrupt(self, attempt: Attempt) -> None:
+        """Raise the cancellation in the attempt's thread, if it takes that, as soon as it is safe."""
+        if not attempt.context.interrupt():
+            attempt.after(_INTERRUPT_AGAIN, partial(self._interrupt, attempt))
 
     def _overdue(self, attempt: Attempt, reason: str) -> None:
         """It was told, and goes on."""
@@ -418,7 +444,7 @@ class ActivityExecutor:
         """An activity loop stays blocked: an attempt that waits there for longer than it had run, and may have
         another one, is failed, so that the engine makes that.
         """
-        now = time.monotonic()
+        now = monotonic()
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):
             before = now - attempt.since - seconds
@@ -431,14 +457,38 @@ class ActivityExecutor:
                     attempt.work.cancel("ABANDONED")
                 attempt.finish(loop_blocked(attempt.task, _described(guilty), loop.stack()))
 
-    def _on_loop(self, loop: LoopThread) -> list[tuple[Attempt, LoopWork]]:
+    def program_blocked(self, loop: BorrowedLoop, seconds: float) -> None:
+        """The program's event loop is blocked: say by what. It is not ours to replace."""
+        guilty = self._who_blocks(loop)
+        logger.warning(
+            "%s blocks the event loop on which the worker was started, which has not come round for %.1f s: blocking calls "
+            "belong in a `def` activity or in asyncio.to_thread. %d async activities wait, and the worker is not ready. It "
+            "stands at\n%s",
+            "code of the program" if guilty is None else _described(guilty),
+            seconds,
+            sum(attempt.task is not guilty for attempt, _ in self._on_loop(loop)),
+            loop.stack() or "an unknown place",
+        )
+
+    def program_closed(self, loop: BorrowedLoop) -> None:
+        """The program's event loop was closed: what runs there ends nowhere, and another worker may try."""
+        here = self._on_loop(loop)
+        logger.error(
+            "the event loop on which the worker was started is closed while the worker still runs: it shuts down. %d async "
+            "activities are failed, to be tried again. Leave `async with Worker(...)`, or await worker.shutdown(), first",
+            len(here),
+        )
+        for attempt, _ in here:
+            attempt.finish(abandoned(attempt.task, _CLOSED))
+
+    def _on_loop(self, loop: LoopThread | BorrowedLoop) -> list[tuple[Attempt, LoopWork]]:
         return [
             (attempt, attempt.work)
             for attempt in self._attempts.values()
             if isinstance(attempt.work, LoopWork) and attempt.work.loop is loop
         ]
 
-    def _who_blocks(self, loop: LoopThread) -> ActivityTask | None:
+    def _who_blocks(self, loop: LoopThread | BorrowedLoop) -> ActivityTask | None:
         """The attempt whose code has a loop now: its own task, or one that it made."""
         running = loop.running()
         context = loop.creator_of(running)
@@ -502,7 +552,10 @@ class ActivityExecutor:
             coroutine.set_name(f"activity {task.activity_type} ({task.activity_id})")
             work.task = coroutine
 
-        work.loop.submit(lambda: _run_on_loop(attempt, work, definition), started)
+        try:
+            work.loop.submit(lambda: _run_on_loop(attempt, work, definition), started)
+        except ProgramLoopClosed:
+            attempt.finish_threadsafe(abandoned(task, _CLOSED))
         self._loop.watch()
 
     # --- in the activity's thread or on its loop ---------------------------------------------------------------------

@@ -20,10 +20,10 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 
 from hourglass._runtime import guarded as wire
 from hourglass._runtime.guarded import REFUSED, REPLACE_ME, SIGNALS, Said
@@ -193,7 +193,7 @@ class Guardian:
         self._asked = 0  # signals that were obeyed
         self._deadline: float | None = None
         self._code = 0
-        self._looked = time.monotonic()
+        self._looked = monotonic()
 
     def run(self) -> int:
         """Guard; returns the exit code."""
@@ -205,7 +205,7 @@ class Guardian:
         wakeup = signal.set_wakeup_fd(rope.fileno(), warn_on_full_buffer=False)
         try:
             while self._deadline is None or self._wards():
-                for key, _ in self._selector.select(self._turn(time.monotonic())):
+                for key, _ in self._selector.select(self._turn(monotonic())):
                     if key.fileobj is bell:
                         bell.recv(4096)
             logger.info("ended")

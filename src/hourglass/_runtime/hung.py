@@ -36,7 +36,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import get_ident
-from time import sleep
+from time import monotonic, sleep
 from traceback import FrameSummary, StackSummary, walk_stack
 from types import FrameType
 from typing import Any, Protocol, TextIO
@@ -515,7 +515,7 @@ class GilWatchdog:
     """
 
     def __init__(
-        self, limit: float, *, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self, limit: float, *, file: TextIO | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
         self._limit = limit
         self._file = file

@@ -16,16 +16,14 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import ClassVar, TypeAlias
+from time import monotonic
+from typing import TypeAlias
 
 import msgspec
 
@@ -104,7 +102,7 @@ class Lane:
         loop: asyncio.AbstractEventLoop,
         *,
         thread_name: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.name = name
         self.evaluations = evaluations
@@ -366,11 +364,6 @@ LOOK = 0.02
 """How often `Delays` looks, in seconds."""
 _DELAYED_AFTER = 0.04
 _SECONDS_PER_STEP = 20e-6  # what executing a run again takes for each event and command, about
-_SHORT_TURN = 0.0005  # seconds; usual are 0.005
-_TURN_WHILE_COMPUTING = 0.001
-_PYTHONS_OWN = (700, 2000)  # up to Python 3.13, and from 3.14 on
-_BETWEEN_COLLECTIONS = 10_000  # new objects; a whole program has a hundred thousand
-_SPAN = 0.1  # seconds over which it is measured whether authors' code computes
 _MOST_POINTS = 200_000  # fibers of a run that begin or end; that still more do is no progress
 
 
@@ -478,94 +471,6 @@ class Delays:
                 delayed[lane] = now - seen[1]
             self._seen[lane] = seen
         return delayed
-
-
-class Hurry:
-    """While a lane does not come back, the interpreter goes round more often: code that spins keeps it for as long as it may,
-    and every step of all others waits for that. The setting is the whole process's, and is put back afterwards.
-    """
-
-    _lock = threading.Lock()
-    _hurrying: ClassVar[set[Hurry]] = set()
-    _usual: ClassVar[float] = 0.0
-
-    def __init__(self, turn: float = _SHORT_TURN) -> None:
-        self._turn = turn
-
-    def set(self, *, wanted: bool) -> None:
-        """Hurry, or do no longer; the lanes of another worker in this process may still want to."""
-        if wanted == (self in self._hurrying):
-            return
-        with self._lock:
-            if not self._hurrying:
-                Hurry._usual = sys.getswitchinterval()
-            (self._hurrying.add if wanted else self._hurrying.discard)(self)
-            sys.setswitchinterval(min((self._usual, *(each._turn for each in self._hurrying))))
-
-
-class RareCollections:
-    """While there are lanes, Python's collector looks for cycles less often. By default it looks whenever there are 700 objects
-    more than the last time; fifty workflows at work have several thousand, all of them in use, and it would go through them
-    every few steps, in vain. The setting is the whole process's: one that the program has chosen stays, and Python's own is put
-    back when the last lanes have stopped. Belongs to the control loop.
-    """
-
-    _wanted: ClassVar[set[RareCollections]] = set()
-    _usual: ClassVar[tuple[int, int, int] | None] = None
-
-    def set(self, *, wanted: bool) -> None:
-        """Look less often, or do no longer; the lanes of another worker in this process may still want that."""
-        (self._wanted.add if wanted else self._wanted.discard)(self)
-        now = gc.get_threshold()
-        if self._wanted and now[0] in _PYTHONS_OWN:
-            RareCollections._usual = now
-            gc.set_threshold(_BETWEEN_COLLECTIONS, *now[1:])
-        elif not self._wanted and now[0] == _BETWEEN_COLLECTIONS and self._usual is not None:
-            gc.set_threshold(*self._usual)
-
-
-class ComputingWatch:
-    """Hurries while authors' code computes in this process. All that it is told and all that it answers goes by the control
-    loop, which else waits a whole turn each time, or one behind each thread that computes; and what goes to other processes
-    waits with it.
-    """
-
-    def __init__(self) -> None:
-        self._hurry = Hurry(_TURN_WHILE_COMPUTING)
-        self._timer: asyncio.TimerHandle | None = None
-        self._at = self._used = self._in_control = 0.0
-        self._closed = False
-
-    def look(self) -> None:
-        """Look whether it does: on the control loop, as often as one likes. While it does this looks again by itself."""
-        now = time.monotonic()
-        passed = now - self._at
-        if passed < _SPAN or self._closed:
-            return
-        used, in_control = time.process_time(), time.thread_time()
-        control = in_control - self._in_control
-        others = used - self._used - control
-        self._at, self._used, self._in_control = now, used, in_control
-        self.judge(others / passed, control / passed)
-
-    def judge(self, others: float, control: float) -> None:
-        """All threads but the control loop's have used so much of a processor of late, and that one so much. The store's thread
-        is among the others: where there is no more to do than to pass things on, they use about as much.
-        """
-        computes = others > 0.2 and others > 2.5 * control
-        self._hurry.set(wanted=computes)
-        if self._timer is not None:
-            self._timer.cancel()
-        # What began it may have ended when there is nothing to look at lanes for.
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(1.1 * _SPAN, self.look) if computes else None
-
-    def close(self) -> None:
-        """Look no more, and put the turns back."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._hurry.set(wanted=False)
 
 
 def is_worth_moving(delay: float, work: int) -> bool:

@@ -6,7 +6,7 @@ if need be, and is executed there from its journal; the run that takes so long k
 takes no new runs while another lane can, and ends when it has had nothing to do for a while.
 
 When a lane is replaced, the activation that it was at fails with the stack of the code that hung; all its other runs go on
-on the new thread, from tsuccessor journals, without asking the engine; what was queued moves, in order.
+on the new thread, from their journals, without asking the engine; what was queued moves, in order.
 
 `LaneGuard` and `Delays` only look, from the control loop, never in the lane; `LaneSet` acts on what they see.
 
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from time import monotonic
 
 from hourglass._engine.commands import Succeeded
 from hourglass._engine.events import Activation, RunStarted, is_eviction
@@ -31,18 +31,15 @@ from hourglass._runtime.hung import GilWatchdog, HungStack, Stopper, frame_of, t
 from hourglass._runtime.lane import (
     LOOK,
     STOP,
-    ComputingWatch,
     Delays,
-    Hurry,
     Lane,
     LaneGuard,
     LaneJob,
-    RareCollections,
     Reply,
     Work,
     is_worth_moving,
 )
-from hourglass._runtime.parked import HANGS, Quarantine, task_failed
+from hourglass._runtime.parked import HANGS, ParkedRuns, Quarantine, task_failed
 from hourglass.errors import UsageError
 
 __all__ = ["Lane", "LaneJob", "LaneSet", "LaneStatus", "Reply"]
@@ -129,7 +126,7 @@ class LaneSet:
         on_too_many_stuck: Callable[[], object] | None = None,
         quarantine: Quarantine | None = None,
         watchdog: GilWatchdog | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._places = {lane.name: _Place(lane) for lane in lanes}
         if len(self._places) != len(lanes):
@@ -138,9 +135,6 @@ class LaneSet:
         self._quarantine = quarantine if quarantine is not None else Quarantine(clock=clock)
         self._guard = LaneGuard(deadlock_timeout, clock)
         self._delays = Delays(clock)
-        self._hurry = Hurry()
-        self._computing = ComputingWatch()
-        self._collections = RareCollections()
         self._is_calm = True  # whether the last look left nothing to put back
         self._max_spares = max_spare_lanes
         self._spares = 0  # made so far
@@ -166,7 +160,6 @@ class LaneSet:
     def start(self) -> None:
         """Start every lane. On the control loop."""
         self._loop = asyncio.get_running_loop()
-        self._collections.set(wanted=True)
         for lane in self._lanes():
             lane.start()
 
@@ -192,7 +185,7 @@ class LaneSet:
         self._do(lambda evaluations: evaluations.let_go(entry))
 
     def forget_older(self, generation: int) -> None:
-        """Drop all that belongs to handles before this generation: tsuccessor engine sends the runs anew."""
+        """Drop all that belongs to handles before this generation: their engine sends the runs again."""
         self._oldest = max(self._oldest, generation)
         for home in [each for each in self._homes if each[0] < generation]:
             self._homes.leave(home)
@@ -207,9 +200,6 @@ class LaneSet:
     def stop(self) -> None:
         """Let every lane finish and end; waits for nothing."""
         self._stopping = True
-        self._hurry.set(wanted=False)
-        self._collections.set(wanted=False)
-        self._computing.close()
         for place in self._staying():
             place.lane.stop()
         if self._timer is None:
@@ -242,6 +232,11 @@ class LaneSet:
         """What each lane has done so far. What is parked is known to all, and told by the first."""
         first, *others = [lane.counts for lane in self._lanes()]
         return [first, *(replace(each, parked={}) for each in others), self._former]
+
+    @property
+    def parked(self) -> ParkedRuns:
+        """The parked runs that this process remembers, of all lanes."""
+        return self._lanes()[0].evaluations.parked_runs
 
     def status(self) -> list[LaneStatus]:
         """A look at each lane."""
@@ -282,7 +277,6 @@ class LaneSet:
         """Let leave what waits behind work that does not come back. The timer asks while there is work."""
         delayed = self._delays.look(self._lanes())
         self._is_calm = not delayed and not self._spares
-        self._hurry.set(wanted=bool(delayed) and not self._stopping)
         if delayed and not self._stopping:
             for place in self._staying():
                 delay = delayed.get(place.lane)
@@ -405,7 +399,6 @@ class LaneSet:
 
     def _tick(self) -> None:
         self._timer = None
-        self._computing.look()
         # Most looks find that all is done, and that the last one left nothing to put back.
         if not self._is_calm or self._quarantine.distress or self._has_work():
             try:
@@ -417,7 +410,6 @@ class LaneSet:
             self._arm()
         else:
             self._guard.pause()
-            self._hurry.set(wanted=False)
             if self._watchdog is not None:
                 self._watchdog.rest()
 

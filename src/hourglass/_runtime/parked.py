@@ -26,11 +26,11 @@ import inspect
 import logging
 import re
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import NamedTuple
 
 from hourglass._engine.commands import TaskFailed
@@ -48,6 +48,7 @@ from hourglass.errors import ArgumentError, UnknownTypeError, WorkflowParked
 HANGS = 2
 BACK_OFF = 600.0
 _LONGEST_BACK_OFF = 6 * 3600.0
+_MOST_UNNAMED = 100
 _REMEMBERED = 1000
 _EPIDEMIC = 2  # runs of one workflow, each of which stopped a process
 
@@ -90,7 +91,7 @@ def code_of(definition: WorkflowDefinition | None) -> object:
 class Quarantine:
     """Which runs must not be executed now, and why."""
 
-    def __init__(self, *, back_off: float = BACK_OFF, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, back_off: float = BACK_OFF, clock: Callable[[], float] = monotonic) -> None:
         self.distress = False
         self.on_hung: Callable[[str, str, HungStack], object] | None = None
         self.on_went_on: Callable[[str], object] | None = None
@@ -251,6 +252,20 @@ class ParkedRuns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.reasons: OrderedDict[str, str] = OrderedDict()
+        self.unnamed: dict[str, str] = {}
+        """By run id, the difference of runs that do not fit their history and are not in the cache: what they are called only
+        the engine knows (see `parked_watch`). To be changed on copies alone."""
+
+    def note_unnamed(self, run_id: str, difference: str) -> None:
+        """A run that is not in the cache does not fit its history; nothing to do if it was logged already."""
+        with self._lock:
+            if run_id not in self.reasons and len(self.unnamed) < _MOST_UNNAMED:
+                self.unnamed = {**self.unnamed, run_id: difference}
+
+    def drop_unnamed(self, run_id: str) -> None:
+        """The run has been logged, or the engine does not know it."""
+        with self._lock:
+            self.unnamed = {name: each for name, each in self.unnamed.items() if name != run_id}
 
     def remember(self, run_id: str, reason: str) -> bool:
         """Note why a run cannot go on; False if that is known."""
@@ -390,7 +405,7 @@ class HungRuns:
     author's files on its stack has: the process that hung cannot tell which code it ran, and what comes after it has its own.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._runs: dict[
             str, tuple[RunHung, float, dict[str, str]]

@@ -21,6 +21,8 @@ from hourglass._engine.specs import (
     check_version,
 )
 from hourglass._runtime.evaluation import Verify
+from hourglass._runtime.interpreter import InterpreterOptions
+from hourglass._runtime.program_loop import ProgramLoop
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.watcher import Action
 from hourglass.activity._context import PAYLOAD_LIMIT, ActivityChain, Resources
@@ -98,9 +100,12 @@ class Plan:
     lanes: int = 1
     max_live_workflows: int = 1000
     deadlock_timeout: float | None = 2.0
+    interpreter: InterpreterOptions = field(default_factory=InterpreterOptions)
     max_processes: int = 0
     activity_executor: Executor | None = None
     """Where `def` activities run, if not in threads of ours."""
+    program_loop: ProgramLoop | None = None
+    """Where `async def` activities run, if not on a loop of the worker's own."""
     patch_activation: Callable[[Any], bool] | None = None
     """Decides whether a patch that a run meets for the first time is active."""
     payload_limit: int | None = PAYLOAD_LIMIT

@@ -30,14 +30,15 @@ import concurrent.futures
 import logging
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from time import monotonic
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork, leak
+from hourglass._loops import new_event_loop
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass.errors import InternalError, UsageError
 
@@ -371,12 +372,12 @@ class Portal:
             _refuse(coro, "the control loop has been closed: connect again")
 
     def _wait_for(self, call: BlockingCall[T], timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else monotonic() + timeout
         while True:
-            step = _WAIT_STEP if deadline is None else min(_WAIT_STEP, deadline - time.monotonic())
+            step = _WAIT_STEP if deadline is None else min(_WAIT_STEP, deadline - monotonic())
             if call.wait(max(step, 0.0)):
                 return
-            if deadline is not None and time.monotonic() >= deadline:
+            if deadline is not None and monotonic() >= deadline:
                 raise TimeoutError(f"no answer within {timeout:g} s")
             if not self._thread.is_alive():
                 raise InternalError("the control loop's thread has ended while a call was waiting for it")
@@ -409,7 +410,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop()
+        return new_event_loop()
     return uvloop.new_event_loop()
 
 

@@ -54,15 +54,15 @@ _LAST_WORDS = 2.0  # for a dead child to be reaped, for an idle one to end
 
 
 # With -m the working directory would come first on the import path, whatever the parent's is.
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; del sys.argv[3:]; "
-    "from hourglass._runtime.process_child import main; main()"
-)
+_PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; del sys.argv[3:]; from {} import main; main()"
 
 
-def command(descriptor: int, parent: int, path: Sequence[str]) -> list[str]:
-    """What starts a child."""
-    return [sys.executable, *_interpreter_flags(), "-P", "-c", _PROGRAM, str(descriptor), str(parent), *path]
+def command(
+    descriptor: int, parent: int, path: Sequence[str], *, program: str = "hourglass._runtime.process_child"
+) -> list[str]:
+    """Return the command that starts a child; `program` is the module of its `main`."""
+    code = _PROGRAM.format(program)
+    return [sys.executable, *_interpreter_flags(), "-P", "-c", code, str(descriptor), str(parent), *path]
 
 
 def _interpreter_flags() -> list[str]:

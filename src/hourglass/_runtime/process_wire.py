@@ -275,7 +275,7 @@ class ProcessChannel:
         self._lock = threading.Lock()
         self._buffer = bytearray()
 
-    def send(self, message: ToChild | ToParent) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         """Send a message; raises OSError if the other end is closed."""
         data = msgspec.msgpack.encode(message)
         with self._lock:

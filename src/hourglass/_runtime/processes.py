@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -161,7 +162,7 @@ def _poll_loop(
                 return
             except NotRunning:
                 # The jobs' supervisor is on its way back; what it could not be given is kept for us, or for the next.
-                await asyncio.sleep(_RETRY)
+                await sleep(_RETRY)
 
     return body
 
@@ -191,7 +192,7 @@ async def launch(app: Application, services: QueueServices) -> None:
             # Another launch is about to start it; should that one fail, only this loop tries again.
         except SupervisionError as error:
             _not_yet(services, error)
-        await asyncio.sleep(pause)
+        await sleep(pause)
         pause = min(2 * pause, _LONGEST_RETRY)
 
 
@@ -213,7 +214,7 @@ async def launch_first(app: Application, services: QueueServices) -> None:
                 return  # it died, and its supervisor has brought it back
         except SupervisionError:
             pass  # the supervisor is on its way back
-        await asyncio.sleep(_RETRY)
+        await sleep(_RETRY)
     raise UsageError(f"the worker on task queue {services.queue!r} was shut down while it was starting")
 
 
@@ -251,7 +252,7 @@ async def _when_running(work: Callable[[], Any]) -> None:
             await work()
             return
         except NotRunning:
-            await asyncio.sleep(_RETRY)
+            await sleep(_RETRY)
 
 
 async def show_lanes(app: Application, services: QueueServices) -> None:

@@ -16,9 +16,9 @@ import contextlib
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -104,7 +104,7 @@ class ProcessorBinding:
     def _share_out(self, change: int) -> float:
         """One begins, or ends; returns what each has had of the time until now."""
         with self._lock:
-            now = time.monotonic()
+            now = monotonic()
             if self._running:
                 self._shared += (now - self._since) / self._running
             self._since = now

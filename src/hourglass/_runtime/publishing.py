@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from asyncio import sleep
 from collections import deque
 from collections.abc import Callable, Coroutine
 from itertools import islice
@@ -272,7 +273,7 @@ class ProgressSender:
             value = self._converter.encode(None) if result.result is None else result.result
             return ActivityOk(result.token, with_tail(value, tail))
         for _ in range(4):
-            await asyncio.sleep(_LAST_LOOK / 4)
+            await sleep(_LAST_LOOK / 4)
             if found.is_doubtful and not await self._is_there(found):
                 found.bring_again()
                 await self._send(found)

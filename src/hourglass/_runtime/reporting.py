@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 
@@ -102,7 +103,7 @@ class HeartbeatSender:
             while following is not None:
                 self._newest[token] = None
                 await self._call(token, following)
-                await asyncio.sleep(self._throttle)
+                await sleep(self._throttle)
                 following = self._newest[token]
         finally:
             self._newest.pop(token, None)
@@ -301,6 +302,6 @@ def _problem(own: asyncio.Future[None]) -> str:
 async def _rest(own: asyncio.Future[None], pause: float) -> None:
     """Wait, but not longer than the handle's own completion takes."""
     if own.done():
-        await asyncio.sleep(pause)
+        await sleep(pause)
     else:
         await asyncio.wait({own}, timeout=pause)

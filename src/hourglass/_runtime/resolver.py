@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from hourglass._engine.definition import WorkflowDefinition, workflow_definition
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
-from hourglass.errors import DefinitionError, UnknownTypeError
+from hourglass.errors import DefinitionError, UnknownTypeError, UsageError
 
 D = TypeVar("D", WorkflowDefinition, ActivityDefinition)
 
@@ -163,6 +163,15 @@ class Resolver:
         """An activity that is known already; imports nothing."""
         known = self._activities.entries.get(name)
         return self._activities.dynamic if known is None and not self._roots else known
+
+    def check_local_activity(self, name: str) -> None:
+        """Raise `UsageError` if this worker cannot execute a local activity of this type."""
+        try:
+            self.activity(name)
+        except UnknownTypeError as error:
+            raise UsageError(
+                f"a local activity runs on the worker that has its workflow, but {error}"
+            ) from None
 
     def workflow(self, name: str) -> WorkflowDefinition:
         """The workflow of this type; may import modules under the roots."""

@@ -16,7 +16,7 @@ from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._contract.service import EngineService
 from hourglass._engine.context import RunSettings
 from hourglass._engine.specs import Payloads
-from hourglass._runtime import guarded
+from hourglass._runtime import guarded, interpreter
 from hourglass._runtime.cache import CacheLimits, Key, StateCache
 from hourglass._runtime.deaths import Deaths, close_deaths, open_deaths
 from hourglass._runtime.evaluation import Evaluations
@@ -87,16 +87,19 @@ class QueueServices:
             resources=plan.resources,
             metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
             publisher=ProgressSender(service, codec=plan.codec, converter=plan.converter),
+            program_loop=plan.program_loop,
         )
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the lanes, on the control loop."""
+        interpreter.settings.apply(self, self.plan.interpreter)
         self.lanes.start()
 
     def stop(self) -> None:
         """Let everything finish and end; waits for nothing."""
         self.lanes.stop()
         self.executor.stop()
+        interpreter.settings.restore(self)
         if self._deaths is not None:
             close_deaths(self._deaths)
 
@@ -206,6 +209,7 @@ def _lane(
         interceptors=plan.workflow_interceptors,
         metrics=plan.metrics,
         steps=plan.resolver.steps,
+        check_local_activity=plan.resolver.check_local_activity,
         activity_stacks=stacks,
     )
     evaluations = Evaluations(

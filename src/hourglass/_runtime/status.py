@@ -118,6 +118,8 @@ def _not_ready(
             yield f"task queue {name!r} is not polled"
         if not queue["healthy"]:
             yield f"task queue {name!r}: too many of its threads hang in workflow code"
+        if queue["trouble"]:
+            yield f"task queue {name!r}: {queue['trouble']}"
     if store is not None and store["full"]:
         yield store["held"] or "there is no room left on the disk of the file"
 
@@ -128,11 +130,12 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
         # A handle that waits for its worker to come back has polls out, and no loop that takes what they bring.
         "polling": any(_polls(record) for record in active if record.spare is None),
         "healthy": not services.lanes.too_many_stuck,
+        "trouble": services.executor.trouble,
         "generation": max((record.generation for record in active), default=0),
         "open_activations": sum(len(record.runs.open) for record in active),
         "open_attempts": sum(len(record.attempts.open) for record in active),
         "lanes": [asdict(lane) for lane in services.lanes.status()],
-        "parked": sum(len(counts.parked) for counts in services.lanes.counts()),
+        "parked": app.parked.of(services.queue, len(services.lanes.parked.reasons)),
     }
 
 
@@ -315,12 +318,6 @@ _OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
     ("hourglass_cached_workflows", "gauge", "Runs whose state is kept.", _sum(lambda each: each.cached)),
     ("hourglass_live_workflows", "gauge", "Runs whose fibers are kept.", _sum(lambda each: each.live)),
     (
-        "hourglass_parked_workflows",
-        "gauge",
-        "Runs whose code raised a bug, and that wait for a fix.",
-        _sum(lambda each: len(each.parked)),
-    ),
-    (
         "hourglass_stuck_lanes",
         "gauge",
         "Threads that hang in workflow code.",
@@ -371,6 +368,16 @@ def _closed(seen: _Seen) -> Iterator[Sample]:
             yield Sample(tuple(sorted((*labels, *names))), count)
 
 
+def _parked(seen: _Seen) -> Iterator[Sample]:
+    """Of a file only the process that has the engine tells: the sum over all processes is the number of runs."""
+    if seen.figures is None and hasattr(seen.app.raw, "figures"):
+        return
+    remembered = {services.queue: len(services.lanes.parked.reasons) for services, _ in seen.queues}
+    for queue in sorted({*remembered, *seen.app.parked.others}):
+        count = seen.app.parked.of(queue, remembered.get(queue, 0))
+        yield Sample(labels_of({**seen.namespace, "task_queue": queue}), count)
+
+
 def _handles(seen: _Seen) -> Iterator[Sample]:
     for event, count in asdict(seen.app.tables.counters).items():
         yield Sample(labels_of({**seen.namespace, "event": event}), count)
@@ -392,6 +399,12 @@ def _of_file(read: Callable[[Any], float]) -> Callable[[_Seen], float | None]:
 # The same for what has labels of its own; read as samples.
 _BY_LABEL: tuple[tuple[str, Kind, str, Callable[[_Seen], Iterable[Sample]]], ...] = (
     ("hourglass_workflows_closed", "counter", "Runs that closed here, by how.", _closed),
+    (
+        "hourglass_parked_workflows",
+        "gauge",
+        "Open runs whose code fails and is retried until it is mended, by task queue.",
+        _parked,
+    ),
     (
         "hourglass_handle_events",
         "counter",

@@ -4,13 +4,14 @@ Nothing here is on the way of any work: every part has its own recovery, and thi
 Such a worker looks healthy and does nothing. Three things are suspicious: a handle on which no loop polls, an item
 handed out that no job has in work, and a queue without a Worker. A suspicion is mended only after it was seen
 unchanged at every look for the whole patience. Beside that the engine is asked whether it sees us (`Sightings`), and whether
-it answers at all (`Reachability`).
+it answers at all (`Reachability`), and which runs it reports as parked (`parked_watch`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from hourglass._bridge.sending import fail_attempt, fail_run
 from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._contract.handle import Shutdown
 from hourglass._contract.service import Connection
+from hourglass._runtime.parked_watch import watch_parked
 from hourglass._supervision import Context, SupervisionError
 from hourglass._supervision.spec import Start
 from hourglass.errors import HourglassError, ServiceError
@@ -97,10 +99,11 @@ def watchdog(app: Application) -> Start:
         patience = Suspicions(app.watch.patience)
         await context.started()
         loop = asyncio.get_running_loop()
-        asking = [loop.create_task(watch_sightings(app)), loop.create_task(watch_reachability(app))]
+        watches = (watch_sightings(app), watch_reachability(app), watch_parked(app))
+        asking = [loop.create_task(watch) for watch in watches]
         context.process.monitor(lambda _: [each.cancel() for each in asking])
         while True:
-            await asyncio.sleep(app.watch.interval)
+            await sleep(app.watch.interval)
             look(app, patience, context.node.clock.now())
 
     return body
@@ -240,7 +243,7 @@ async def watch_sightings(app: Application) -> None:
     loop = asyncio.get_running_loop()
     asked, trouble = loop.time(), _trouble(app)
     while True:
-        await asyncio.sleep(limits.ask_again)
+        await sleep(limits.ask_again)
         now = loop.time()
         if now - asked < limits.ask and not sightings.suspicious(now) and trouble == _trouble(app):
             continue
@@ -418,7 +421,7 @@ async def watch_reachability(app: Application) -> None:
         if not await look_for_engine(app):
             logger.debug("this engine does not say whether it is there")
             return
-        await asyncio.sleep(app.reach.interval)
+        await sleep(app.reach.interval)
 
 
 async def look_for_engine(app: Application) -> bool:

@@ -1,6 +1,6 @@
 """What a run did, from its history, and why it stands as it does; drawn for terminals, browsers and paper.
 
-Pure, but for the two that ask a client, for the commands and the page alike: `watching` and `asking`.
+Pure, but for those that ask a client, for the commands and the web UI alike: `watching`, `asking` and `problems`.
 
 text           durations, moments, and how wide text is
 spans          the story as data, and as JSON
@@ -14,7 +14,9 @@ reasons_tasks  why a run's code is not run
 reasons_closed why a closed run ended as it did
 reasons        why a run stands as it does
 axis           where a moment stands in a picture; many spans into few
-captions       what stands beside the bars, and how a run of a list stands
+standing       how an open run stands: running, parked, an activity fails, no worker
+captions       what stands beside the bars
+problems       which runs of a list do not go on, how many there are, and filters for them
 terminal       the story drawn with characters
 svg            the story as a picture
 html           the story as a page

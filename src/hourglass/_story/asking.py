@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import re
 import shlex
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import islice
+from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from hourglass._contract.limits import KeptLimit, KeptLimits, ListLimits
-from hourglass._engine.built_in_queries import ACTIVITY_STACKS, WAITED_FOR
+from hourglass._engine.built_in_queries import ACTIVITY_STACKS, AWAITED_SIGNALS
 from hourglass._engine.specs import VersioningBehavior
 from hourglass._history import events as h
 from hourglass._runtime.deaths import known_deaths
@@ -336,7 +336,7 @@ class WhyContext:
         story = without_keepers(watched.tell(description, events))
         facts = Facts(
             story=replace(story, workflow_id=workflow_id, run_id=description.run_id),
-            now=time.time_ns(),
+            now=time_ns(),
             events=events,
             next_task=nanoseconds(description.next_task_time),
             options=self.options,
@@ -399,8 +399,8 @@ class WhyContext:
                 name,
                 QueueFacts(
                     name=name,
-                    workflow_pollers=tuple(_alive(described.workflow_pollers)),
-                    activity_pollers=tuple(_alive(described.activity_pollers)),
+                    workflow_pollers=tuple(alive(described.workflow_pollers)),
+                    activity_pollers=tuple(alive(described.activity_pollers)),
                     served=served,
                     current=str(described.current_version or ""),
                 ),
@@ -421,7 +421,7 @@ class WhyContext:
         alike = sorted(others, key=lambda each: -SequenceMatcher(None, name, each).ratio())
         for other in alike[:_MOST_QUEUES]:
             described = self._queue(other)
-            if described is not None and any(_alive(described.workflow_pollers)):
+            if described is not None and any(alive(described.workflow_pollers)):
                 yield other
 
 
@@ -437,9 +437,9 @@ def _died(client: Client, run_id: str) -> str:
     return f"{found.times}× while {what} was executing, last {ago} ago"
 
 
-def _alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
+def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
     """The pollers that are still there: a server remembers for minutes those that have gone."""
-    now = time.time_ns()
+    now = time_ns()
     for each in pollers:
         seen = nanoseconds(each.last_seen) or 0
         if now - seen < _FORGOTTEN:
@@ -468,7 +468,7 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
         facts,
         stands=stands(stack) if isinstance(stack, str) else (),
         signals=tuple(signals),
-        awaited=tuple(name for name, about in signals.items() if about == WAITED_FOR),
+        awaited=_awaited(handle) if signals else (),
         updates=tuple(_described(metadata, "updateDefinitions")),
         activity_stacks=_stacks(handle, facts.story),
         takes_any=any(not _text(each, "name") for each in _listed(metadata, "signalDefinitions")),
@@ -488,6 +488,15 @@ def _stacks(handle: WorkflowHandle[Any], story: Story) -> dict[str, str]:
         return {}
     parts = _HEAD.split(harmless(told)) if isinstance(told, str) else []
     return dict(zip(parts[1::2], (each.strip("\n") for each in parts[2::2]), strict=False))
+
+
+def _awaited(handle: WorkflowHandle[Any]) -> tuple[str, ...]:
+    """Return the names of the channels that a run waits for; none if its worker does not answer."""
+    try:
+        names = handle.query(AWAITED_SIGNALS, rpc_timeout=PATIENCE)
+    except HourglassError:
+        return ()
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
 def _described(metadata: Any, kind: str) -> dict[str, str]:

@@ -1,18 +1,13 @@
-"""What stands beside the bars, the same in every picture: names, lengths, tooltips, the lines above and below; and how a run
-of a list stands, the same in every list.
-"""
+"""What stands beside the bars, the same in every picture: names, lengths, tooltips, the lines above and below."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from hourglass._story.faults import root
 from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
+from hourglass._story.standing import FAILING_AFTER, Problem
 from hourglass._story.text import duration, moment, share
-
-if TYPE_CHECKING:
-    from hourglass.client import WorkflowExecution
 
 OUTCOMES = {
     Outcome.OPEN: "running",
@@ -50,30 +45,17 @@ _LEAST_SHARE = 0.01
 
 
 def status(story: Story) -> str:
-    """How the run stands, in a word or two."""
-    return "parked" if story.outcome is Outcome.RETRYING else outcome(story.outcome)
+    """How the run stands, in the words of lists: see `standing`."""
+    if story.outcome is Outcome.RETRYING:
+        return f"{OUTCOMES[Outcome.OPEN]}, {Problem.PARKED.value}"
+    if story.end is None and any(map(_is_failing, story.spans[1:])):
+        return f"{outcome(story.outcome)}, {Problem.ACTIVITY_FAILS.value}"
+    return outcome(story.outcome)
 
 
-_PROBLEMS = {
-    "category=WorkflowTaskFailed": "code fails",
-    "category=WorkflowTaskTimedOut": "no answer in time",
-}
-
-
-def problem(run: WorkflowExecution) -> str:
-    """What keeps a run of a list from going on, in a few words; empty: nothing that its engine reports, nor its description."""
-    if run.close_time is not None:
-        return ""
-    told = next((_PROBLEMS[each] for each in run.reported_problems if each in _PROBLEMS), "")
-    if not told and getattr(run, "parked", False):  # as a description knows before its engine reports it
-        return "code fails"
-    return told or ("has problems" if run.reported_problems else "")
-
-
-def standing(run: WorkflowExecution) -> str:
-    """How a run of a list stands: `running`, `timed out`, or `running, code fails`."""
-    told, wrong = run.status.name.lower().replace("_", " "), problem(run)
-    return f"{told}, {wrong}" if wrong else told
+def _is_failing(span: Span) -> bool:
+    retried = span.outcome is Outcome.RETRYING or (span.outcome is Outcome.OPEN and span.attempts > 1)
+    return span.kind is Kind.ACTIVITY and span.end is None and retried and span.attempts > FAILING_AFTER
 
 
 def outcome(which: Outcome) -> str:

@@ -126,7 +126,7 @@ def _kind(module: str, function: str) -> Waits | None:
     return _FUNCTIONS.get((module, function)) or _MODULES.get(module)
 
 
-# The first frame of ours below the author's says what was called. Workers of 0.1.0 have other files, so their names stay.
+# The first frame of ours below the author's tells what was called.
 _FUNCTIONS = {
     ("_calls", "execute_activity"): Waits.ACTIVITY,
     ("_calls", "execute_local_activity"): Waits.ACTIVITY,
@@ -138,7 +138,6 @@ _FUNCTIONS = {
 }
 _MODULES = {
     "_calls": Waits.CHILD,
-    "_channels": Waits.SIGNAL,
     "_locks": Waits.LOCK,
     "_activities": Waits.ACTIVITY,
     "_children": Waits.CHILD,

@@ -144,10 +144,11 @@ def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
             actions=advice.unknown_activity(facts, queue),
         )
     if last.type.startswith(("timeout", "TimedOutError")):
+        often = "timed out" if tried.attempts == 1 else "keeps timing out"
         return replace(
             tried,
             cause=Cause.ACTIVITY_TIMES_OUT,
-            what=f"waits for activity {span.name}, which times out again and again",
+            what=f"waits for activity {span.name}, which {often} and is retried",
             details=(*tried.details, *_limits(facts, span)),
             actions=advice.longer_timeout(facts),
         )

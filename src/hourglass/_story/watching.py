@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -191,7 +191,7 @@ def told(description: WorkflowDescription, events: tuple[HistoryEvent, ...], pee
     """The story of a run, from its description and its events."""
     return tell(
         events,
-        now=time.time_ns(),
+        now=time_ns(),
         pending=[_pending(each) for each in description.pending_activities],
         task_attempt=description.task_attempt,
         peek=peek,

@@ -7,6 +7,7 @@ worse. Commands go out in the order of issue: Core itself moves the terminal one
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import lru_cache
@@ -276,7 +277,16 @@ _REASONS: dict[int, str] = {number: name for name, number in RemoveFromCache.Evi
 
 
 def _evicted(job: Any) -> AnyEvent:
-    return ev.RunEvicted(_REASONS.get(job.reason, str(job.reason)), job.message)
+    return ev.RunEvicted(_REASONS.get(job.reason, str(job.reason)), _plain_message(job.message))
+
+
+_QUOTED_MESSAGE = re.compile(r'Failure \{ message: "((?:[^"\\]|\\.)*)"')
+
+
+def _plain_message(text: str) -> str:
+    """Return the message inside a failure that Core has written as Rust's debug output; any other text as it is."""
+    found = _QUOTED_MESSAGE.search(text)
+    return text if found is None else re.sub(r"\\(.)", r"\1", found[1])
 
 
 _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {

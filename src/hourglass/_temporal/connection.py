@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import os
 import socket
+from asyncio import sleep
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -204,7 +205,7 @@ async def connect(
                 except RuntimeError as error:
                     if _STARTING not in str(error):
                         raise
-                await asyncio.sleep(0.1)
+                await sleep(0.1)
             connection = TemporalConnection(client, target, namespace, identity)
             await connection.check_namespace(timeout)
             return connection

@@ -35,6 +35,8 @@ class Recorded(NamedTuple):
 
     events: tuple[h.HistoryEvent, ...]
     encoded: bytes
+    of_server: bool = False
+    """Whether a Temporal server wrote it: servers number each event with a task id, the embedded engine does not."""
 
 
 def read_history(text: str | bytes) -> Recorded:
@@ -64,9 +66,27 @@ def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
     check_start(read_event(documents[0]))
     for message in messages:
         _check_attributes(message)
-    events = tuple([read_event(each) for each in documents])
+        attributes = message.WhichOneof("attributes")
+        if message.event_type not in _ATTRIBUTES and attributes is not None:
+            message.ClearField(attributes)  # Core would take the event for the kind that these are of
+    events = tuple(
+        [
+            read_event(document) if message.event_type in _ATTRIBUTES else _unknown(document, message)
+            for document, message in zip(documents, messages, strict=True)
+        ]
+    )
     check(events, of_core=dialect_of(events) is not Dialect.OTHER)
-    return Recorded(events, History(events=messages).SerializeToString())
+    of_server = any(message.task_id for message in messages)
+    return Recorded(events, History(events=messages).SerializeToString(), of_server)
+
+
+def _unknown(document: dict[str, Any], message: HistoryEvent) -> h.HistoryEvent:
+    """An event of a kind that is not known and may be ignored, whatever attributes it carries."""
+    event = read_event(document)
+    if isinstance(event.attributes, h.UnknownEvent):
+        return event
+    unknown = h.UnknownEvent(name=f"EVENT_TYPE_{message.event_type}", may_be_ignored=True)
+    return h.HistoryEvent(event.id, event.time_ns, unknown)
 
 
 def _from_binary(data: bytes) -> History | None:
@@ -92,6 +112,42 @@ def event_to_json(event: HistoryEvent) -> bytes:
     return json.dumps(json_format.MessageToDict(event), ensure_ascii=False, separators=(",", ":")).encode()
 
 
+def with_next_task(history: bytes) -> bytes:
+    """The history of an open run as its worker receives it with the next workflow task.
+
+    Core evaluates the last completed task only if it knows what follows. An event that workers ignore stands before the new
+    task: Core takes an empty task that directly follows another for a heartbeat.
+    """
+    message = History.FromString(history)
+    last = next(event for event in reversed(message.events) if event.event_type in _TASK_EVENTS)
+    if last.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED:
+        return history
+    if last.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED:
+        ignored = _add(message, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_OPTIONS_UPDATED)
+        ignored.worker_may_ignore = True
+        ignored.workflow_execution_options_updated_event_attributes.SetInParent()
+        last = _add(message, EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED)
+        started = message.events[0].workflow_execution_started_event_attributes
+        last.workflow_task_scheduled_event_attributes.task_queue.CopyFrom(started.task_queue)
+        last.workflow_task_scheduled_event_attributes.attempt = 1
+    scheduled_id = last.event_id
+    task = _add(message, EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
+    task.workflow_task_started_event_attributes.scheduled_event_id = scheduled_id
+    return message.SerializeToString()
+
+
+_TASK_EVENTS = frozenset(
+    number for name, number in EventType.items() if name.startswith("EVENT_TYPE_WORKFLOW_TASK_")
+)
+
+
+def _add(message: History, kind: EventType.ValueType) -> HistoryEvent:
+    newest = message.events[-1]
+    event = message.events.add(event_id=newest.event_id + 1, event_type=kind)
+    event.event_time.CopyFrom(newest.event_time)
+    return event
+
+
 def check_replayable(events: Sequence[h.HistoryEvent]) -> None:
     """Raise `HistoryError` where a history that has been read cannot be replayed."""
     if len(events) == 1:
@@ -105,7 +161,7 @@ def _event(event: Any, at: int) -> HistoryEvent:
     try:
         built: HistoryEvent = quick_json.build(HistoryEvent, event)
         return built
-    except (ValueError, TypeError, OverflowError):
+    except Exception:  # protobuf raises errors of every kind for what is no value of a field
         return _event_in_full(event, at)
 
 
@@ -116,7 +172,7 @@ def _event_in_full(event: dict[str, Any], at: int) -> HistoryEvent:
         modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
         # Servers newer than us send fields that we do not know.
         return json_format.ParseDict(modern, message, ignore_unknown_fields=True)
-    except (json_format.ParseError, TypeError, ValueError) as error:
+    except Exception as error:
         raise HistoryError(f"event {at} cannot be read: {str(error)[:200]}") from None
 
 

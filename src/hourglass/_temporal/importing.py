@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
+from asyncio import sleep
 from collections.abc import Callable, Coroutine, Sequence
+from time import monotonic, time_ns
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
@@ -130,24 +131,24 @@ class _Import:
             return False
         # An import that was killed: no process has the version that its run is pinned to.
         await self._remove()
-        until = time.monotonic() + _LONGEST
+        until = monotonic() + _LONGEST
         while True:  # a server deletes in its own time
             data = await self._start()
             found = ws.StartWorkflowExecutionResponse.FromString(data).run_id
-            if found != self._run_id or time.monotonic() > until:
+            if found != self._run_id or monotonic() > until:
                 self._run_id = found
                 return True
-            await asyncio.sleep(0.1)
+            await sleep(0.1)
 
     async def _start(self) -> bytes:
         message = self._start_message()
-        until = time.monotonic() + _LONGEST
+        until = monotonic() + _LONGEST
         while True:
             try:
                 return await self._call("start_workflow_execution", message, 10.0)
             except ServiceError as error:
                 # The server learns of a version by its polls, a moment after the first.
-                if "not present" not in str(error) or time.monotonic() > until:
+                if "not present" not in str(error) or monotonic() > until:
                     raise
             # It ends before the run begins: else it would take the first task before the run has heard what came before.
             await self._quietly(self._call("poll_workflow_task_queue", self._poll_message(), 3.0))
@@ -238,8 +239,8 @@ class _Import:
 
     async def _next_task(self) -> bytes:
         """The token of the run's next task."""
-        until = time.monotonic() + _LONGEST
-        while time.monotonic() < until:
+        until = monotonic() + _LONGEST
+        while monotonic() < until:
             try:
                 data = await self._call("poll_workflow_task_queue", self._poll_message(), 65.0)
                 answer = ws.PollWorkflowTaskQueueResponse.FromString(data)
@@ -302,7 +303,7 @@ class _Import:
                 before += 1
             before += 1
         due = event.event_time.ToNanoseconds() + said.start_to_fire_timeout.ToNanoseconds()
-        return max(due - time.time_ns(), int((1.0 + 0.25 * before) * 1e9))
+        return max(due - time_ns(), int((1.0 + 0.25 * before) * 1e9))
 
     # --- what the run hears of ----------------------------------------------------------------------------------------------
 
@@ -361,8 +362,8 @@ class _Import:
             task_queue=_queue(self._private),
             identity=self._scope.identity,
         )
-        until = time.monotonic() + _LONGEST
-        while activity_id not in self._taken and time.monotonic() < until:
+        until = monotonic() + _LONGEST
+        while activity_id not in self._taken and monotonic() < until:
             with contextlib.suppress(ServiceError):
                 answer = ws.PollActivityTaskQueueResponse.FromString(
                     await self._call("poll_activity_task_queue", message, 10.0)
@@ -372,11 +373,11 @@ class _Import:
 
     async def _see(self, event: HistoryEvent) -> None:
         """Wait until a timer has fired."""
-        wanted, until = named(event), time.monotonic() + _LONGEST
-        while time.monotonic() < until:
+        wanted, until = named(event), monotonic() + _LONGEST
+        while monotonic() < until:
             if any(named(each) == wanted for each in (await self._fetch()).events):
                 return
-            await asyncio.sleep(0.05)
+            await sleep(0.05)
         raise ServiceError("a timer did not fire in time", status="DEADLINE_EXCEEDED")
 
     # --- the end ------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import inspect
 import logging
 import re
 import urllib.parse
+from asyncio import sleep
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -73,7 +74,7 @@ class NexusServer:
                 logger.error("a poll for Nexus calls failed: %s", type(error).__name__)
                 if self._worker.gone:
                     return
-                await asyncio.sleep(_PAUSE)
+                await sleep(_PAUSE)
                 continue
             if task.HasField("task"):
                 token = task.task.task_token

@@ -86,8 +86,8 @@ def payloads_from_bytes(data: bytes) -> Payloads:
 
 
 def payload_map_from(messages: Mapping[str, Any]) -> dict[str, Payload]:
-    """Named payloads as data."""
-    return {key: payload_from(messages[key]) for key in messages} if messages else NO_PAYLOADS
+    """Return named payloads, sorted by name: protobuf's maps have another order in each process."""
+    return {key: payload_from(messages[key]) for key in sorted(messages)} if messages else NO_PAYLOADS
 
 
 def put_payload(message: Any, payload: Payload) -> None:

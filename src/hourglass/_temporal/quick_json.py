@@ -199,7 +199,7 @@ def _timestamp(value: Any, depth: int) -> dict[str, int]:
 
 def _duration(value: Any, depth: int) -> dict[str, int]:
     # The longest that protobuf takes has twelve digits, of which not all are taken; a negative one is rare.
-    plain = type(value) is str and len(value) <= _LONGEST and value[0] != "-"
+    plain = type(value) is str and len(value) <= _LONGEST and not value.startswith("-")
     return _parts(times.duration(value) if plain else None)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,7 @@ class SuppliedSlots:
             return await waiting
         except Exception:
             self._log("reserve_slot")
-            await asyncio.sleep(_PAUSE)
+            await sleep(_PAUSE)
             raise
 
     def try_reserve_slot(self, ctx: Any) -> Any:

@@ -11,6 +11,8 @@ asked      what a request asks, from its address and its form
 security   which requests are answered: hosts, origins, login, sizes of bodies; the headers of every answer
 login      from a token or a one-time link to a cookie
 addresses  of pages: ids that may hold anything, in paths
+replays    time travel in a child process: its deadline, its environment, its codec
+replay_child the program of that process, and the messages between the two
 site       what the pages are about: a client that can be reached or not, code, what may be shown and done
 finding    from the fields of a form to a filter, and to a page of the list
 calendar   the days of a year on which a schedule acts

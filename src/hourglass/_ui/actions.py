@@ -15,9 +15,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from hourglass._story.watching import HIDDEN
 from hourglass._ui import addresses, asked, finding, forms, pages, run_view
-from hourglass._ui.bulk import BulkOperations
+from hourglass._ui.bulk import BulkOperations, ConfirmedScope
 from hourglass._ui.site import Site
 from hourglass.client import ScheduleBackfill
+from hourglass.client._bulk import open_ones
 from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError, UsageError
 
 _MOST_AT_ONCE = 100_000
@@ -108,24 +109,36 @@ class PageActions:
     # --- many ---------------------------------------------------------------------------------------------------------
 
     def bulk(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to many runs: those that were chosen, or all that the search finds."""
+        """Something is done to many runs: those that were chosen, or all that the search finds. The reader is asked first."""
         self._check_may_change()
         client = self._site.client
         action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
-        runs = [addresses.run_at(str(each)) for each in fields.get("runs", [])]
-        if fields.get("all"):
-            search = finding.Search.from_fields(
-                {name: str(value) for name, value in fields.items() if isinstance(value, str)},
-                [str(each) for each in fields.get("statuses", [])],
-            )
-            query = finding.visible_filter(search, datetime.now(UTC))
-            runs = [
-                (each.id, each.run_id)
-                for each in client.list_workflows(query, page_size=1000, limit=_MOST_AT_ONCE)
-            ]
-        if not runs:
-            raise UsageError("no workflow was chosen")
         name, arguments = str(fields.get("name", "")).strip(), asked.arguments(fields)
+        if action not in _BULK_ACTIONS or (action == "signal" and not name):
+            raise UsageError("say what is to be done: signal (with its name), cancel, terminate or reset")
+        runs = [addresses.run_at(str(each)) for each in fields.get("runs", [])]
+        scope = ConfirmedScope(len(runs), runs)
+        if fields.get("all"):
+            # Runs that begin after the question are not part of its answer.
+            fields = {"asked": finding.written(datetime.now(UTC)), **fields}
+            scope = self._found(fields, action)
+        if not scope.count:
+            raise UsageError(
+                "no open workflow is found"
+                if scope.is_all and action != "reset"
+                else "no workflow was chosen"
+            )
+        is_answer = "confirmed" in fields
+        refusal = (
+            scope.refusal(str(fields.get("expected", "")), str(fields.get("typed", ""))) if is_answer else ""
+        )
+        if not is_answer or refusal:
+            view = asked.view(self._site, request)
+            shown = pages.confirm(view, action, scope, _repeated(fields), refusal)
+            return HTMLResponse(shown, 400 if refusal else 200)
+        if scope.is_all:
+            found = client.list_workflows(scope.query, page_size=1000, limit=_MOST_AT_ONCE)
+            runs = [(each.id, each.run_id) for each in found]
 
         def act(workflow_id: str, run_id: str) -> None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
@@ -139,10 +152,20 @@ class PageActions:
                 case _:
                     handle.reset(reason=reason)
 
-        if action not in ("cancel", "terminate", "signal", "reset") or (action == "signal" and not name):
-            raise UsageError("say what is to be done: signal (with its name), cancel, terminate or reset")
         started = self._operations.start(f"{action} {len(runs)} workflows", runs, act)
         return RedirectResponse(f"/operations/{started.number}", 303)
+
+    def _found(self, fields: Mapping[str, Any], action: str) -> ConfirmedScope:
+        """All runs that the search of a form finds; only open ones, where a closed one can take no part."""
+        search, now = asked.searched(fields), datetime.now(UTC)
+        query = finding.visible_filter(self._site.client, search, now)
+        query = f"({query}) AND StartTime <= {finding.text(finding.moment(str(fields['asked'])))}"
+        if action != "reset":
+            query = open_ones(query)
+        shown = " AND ".join(each for each in (finding.filter_of(search, now), search.problem) if each)
+        return ConfirmedScope(
+            int(self._site.client.count_workflows(query)), query=query, shown=shown, is_all=True
+        )
 
     def stop_operation(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Do no more of it."""
@@ -215,6 +238,27 @@ class PageActions:
     def _check_may_change(self) -> None:
         if self._site.read_only:
             raise PermissionError("this page is read-only")
+
+
+_BULK_ACTIONS = ("cancel", "terminate", "signal", "reset")
+_NOT_REPEATED = (
+    "confirmed",
+    "expected",
+    "typed",
+    "run",
+    "runs",
+    "status",
+    "statuses",
+    "argument",
+    "arguments",
+)
+
+
+def _repeated(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The fields of a form, for the form that asks whether it is meant."""
+    single = [(name, str(value)) for name, value in fields.items() if name not in _NOT_REPEATED]
+    several = (("run", "runs"), ("status", "statuses"), ("argument", "arguments"))
+    return single + [(name, str(value)) for name, names in several for value in fields.get(names, ())]
 
 
 def _backfill(fields: Mapping[str, Any]) -> ScheduleBackfill:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio import sleep
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from hourglass._ui.actions import PageActions
 from hourglass._ui.bulk import BulkOperations
 from hourglass._ui.login import LoginPages
 from hourglass._ui.reading import PageReads, task_queues, worker_facts
+from hourglass._ui.replays import ReplayFailedError
 from hourglass._ui.site import Site
 from hourglass.client import TaskQueueDescription
 from hourglass.errors import (
@@ -78,7 +80,7 @@ async def changes(
                 yield event("change", {})
                 quiet = 0.0
             known = found
-        await asyncio.sleep(pause)
+        await sleep(pause)
         quiet += pause
         if quiet >= _SILENCE:  # so that a connection that has gone is noticed
             yield b": still here\n\n"
@@ -103,8 +105,9 @@ def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
     if "workers" in params:
         return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
     search, now = asked.search(request), datetime.now(UTC)
-    page = client.list_page(finding.visible_filter(search, now), page_size=finding.PAGE_SIZE)
-    shown = [(each.run_id, each.status, each.reported_problems) for each in page.items]
+    page = client.list_page(finding.visible_filter(client, search, now), page_size=finding.PAGE_SIZE)
+    problems = site.problems(page.items)
+    shown = [(each.run_id, each.status, problems.get(each.run_id)) for each in page.items]
     return f"{shown} {finding.counts(client, search, now)}"
 
 
@@ -206,6 +209,8 @@ class PageApp:
                 status = 403
             case UsageError() | ValueError():
                 status = 400
+            case ReplayFailedError():
+                status = 500
             case HourglassError():
                 status = 503
             case _:
@@ -220,6 +225,7 @@ class PageApp:
             Route("/", reads.home),
             Route("/workflows", self._reading(reads.workflows)),
             Route("/workflows/chart", self._reading(reads.chart)),
+            Route("/workflows/problems", self._reading(reads.problems)),
             Route("/start", reads.start_page),
             Route("/start", self._doing(actions.start), methods=["POST"]),
             Route("/bulk", self._doing(actions.bulk), methods=["POST"]),

@@ -54,6 +54,12 @@ async def fields(request: Request) -> dict[str, Any]:
     return fields
 
 
+def searched(fields: Mapping[str, Any]) -> Search:
+    """What the list looked for, as a form repeats it."""
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    return Search.from_fields(texts, [str(each) for each in fields.get("statuses", [])])
+
+
 def arguments(fields: Mapping[str, Any]) -> list[Any]:
     """The arguments that a form gives. Raises ValueError."""
     listed = [str(each) for each in fields.get("arguments", ())]

@@ -24,6 +24,36 @@ Act = Callable[[str, str], object]
 """What is done to one run, by its workflow id and run id."""
 
 
+TYPED_ABOVE = 20
+"""Above so many runs a reader types their number before something is done to them."""
+
+
+@dataclass(frozen=True)
+class ConfirmedScope:
+    """What a reader is asked about before it is done: the chosen runs, or all that a filter finds."""
+
+    count: int
+    runs: Sequence[tuple[str, str]] = ()
+    query: str = ""
+    """What finds all of them."""
+    shown: str = ""
+    """The filter as the reader gave it."""
+    is_all: bool = False
+
+    @property
+    def must_be_typed(self) -> bool:
+        """Whether the number must be typed."""
+        return self.count > TYPED_ABOVE
+
+    def refusal(self, expected: str, typed: str) -> str:
+        """Return why an answer does not confirm it; empty if it does. `expected` is the number that the reader was shown."""
+        if not expected.isdecimal() or len(expected) > 12 or self.count > int(expected):
+            return f"there are more now: {self.count}"
+        if int(expected) > TYPED_ABOVE and typed.replace(",", "").strip() != expected:
+            return f"type the number, {expected}, to go on: {typed.strip()[:40] or 'nothing'} was typed, and nothing was done"
+        return ""
+
+
 @dataclass
 class BulkOperation:
     """How far one has come."""

@@ -7,14 +7,17 @@ it must not close them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 from hourglass._built_in import check_brackets, without_keepers
+from hourglass._story import problems
+from hourglass._story.problems import ProblemCount
+from hourglass._story.standing import FILTERED, Problem
 from hourglass.client import Client, WorkflowExecution, WorkflowExecutionCount, WorkflowStatus
 
 PAGE_SIZE = 50
@@ -31,6 +34,12 @@ _BUCKETS = 16
 _WITHIN = {"15m": 15, "1h": 60, "24h": 1440, "7d": 10_080, "30d": 43_200}
 
 
+FIELD_NAMES = ("type", "id", "within", "since", "until", "query", "problem")
+"""The fields of a search but for its statuses and its page."""
+
+_PROBLEMS = {each.slug: each for each in FILTERED}
+
+
 @dataclass(frozen=True)
 class Search:
     """What a reader looks for."""
@@ -42,6 +51,8 @@ class Search:
     since: str = ""
     until: str = ""
     query: str = ""
+    problem: str = ""
+    """The slug of what keeps the runs from going on: see `_story.standing`."""
     page: str = ""
 
     @classmethod
@@ -56,6 +67,7 @@ class Search:
             since=fields.get("since", "").strip(),
             until=fields.get("until", "").strip(),
             query=fields.get("query", "").strip(),
+            problem=fields.get("problem", "") if fields.get("problem", "") in _PROBLEMS else "",
             page=fields.get("page", ""),
         )
 
@@ -63,11 +75,7 @@ class Search:
         """The address of this search, or of one that differs in so much; the page is the first unless it is named."""
         changed = replace(self, **{"page": "", **changes})
         pairs = [("status", each) for each in changed.status]
-        pairs += [
-            (name, value)
-            for name in ("type", "id", "within", "since", "until", "query", "page")
-            if (value := getattr(changed, name))
-        ]
+        pairs += [(name, value) for name in (*FIELD_NAMES, "page") if (value := getattr(changed, name))]
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
     def toggled(self, status: str) -> str:
@@ -131,9 +139,15 @@ def filter_of(search: Search, now: datetime, *, statuses: bool = True) -> str:
     return " AND ".join(parts)
 
 
-def visible_filter(search: Search, now: datetime, *, statuses: bool = True) -> str:
-    """Return the filter of the runs that a list shows: without the workflows that keep limits. Raise ValueError."""
-    return without_keepers(filter_of(search, now, statuses=statuses))
+def visible_filter(client: Client, search: Search, now: datetime, *, statuses: bool = True) -> str:
+    """Return the filter of the runs that a list shows: without the workflows that keep limits. Raise ValueError.
+
+    What keeps runs from going on is looked for now, where the engine does not report it.
+    """
+    query = without_keepers(filter_of(search, now, statuses=statuses))
+    if not search.problem:
+        return query
+    return f"({query}) AND {problems.filter_of(client, _PROBLEMS[search.problem], query).query}"
 
 
 @dataclass(frozen=True)
@@ -143,6 +157,8 @@ class Listing:
     items: tuple[WorkflowExecution, ...]
     next_page: str
     counts: Mapping[str, int]
+    problems: Mapping[str, Problem] = field(default_factory=dict)
+    """What keeps runs from going on, by run id."""
 
     @property
     def total(self) -> int:
@@ -150,19 +166,21 @@ class Listing:
         return sum(self.counts.values())
 
 
-def listing(client: Client, search: Search) -> Listing:
-    """Ask for a page of the list, and how many there are of each status."""
+def listing(
+    client: Client, search: Search, look: Callable[[Iterable[WorkflowExecution]], Mapping[str, Problem]]
+) -> Listing:
+    """Ask for a page of the list, how many there are of each status, and `look` for what keeps runs from going on."""
     now = datetime.now(UTC)
-    query, token = visible_filter(search, now), bytes.fromhex(search.page)
+    query, token = visible_filter(client, search, now), bytes.fromhex(search.page)
     with ThreadPoolExecutor(1, "hourglass-ui-list") as thread:
         counted = thread.submit(counts, client, search, now)
         page = client.list_page(query, page_size=PAGE_SIZE, page_token=token)
-        return Listing(page.items, page.next_page_token.hex(), counted.result())
+        return Listing(page.items, page.next_page_token.hex(), counted.result(), look(page.items))
 
 
 def counts(client: Client, search: Search, now: datetime) -> dict[str, int]:
     """How many runs there are of each status, whatever status is looked for."""
-    query = visible_filter(search, now, statuses=False)
+    query = visible_filter(client, search, now, statuses=False)
     found = client.count_workflows(f"{query} GROUP BY ExecutionStatus".strip())
     by_name = {status_name(each): each.name for each in STATUSES}
     told = dict.fromkeys((each.name for each in STATUSES), 0)
@@ -171,6 +189,12 @@ def counts(client: Client, search: Search, now: datetime) -> dict[str, int]:
         if name is not None:
             told[name] += group.count
     return told
+
+
+def problem_counts(client: Client, search: Search) -> tuple[ProblemCount, ...]:
+    """How many open runs there are that do not go on, by what keeps them, whatever status and problem is looked for."""
+    wanted = replace(search, problem="")
+    return problems.count(client, visible_filter(client, wanted, datetime.now(UTC), statuses=False))
 
 
 # --- over time --------------------------------------------------------------------------------------------------------

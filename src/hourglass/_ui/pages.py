@@ -18,12 +18,14 @@ from markupsafe import Markup
 from hourglass._history.events import HistoryEvent
 from hourglass._story import captions
 from hourglass._story.diagnosis import Diagnosis
+from hourglass._story.problems import ProblemCount
 from hourglass._story.spans import Kind, Span, Story
+from hourglass._story.standing import Problem, problem_of, standing
 from hourglass._story.text import duration, harmless, near, near_place
 from hourglass._ui import addresses
-from hourglass._ui.bulk import BulkOperation
+from hourglass._ui.bulk import BulkOperation, ConfirmedScope
 from hourglass._ui.calendar import Day
-from hourglass._ui.finding import FIELDS, STATUSES, Bucket, Listing, Search, status_name
+from hourglass._ui.finding import FIELD_NAMES, FIELDS, STATUSES, Bucket, Listing, Search, status_name
 from hourglass._ui.forms import Form
 from hourglass._ui.run_view import HistoryTable, ResetPlan
 from hourglass._ui.waterfall import Waterfall
@@ -50,12 +52,12 @@ class View:
 
 
 def time_of(moment: datetime | int | None) -> Markup:
-    """A moment, in UTC; a script writes it in the reader's zone."""
+    """A moment with its zone, UTC; a script writes it in the reader's zone."""
     if moment is None or moment == 0:
         return Markup("")
     at = datetime.fromtimestamp(moment / 1e9, UTC) if isinstance(moment, int) else moment.astimezone(UTC)
     utc = at.strftime("%Y-%m-%d %H:%M:%S")
-    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(at.isoformat(), utc, utc)
+    return Markup('<time datetime="{}" title="{} UTC">{} UTC</time>').format(at.isoformat(), utc, utc)
 
 
 def lasted(start: datetime | None, end: datetime | None) -> str:
@@ -85,8 +87,7 @@ def _templates() -> Environment:
         statuses=STATUSES,
         status_name=status_name,
         outcome_of=captions.outcome,
-        problem_of=captions.problem,
-        standing_of=captions.standing,
+        standing_of=standing,
         address=addresses,
     )
     return made
@@ -115,7 +116,38 @@ def workflows(
         error=error,
         types=list(types),
         fields=[*FIELDS, *attributes],
+        field_names=FIELD_NAMES,
     )
+
+
+def problem_counts(view: View, search: Search, counts: Sequence[ProblemCount]) -> str:
+    """How many open runs do not go on, by what keeps them."""
+    return _page("problems", view, search=search, counts=counts)
+
+
+def confirm(
+    view: View, action: str, scope: ConfirmedScope, fields: Sequence[tuple[str, str]], error: str = ""
+) -> str:
+    """The question before something is done to many runs. `fields` are those of the form that asked for it."""
+    verb, consequence = _VERBS[action]
+    return _page(
+        "confirm",
+        view,
+        title=f"{verb}?",
+        verb=verb,
+        consequence=consequence,
+        scope=scope,
+        fields=fields,
+        error=error,
+    )
+
+
+_VERBS = {
+    "cancel": ("Cancel", "Their code is asked to stop: it may clean up, take its time, or refuse."),
+    "terminate": ("Terminate", "They end at once. Their code is not asked and cannot clean up."),
+    "reset": ("Reset", "Each begins anew from its last workflow task."),
+    "signal": ("Signal", "Each gets the signal."),
+}
 
 
 def chart(view: View, buckets: Sequence[Bucket]) -> str:
@@ -133,6 +165,7 @@ def run(
     chain: Sequence[tuple[str, str, str]],
     unheard: Sequence[HistoryEvent],
     runs: Sequence[WorkflowExecution],
+    problems: Mapping[str, Problem],
     messages: Mapping[str, Mapping[str, Form]],
     chosen: Mapping[str, str],
     notice: str = "",
@@ -144,13 +177,16 @@ def run(
         title=description.id,
         run=description,
         story=story,
-        status=captions.status(story),
         waterfall=drawn,
         waiting=[each for each in story.spans[1:] if each.end is None and each.kind in _ELSEWHERE],
         span=span,
         chain=chain,
         unheard=unheard,
         runs=runs,
+        problems={
+            **{each.run_id: found for each in runs if (found := problem_of(each)) is not None},
+            **problems,
+        },
         messages=messages,
         chosen=chosen,
         notice=notice,

@@ -5,10 +5,10 @@ They are plain functions and run on threads, as the client blocks (`app`).
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
+from time import time_ns
 from typing import Any
 from urllib.parse import quote
 
@@ -61,7 +61,7 @@ class PageReads:
         """The list, filtered."""
         search = asked.search(request)
         try:
-            found, error = finding.listing(self._site.client, search), ""
+            found, error = finding.listing(self._site.client, search, self._site.problems), ""
         except (ValueError, HourglassError) as raised:
             found, error = None, str(raised)
         known = tuple(forms.workflows_in(self._site.modules))
@@ -74,6 +74,15 @@ class PageReads:
         except (ValueError, HourglassError):
             found = ()
         return HTMLResponse(pages.chart(asked.view(self._site, request), found))
+
+    def problems(self, request: Request) -> Response:
+        """How many open runs do not go on, by what keeps them; a part of the page, which may take a moment."""
+        search = asked.search(request)
+        try:
+            found = finding.problem_counts(self._site.client, search)
+        except (ValueError, HourglassError):
+            found = ()
+        return HTMLResponse(pages.problem_counts(asked.view(self._site, request), search, found))
 
     def latest(self, request: Request) -> Response:
         """From a workflow's id to its latest run."""
@@ -113,6 +122,7 @@ class PageReads:
                 run_view.chain(story),
                 run_view.unheard(events) if story.end is None else (),
                 self._runs_of(workflow_id),
+                self._site.problems([description]),
                 messages,
                 chosen,
                 request.query_params.get("notice", ""),
@@ -208,16 +218,16 @@ class PageReads:
     def moments(self, request: Request) -> Response:
         """A run at one moment of its past."""
         workflow_id, run_id = asked.part(request, "id"), asked.part(request, "run_id")
-        walks = self._site.walks
-        if walks is None:
+        time_travel = self._site.time_travel
+        if time_travel is None:
             raise UsageError(
                 "no code is loaded: start the page with the file of the workflows, hourglass ui app.py"
             )
         history = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history()
-        known, result = walks.outline(history)
-        wanted = asked.number(request, "at")
-        number = len(known) - 1 if wanted is None else min(wanted, len(known) - 1)
-        at, before = walks.moment(history, number) if known else (None, None)
+        walked = time_travel.walk(history, asked.number(request, "at"))
+        known, number = walked.moments, walked.number
+        at = known[number] if known else None
+        before = known[number - 1] if number else None
         sources = {
             frame_site: run_view.source(*frame_site)
             for fiber in (at.fibers or () if at is not None else ())
@@ -227,7 +237,7 @@ class PageReads:
         if not asked.shows_payloads(self._site, request):
             at = at and run_view.hide_moment(at)
             changed = tuple(run_view.hide_change(each) for each in changed)
-        error = run_view.error_text(result.error, shows=asked.shows_payloads(self._site, request))
+        error = run_view.replay_error(walked, shows=asked.shows_payloads(self._site, request))
         return HTMLResponse(
             pages.moments(
                 asked.view(self._site, request), workflow_id, run_id, known, at, changed, sources, error
@@ -296,7 +306,7 @@ class PageReads:
                     found.append({"id": each.id, "run_id": each.run_id, **told})
         except HourglassError as raised:
             error = str(raised)
-        now = time.time_ns() // 1000  # turns are moments in microseconds
+        now = time_ns() // 1000  # turns are moments in microseconds
         to_come = [
             {**each, "given": [turn for turn in each.get("given", ()) if turn.get("at", 0) > now]}
             for each in throttles

@@ -22,7 +22,8 @@ from hourglass._story.spans import Kind, Outcome, Span, Story
 from hourglass._story.values import Peek
 from hourglass._story.watching import HIDDEN
 from hourglass._ui import addresses
-from hourglass.errors import NondeterminismError, UsageError
+from hourglass._ui.replay_child import Walked
+from hourglass.errors import UsageError
 from hourglass.replay import Moment, ValueChange
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
@@ -177,10 +178,13 @@ def _value(shown: str) -> Any:
 
 
 def hide_moment(moment: Moment) -> Moment:
-    """A moment without the values of variables: with a codec they are as secret as the payloads that they came from."""
+    """A moment without the values of variables and the message of its error: with a codec they are as secret as the payloads that
+    they came from.
+    """
     fibers = moment.fibers or ()
     return msgspec.structs.replace(
         moment,
+        error=moment.error and f"{moment.error.partition(':')[0]} {HIDDEN}",
         fibers=tuple(
             msgspec.structs.replace(
                 fiber,
@@ -199,12 +203,17 @@ def hide_parked(facts: dict[str, Any]) -> dict[str, Any]:
     return {**facts, "parked": dict.fromkeys(facts["parked"], HIDDEN)}
 
 
-def error_text(error: BaseException | None, *, shows: bool) -> str:
+def error_text(error: BaseException, *, shows: bool) -> str:
     """Return the message of an error, which may quote values; only its type unless values may be shown."""
-    if error is None:
-        return ""
+    return str(error) if shows else f"{type(error).__name__} {HIDDEN}"
+
+
+def replay_error(walked: Walked, *, shows: bool) -> str:
+    """Return why a replay stopped, as `error_text` does; a report of nondeterminism quotes no values."""
     return (
-        str(error) if shows or isinstance(error, NondeterminismError) else f"{type(error).__name__} {HIDDEN}"
+        walked.error
+        if shows or walked.is_nondeterminism or not walked.error
+        else f"{walked.error_type} {HIDDEN}"
     )
 
 

@@ -35,7 +35,8 @@ LARGEST_FORM = 32 * 1024 * 1024
 
 _SAFE = frozenset({"GET", "HEAD"})
 _OPEN_FOLDER = "/static/"
-_ELSEWHERE = frozenset({"cross-site", "same-site"})
+_FROM_HERE = frozenset({"same-origin", "none"})
+"""Values of `Sec-Fetch-Site` for what this page or the reader asked for. Programs and old browsers send no such header."""
 
 HEADERS = (
     (
@@ -114,7 +115,7 @@ class RequestGuard:
         if method not in _SAFE:
             if not self._is_own(headers):
                 return Refusal(403, "a request that changes something must come from the web UI itself")
-        elif headers.get("sec-fetch-site", "") in _ELSEWHERE and not is_open:
+        elif headers.get("sec-fetch-site", "none").lower() not in _FROM_HERE and not is_open:
             return _cross_site(link, headers)
         if not is_open:
             match self._access.check_request(headers, address):
@@ -131,7 +132,7 @@ class RequestGuard:
         if origin is not None:
             return self._names.is_origin(origin)
         # Browsers that send no Origin send this; programs send neither, and no browser can be made to send nothing.
-        return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+        return headers.get("sec-fetch-site", "none").lower() in _FROM_HERE
 
 
 def too_many_guesses() -> Refusal:

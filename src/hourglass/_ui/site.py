@@ -6,17 +6,19 @@ Must not know: HTTP, HTML. All calls block; handlers make them on threads.
 from __future__ import annotations
 
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from types import ModuleType
 from typing import Any
 
+from hourglass._story.problems import problems_of
+from hourglass._story.standing import Problem
 from hourglass._story.values import Peek, hidden, peek
-from hourglass.client import Client
+from hourglass._ui.replays import TimeTravel
+from hourglass.client import Client, WorkflowExecution
 from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, StorageError
-from hourglass.replay import History, Moment, Replayer, ReplayResult
 
 # --- whether it can be reached ---------------------------------------------------------------------------------
 #
@@ -76,7 +78,7 @@ class Pulse:
     def health(self) -> Health:
         """What was found last; from now on it is looked after for a while."""
         with self._lock:
-            self._looked_at = time.monotonic()
+            self._looked_at = monotonic()
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, name="hourglass-ui-pulse", daemon=True)
                 self._thread.start()
@@ -87,7 +89,7 @@ class Pulse:
             found = look(self._client)
             with self._lock:
                 self._health = found
-                if self._closed.is_set() or time.monotonic() - self._looked_at > _WATCHED:
+                if self._closed.is_set() or monotonic() - self._looked_at > _WATCHED:
                     self._thread, self._health = None, Health()
                     return
             self._closed.wait(_PAUSE)
@@ -101,10 +103,48 @@ class Pulse:
             thread.join(PATIENCE + _PAUSE)
 
 
+# --- what keeps runs from going on ------------------------------------------------------------------------------
+
+
+_FRESH = 3.0
+_MOST_LOOKS = 2000
+
+
+class ProblemCache:
+    """What keeps runs from going on. A server is asked for each open run: what it said counts for a few seconds, however many
+    readers look.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._looks: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
+
+    def look(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
+        """Return what keeps these runs from going on, by run id."""
+        now = monotonic()
+        opened = [run for run in runs if run.close_time is None]
+        with self._lock:
+            known = {
+                run.run_id: self._looks[run.run_id][1]
+                for run in opened
+                # What the engine itself has just reported is newer than what was seen.
+                if run.run_id in self._looks
+                and not run.reported_problems
+                and now - self._looks[run.run_id][0] < _FRESH
+            }
+        unknown = [run for run in opened if run.run_id not in known]
+        found = problems_of(self._client, unknown)
+        with self._lock:
+            for run in unknown:
+                self._looks[run.run_id] = now, found.get(run.run_id)
+                self._looks.move_to_end(run.run_id)
+            while len(self._looks) > _MOST_LOOKS:
+                self._looks.popitem(last=False)
+        return found | {run_id: problem for run_id, problem in known.items() if problem is not None}
+
+
 # --- the site --------------------------------------------------------------------------------------------------
-
-
-_MOST_KEPT = 8
 
 
 @dataclass
@@ -123,10 +163,17 @@ class Site:
     decode: Callable[[Any], Any] | None = None
     workers: Callable[[], Sequence[Any]] = tuple
     pulse: Pulse = field(init=False)
-    _walks: Walks | None = field(default=None, init=False)
+    _problems: ProblemCache = field(init=False)
+    _time_travel: TimeTravel = field(init=False)
 
     def __post_init__(self) -> None:
         self.pulse = Pulse(self.client)
+        self._problems = ProblemCache(self.client)
+        self._time_travel = TimeTravel(self.modules, self.client)
+
+    def problems(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
+        """What keeps these runs from going on, by run id: as it was a few seconds ago at most."""
+        return self._problems.look(runs)
 
     @property
     def hides_payloads(self) -> bool:
@@ -140,52 +187,11 @@ class Site:
         return peek(self.decode, _LONGEST_PAYLOAD)
 
     @property
-    def walks(self) -> Walks | None:
-        """The walks through runs, None where no code was loaded."""
-        if self._walks is None and self.modules:
-            self._walks = Walks(self.modules, self.client)
-        return self._walks
+    def time_travel(self) -> TimeTravel | None:
+        """The replays of runs; None where no code was loaded."""
+        return self._time_travel if self.modules else None
 
     def close(self) -> None:
         """Free what the pages used."""
         self.pulse.close()
-        if self._walks is not None:
-            self._walks.close()
-
-
-class Walks:
-    """Histories as moments. Lists of moments are kept for a while, without what fibers held; one moment is replayed when it is
-    looked at.
-    """
-
-    def __init__(self, modules: Sequence[ModuleType], client: Client) -> None:
-        self._replayer = Replayer(modules=modules, converter=client.converter, codec=client.codec)
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[str, int], tuple[History, tuple[Moment, ...], ReplayResult]] = (
-            OrderedDict()
-        )
-
-    def outline(self, history: History) -> tuple[tuple[Moment, ...], ReplayResult]:
-        """All moments of a history, without what fibers held."""
-        key = history.run_id, len(history)
-        with self._lock:
-            known = self._kept.get(key)
-            if known is None:
-                known = history, *self._replayer.moments(history, range(0))
-                self._kept[key] = known
-                while len(self._kept) > _MOST_KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-            return known[1], known[2]
-
-    def moment(self, history: History, number: int) -> tuple[Moment | None, Moment | None]:
-        """One moment and the one before it, in full."""
-        with self._lock:
-            found, _ = self._replayer.moments(history, range(max(0, number - 1), number + 1))
-        if number >= len(found):
-            return None, None
-        return found[number], found[number - 1] if number else None
-
-    def close(self) -> None:
-        """Free the replayer."""
-        self._replayer.close()
+        self._time_travel.close()

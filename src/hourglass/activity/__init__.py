@@ -11,6 +11,7 @@ Activities run at least once. An attempt whose end the engine never hears of is 
     _context     the context that a worker sets around a running activity, and interceptors
     _current     what can be called inside a running activity
     _definition  `@activity.defn`
+    _interruption  how a cancellation is raised in the thread of a `def` activity of `hourglass.aio`
     _options     an activity's options
 """
 

@@ -9,7 +9,8 @@ interpreters of their own, which have no interceptors.
 Invariants:
 
 - Cancellation reaches a thread once, as `Cancelled` at the next `heartbeat`; `wait_cancelled` tells it and
-  thereby delivers it. Coroutines are cancelled by their loop instead, and `heartbeat` never raises there.
+  thereby delivers it. Activities of `hourglass.aio` have an `interruption`, which raises `CancelledError` instead, wherever
+  the thread is. Coroutines are cancelled by their loop, and `heartbeat` never raises there.
 - Details are encoded in the activity's own thread, so that a bad value fails where it was given.
 - What an activity reports is measured before it is sent: a server refuses payloads above its limit with an error that
   the workflow never sees, and retries for nothing. So the worker fails the attempt with a text that names size and
@@ -19,6 +20,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import logging
@@ -34,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from hourglass._engine.interception import Headers, InterceptedCall
 from hourglass._engine.options import RetryPolicy
 from hourglass._engine.specs import Payloads
+from hourglass.activity._interruption import ThreadInterruption
 from hourglass.converter import Converter, Payload, default_converter, wants_context
 from hourglass.errors import Cancelled, EncodeError, UsageError
 from hourglass.metrics import Registry, default_registry
@@ -350,6 +353,8 @@ class Equipment:
     inbound: ActivityChain | None = None
     registry: Registry | None = default_registry
     resources: Resources = field(default_factory=Resources)
+    variables: contextvars.Context | None = None
+    """The context variables that each `def` activity begins with; None: none."""
 
     @cached_property
     def contextual(self) -> bool:
@@ -370,6 +375,7 @@ class ActivityContext:
         "_waiters",
         "cancel_reason",
         "equipment",
+        "interruption",
         "is_worker_shutdown",
         "last_details",
     )
@@ -378,6 +384,7 @@ class ActivityContext:
         self.equipment = equipment
         self.last_details = last_details
         self.cancel_reason: str | None = None
+        self.interruption: ThreadInterruption | None = None
         self.is_worker_shutdown = False
         self._waiters: list[Callable[[], object]] | None = None  # for the worker's shutdown
         self._info: Info | None = None
@@ -408,6 +415,17 @@ class ActivityContext:
             self._told.set()
         if reason == "WORKER_SHUTDOWN":
             self.worker_stops()
+        self.interrupt()
+
+    def interrupt(self) -> bool:
+        """Raise the cancellation in the activity's thread, if it takes that. False if that is not safe right now."""
+        return self.interruption is None or self.cancel_reason is None or self.interruption.request()
+
+    def run_interruptibly(self, call: Callable[[], T], *, silent: bool) -> T:
+        """Call a function in whose thread a cancellation is raised; with `silent` it never is."""
+        self.interruption = ThreadInterruption(silent=silent)
+        self.interrupt()  # it may have been cancelled before
+        return self.interruption.run(call)
 
     def worker_stops(self) -> None:
         """The worker takes no new work; the attempt goes on for the graceful time."""
@@ -455,7 +473,9 @@ class ActivityContext:
         )
         self.last_details = payloads
         self._send(payloads)
-        if self.cancelled and not self._delivered and asyncio._get_running_loop() is None:
+        if self.interruption is not None:
+            self.interruption.check()
+        elif self.cancelled and not self._delivered and asyncio._get_running_loop() is None:
             self._delivered = True
             raise Cancelled(f"activity {self.info.activity_type} was cancelled ({self.cancel_reason})")
 

@@ -58,6 +58,8 @@ __all__ = ["Activity", "ActivityDefinition", "activity_definition", "defn"]
 
 
 Executor: TypeAlias = Literal["thread", "process"]
+OnCancel: TypeAlias = Literal["heartbeat", "raise", "silent"]
+"""How a `def` activity hears of its cancellation: from `heartbeat`, by an exception in its thread, or only if it asks."""
 
 
 def check_executor(fn: Callable[..., Any], executor: str) -> Executor:
@@ -160,6 +162,7 @@ class ActivityDefinition:
     needs_instance: bool = False
     executor: Executor = "thread"
     dynamic: bool = False
+    on_cancel: OnCancel = "heartbeat"
 
     def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
         """Fresh arguments for the function; a dynamic activity gets them as one, not decoded."""
@@ -198,6 +201,8 @@ class ActivitySource(Protocol):
 
 class Activity(Generic[P, R]):
     """A decorated function or method. Immutable: `options` and access through an instance give new ones."""
+
+    _on_cancel: OnCancel = "heartbeat"
 
     if TYPE_CHECKING:
         __dir__: None  # type: ignore[assignment]  # so that it is no `WorkflowSource`
@@ -246,6 +251,7 @@ class Activity(Generic[P, R]):
             needs_instance=self._is_method and self._instance is None,
             executor=self._executor,
             dynamic=self._dynamic,
+            on_cancel=self._on_cancel,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

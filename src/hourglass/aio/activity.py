@@ -31,7 +31,9 @@ from hourglass.activity import (
 )
 from hourglass.activity import CancellationDetails as ActivityCancellationDetails
 from hourglass.activity import client as _client
-from hourglass.activity._definition import called, check_executor, check_function, with_call
+from hourglass.activity._context import current
+from hourglass.activity._definition import OnCancel, called, check_executor, check_function, with_call
+from hourglass.activity._interruption import ThreadInterruption
 from hourglass.activity._options import FOREIGN_DEFAULTS
 from hourglass.aio._values import PayloadConverter
 
@@ -66,8 +68,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 class AsyncActivity(Activity[..., Any]):
     """A decorated function. Called outside a workflow it is that function, also where it is `async def`."""
 
+    _on_cancel: OnCancel = "raise"
+
     def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.fn(*args, **kwargs)
+
+
+class UninterruptedActivity(AsyncActivity):
+    """A decorated function in whose thread no cancellation is raised."""
+
+    _on_cancel: OnCancel = "silent"
 
 
 @overload
@@ -86,20 +96,21 @@ def defn(
 ) -> Any:
     """Make a function or method an activity. `name` is its type on the wire, by default the function's name.
 
-    `no_thread_cancel_exception` says nothing here: nothing is raised in threads. A `def` activity hears of its
-    cancellation from `heartbeat` and `is_cancelled`.
+    When a `def` activity is cancelled, `exceptions.CancelledError` is raised in its thread, unless
+    `no_thread_cancel_exception` is set: then `is_cancelled` and `wait_for_cancelled_sync` tell it.
     """
+    kind = UninterruptedActivity if no_thread_cancel_exception else AsyncActivity
 
     def define(fn: Any) -> Any:
         if isinstance(fn, type):
-            call = AsyncActivity(
+            call = kind(
                 called(fn), check_name(name or fn.__name__, "an activity"), FOREIGN_DEFAULTS, dynamic=dynamic
             )
             return with_call(fn, call)
         check_function(fn)
         check_executor(fn, "thread")
         title = check_name(fn.__name__ if name is None else name, f"activity {fn.__qualname__}")
-        return AsyncActivity(fn, title, FOREIGN_DEFAULTS, dynamic=dynamic)
+        return kind(fn, title, FOREIGN_DEFAULTS, dynamic=dynamic)
 
     return define if fn is None else define(fn)
 
@@ -124,8 +135,12 @@ async def wait_for_cancelled() -> None:
 
 
 def wait_for_cancelled_sync(timeout: timedelta | float | None = None) -> None:
-    """Block this thread until the activity is asked to stop, or the time has passed."""
+    """Block this thread until the activity is asked to stop, or the time has passed. Raises `exceptions.CancelledError` if the
+    activity was asked to stop, unless it is shielded or has `no_thread_cancel_exception`.
+    """
     wait_cancelled(timeout)
+    if (interruption := _interruption()) is not None:
+        interruption.check()
 
 
 def raise_complete_async() -> NoReturn:
@@ -134,8 +149,14 @@ def raise_complete_async() -> NoReturn:
 
 
 def shield_thread_cancel_exception() -> AbstractContextManager[None]:
-    """Nothing to do: no exception is raised in an activity's thread from outside."""
-    return nullcontext()
+    """Within the block no cancellation is raised in this activity's thread; at its end it is."""
+    interruption = _interruption()
+    return nullcontext() if interruption is None else interruption.shielded()
+
+
+def _interruption() -> ThreadInterruption | None:
+    context = current.get()
+    return None if context is None else context.interruption
 
 
 def payload_converter() -> PayloadConverter:

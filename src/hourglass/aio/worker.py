@@ -93,6 +93,7 @@ class Worker:
         )
         self._client = client
         self._over = asyncio.Event()
+        self._ending: asyncio.Future[None] | None = None
 
     @property
     def client(self) -> Client:
@@ -115,21 +116,28 @@ class Worker:
         return self.wrapped._life.state == "running"
 
     async def run(self) -> None:
-        """Work until `shutdown` is called or this task is cancelled."""
+        """Work until `shutdown` is called or this task is cancelled. Returns when the worker has ended."""
         async with self:
             await self._over.wait()
 
     async def shutdown(self) -> None:
-        """Take no new work, finish what is in flight within the graceful timeout, and end."""
+        """Take no new work, finish what is in flight within the graceful timeout, and end. A worker that has not started yet
+        ends as soon as it runs.
+        """
         self._over.set()
-        await self.wrapped.__aexit__(None, None, None)
+        if self._ending is None:
+            # A task of its own: whoever waits for the end may be cancelled, and several may wait.
+            self._ending = asyncio.ensure_future(self.wrapped.__aexit__(None, None, None))
+        await asyncio.shield(self._ending)
 
     async def __aenter__(self) -> Worker:
+        self.wrapped._use_running_loop()
         await self.wrapped.__aenter__()
+        self._ending = None
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over.set()
-        await self.wrapped.__aexit__(kind, error, trace)
+        await self.shutdown()
+        self._over.clear()  # it can be started again

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import sleep
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -315,7 +316,7 @@ async def _when_known(session: ClientSession, request: Request[A], limit: float)
                 raise
             if asyncio.get_running_loop().time() >= deadline or "already current" in str(error):
                 raise
-        await asyncio.sleep(_PAUSE)
+        await sleep(_PAUSE)
 
 
 def describe_deployment(name: str) -> ClientOperation[DeploymentDescription]:

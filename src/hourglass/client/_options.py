@@ -9,7 +9,6 @@ from typing import Any, NoReturn, TypedDict
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._engine.options import (
-    LONGEST_TASK_TIMEOUT,
     START_CHECKS,
     Duration,
     RetryPolicy,
@@ -91,7 +90,7 @@ class StartOptions(RpcOptions, total=False):
     run_timeout: Duration | None
     """The longest time for one run."""
     task_timeout: Duration | None
-    """How long a worker may take for one workflow task before another gets it."""
+    """How long a worker may take for one workflow task before another gets it; more than 120 s counts as 120 s."""
     start_delay: Duration | None
     """How long to wait before it starts."""
     id_reuse_policy: IdReusePolicy
@@ -233,14 +232,6 @@ def _duration(value: Duration | None, name: str, converter: Converter) -> float 
     return optional_seconds(value, name)
 
 
-def _task_timeout(value: Duration | None, name: str, converter: Converter) -> float:
-    limit = optional_seconds(value, name) or 0.0
-    if limit > LONGEST_TASK_TIMEOUT:
-        # A server makes 120 s of it without a word.
-        raise UsageError(f"{name} must be at most {LONGEST_TASK_TIMEOUT:g} s, not {limit:g} s")
-    return limit
-
-
 def check_time_skipping(value: object) -> TimeSkippingConfig | None:
     """A config of a run's time as given, or a `UsageError`."""
     if value is not None and not isinstance(value, TimeSkippingConfig):
@@ -267,7 +258,6 @@ def _metadata(value: Any, name: str, converter: Converter | None) -> dict[str, s
 
 _READERS: dict[str, Callable[[Any, str, Converter], Any]] = START_CHECKS | {
     "task_queue": _text,
-    "task_timeout": _task_timeout,
     "start_delay": _duration,
     "rpc_timeout": _duration,
     "rpc_metadata": _metadata,

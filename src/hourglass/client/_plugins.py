@@ -109,6 +109,8 @@ class WorkerConfig(TypedDict):
     payload_limit: int | None
     lanes: int
     deadlock_timeout: Duration | None
+    switch_interval: Duration | None
+    gc_threshold: int | None
     status_address: str | None
     interceptors: Sequence[Interceptor]
     resources: Sequence[Any]

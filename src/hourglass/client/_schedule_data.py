@@ -121,7 +121,7 @@ class ScheduleStartOptions(TypedDict, total=False):
     run_timeout: Duration | None
     """The longest time for one run."""
     task_timeout: Duration | None
-    """How long a worker may take for one workflow task before another gets it."""
+    """How long a worker may take for one workflow task before another gets it; more than 120 s counts as 120 s."""
     retry_policy: RetryPolicy | None
     """Whether and how a failed workflow is run again."""
     memo: Mapping[str, Any]

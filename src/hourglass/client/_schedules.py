@@ -264,7 +264,7 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
         )
         # A server reports success for an update that it dropped: only a new token and equal content prove it.
         before, seen = seen, (yield look)
-        if seen.conflict_token != before.conflict_token and _same(form, seen.schedule):
+        if seen.conflict_token != before.conflict_token and is_same_schedule(form, seen.schedule):
             return
     raise ServiceError(
         f"schedule {schedule_id!r} was changed by others each of the {_TRIES} times that the update was tried",
@@ -272,7 +272,8 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
     )
 
 
-def _same(sent: EngineSchedule, found: EngineSchedule) -> bool:
+def is_same_schedule(sent: EngineSchedule, found: EngineSchedule) -> bool:
+    """Whether a schedule that a service returns is the one that was sent."""
     try:
         return _plain(sent) == _plain(found)
     except UsageError:  # what we would refuse is not what was sent

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from time import time_ns
 from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -538,7 +538,7 @@ class ClientSession:
 
     def now_ns(self) -> int:
         """The time, in nanoseconds since the epoch, to be compared with times that the engine tells."""
-        return time.time_ns()
+        return time_ns()
 
     def meet(self, workflow: object) -> None:
         """A workflow was named that a schedule will start; a session that runs workflows itself must know it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
@@ -105,7 +106,7 @@ class WaitWatcher:
         pause = SILENCE
         while not await self.look():
             pause = min(2 * pause, _LONGEST_SILENCE)
-            await asyncio.sleep(pause)
+            await sleep(pause)
 
     async def _say(self) -> bool:
         """Log what keeps it, if anything does."""
@@ -465,7 +466,7 @@ async def ask_through_outage(session: ClientSession, request: Request[A]) -> A:
     loop = asyncio.get_running_loop()
     began, pause = loop.time(), FIRST_PAUSE
     while True:
-        await asyncio.sleep(pause)
+        await sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
         try:
             return await session.call(request)

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import datetime as _datetime
+import itertools
 import logging
 import random
 import sys
 import time
 import uuid as _uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from hourglass import workflow
 from hourglass._engine import awaited
 from hourglass._engine.context import current_run
 from hourglass._engine.event_loop import EventLoop
 from hourglass.activity import Activity
+from hourglass.converter._to_json import sort_sets
 from hourglass.errors import UsageError
 
 logger = logging.getLogger("hourglass.agents")
@@ -78,6 +83,44 @@ _CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf
 run_time = _RunTime()
 
 
+class OrderedAsyncio:
+    """The module `asyncio`, whose `wait` returns sets of tasks that iterate in the order in which the tasks were created.
+
+    A set of tasks iterates in the order of their addresses, which differs from execution to execution. A library that iterates
+    over the tasks that are done would issue its next commands in that order.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: WeakKeyDictionary[asyncio.Future[Any], int] = WeakKeyDictionary()
+        self._next = itertools.count()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    def create_task(self, *args: Any, **options: Any) -> asyncio.Task[Any]:
+        """Create a task, and number it."""
+        task = asyncio.create_task(*args, **options)
+        self._numbers[task] = next(self._next)
+        return task
+
+    async def wait(self, *args: Any, **options: Any) -> tuple[set[Any], set[Any]]:
+        """Wait as `asyncio.wait` does."""
+        done, pending = await asyncio.wait(*args, **options)
+        return self._ordered(done), self._ordered(pending)
+
+    def _ordered(self, tasks: set[Any]) -> set[Any]:
+        ordered = _OrderedTasks(tasks)
+        ordered.number = lambda task: self._numbers.get(task, -1)
+        return ordered
+
+
+class _OrderedTasks(set[Any]):
+    number: Callable[[Any], int]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(super().__iter__(), key=self.number))
+
+
 def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
     """Replace what a library reads of the world. A key is `module:name`, its value makes the replacement from what was there.
 
@@ -106,6 +149,16 @@ def require_loop(what: str, instead: str) -> None:
         running = None
     if run is not None and not isinstance(running, EventLoop):
         raise UsageError(f"{what} cannot block in a workflow: {instead}")
+
+
+def to_json(value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
+    """Return a value as JSON, by the adapter's type or by its own class. Sets are written in sorted order: a replay compares
+    arguments, and their own order differs from process to process.
+    """
+    ordered = sort_sets(value)
+    if adapter is None:
+        return to_jsonable_python(ordered)
+    return adapter.dump_python(ordered, mode="json", warnings="none")
 
 
 async def execute(activity: Activity[..., Any], *args: Any, **options: Any) -> Any:

@@ -4,7 +4,8 @@
     Client.connect("temporal:7233", codec=storage)
 
 Two calls of its HTTP interface are enough, PUT and GET of an object, each signed (AWS Signature Version 4). Must not know
-anything of histories; secrets are in no message and no repr.
+anything of histories; secrets are in no message and no repr. Redirects are not followed: a request has credentials, which are for
+the endpoint alone. Answers are read up to a limit.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import hashlib
 import hmac
 import http.client
 import os
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from time import sleep
 from typing import Final
 from urllib.parse import quote, urlsplit
 
@@ -29,16 +30,29 @@ from hourglass.converter import (
     StorageDriverStoreContext,
 )
 from hourglass.converter._storage import from_stored, key_of, stored_form
-from hourglass.errors import DecodeError, HourglassError, UsageError
+from hourglass.errors import DecodeError, EncodeError, HourglassError, UsageError
 
 __all__ = ["S3Storage", "StorageUnavailableError"]
 
 _TRIES: Final = 4
+_REDIRECTS: Final = frozenset({300, 301, 302, 303, 307, 308})
 _FIRST_PAUSE = 0.2
+_LARGEST = 256 * 1024 * 1024
+"""Bytes of an object that is stored or read."""
 
 
 class StorageUnavailableError(HourglassError):
     """The store did not answer, or refused; a task that needed it is tried again."""
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Lets a redirect be raised as the `HTTPError` that it is."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return no request."""
+
+
+_opener = urllib.request.build_opener(_NoRedirects)
 
 
 class S3Storage(StorageDriver):
@@ -63,6 +77,10 @@ class S3Storage(StorageDriver):
         name: str = "s3",
     ) -> None:
         parts = urlsplit(endpoint)
+        if "@" in endpoint:
+            raise UsageError(
+                "endpoint holds a user name or a password, which would be shown in messages: give access_key and secret_key"
+            )
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
             raise UsageError(f"endpoint is such as https://s3.eu-central-1.amazonaws.com, not {endpoint!r}")
         if not bucket or "/" in bucket:
@@ -91,6 +109,10 @@ class S3Storage(StorageDriver):
         claims = []
         for payload in payloads:
             key, data = stored_form(payload)
+            if len(data) > _LARGEST:
+                raise EncodeError(
+                    f"a payload of {len(data)} bytes is too large for a bucket: at most {_LARGEST}"
+                )
             self._ask("PUT", key, data)
             claims.append(StorageDriverClaim({"key": key}))
         return claims
@@ -114,11 +136,15 @@ class S3Storage(StorageDriver):
                         f"the payload stored as {key[:12]}… is not in the bucket {self._bucket}"
                     ) from None
                 what, passes = f"answered {error.code} to {method}", error.code >= 500 or error.code == 429
+                if error.code in _REDIRECTS:
+                    what += (
+                        ", a redirect, which is not followed: is the endpoint that of the bucket's region?"
+                    )
             except (OSError, http.client.HTTPException) as error:
                 what, passes = f"cannot be reached: {type(error).__name__}", True
             if not passes or not left:
                 raise StorageUnavailableError(f"the bucket {self._bucket} at {self._host} {what}")
-            time.sleep(pause)
+            sleep(pause)
             pause *= 2
         raise AssertionError("the last try returns or raises")
 
@@ -127,8 +153,12 @@ class S3Storage(StorageDriver):
         request = urllib.request.Request(
             self._root + path, data=body if method == "PUT" else None, headers=headers, method=method
         )
-        with urllib.request.urlopen(request, timeout=self._timeout) as answer:
-            data: bytes = answer.read()
+        with _opener.open(request, timeout=self._timeout) as answer:
+            if method == "PUT":
+                return b""
+            data: bytes = answer.read(_LARGEST + 1)
+            if len(data) > _LARGEST:
+                raise DecodeError(f"the bucket {self._bucket} answered with more than {_LARGEST} bytes")
             return data
 
     def _signed(self, method: str, path: str, body: bytes, now: datetime) -> dict[str, str]:

@@ -15,12 +15,12 @@ import hashlib
 import os
 import re
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
+from time import time as wall_time
 from typing import TypeVar
 
 import msgspec
@@ -244,11 +244,22 @@ def key_of(claim: StorageDriverClaim) -> str:
 # --- a folder -------------------------------------------------------------------------------------
 
 
+def _make_private(folder: Path) -> None:
+    """Make a folder and those above it that are missing, for this user alone."""  # `Path.mkdir` gives its mode to the last one
+    if folder.is_dir():
+        return
+    _make_private(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+
+
 class FolderStorage(StorageDriver):
     """Keeps payloads as files of a directory, which all processes that meet them must see: a shared disk, or one machine.
 
     Each file is named by what it holds, so a payload is stored once however often it travels. Nothing removes files by
     itself: a closed workflow can be asked for its result as long as its history is kept. `remove_unused` does, by age.
+
+    Only this user may read and change the files and folders that it makes, whatever the umask. The mode of a folder that
+    exists stays.
     """
 
     def __init__(self, folder: str | Path, *, name: str = "folder") -> None:
@@ -277,7 +288,7 @@ class FolderStorage(StorageDriver):
 
         Choose more than the namespace's retention and the longest workflow: what is still referred to cannot be known here.
         """
-        limit, removed = time.time() - older_than.total_seconds(), 0
+        limit, removed = wall_time() - older_than.total_seconds(), 0
         for file in self._folder.glob("??/*"):
             if _KEY.fullmatch(file.name) and file.stat().st_mtime < limit:
                 file.unlink(missing_ok=True)
@@ -297,7 +308,7 @@ class FolderStorage(StorageDriver):
         return StorageDriverClaim({"key": key})
 
     def _write(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_private(path.parent)
         number, made = tempfile.mkstemp(dir=path.parent)
         try:
             with os.fdopen(number, "wb") as file:

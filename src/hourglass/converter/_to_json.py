@@ -155,7 +155,7 @@ class JsonEncoder:
 def encode_model(model: Any) -> bytes:
     """Write a pydantic model as JSON."""
     data = model_to_json(model)
-    return model_to_json(_sort_model(model)) if data.find(b"[") >= 0 else data
+    return model_to_json(sort_sets(model)) if data.find(b"[") >= 0 else data
 
 
 def simplify(value: Any) -> Any:
@@ -171,7 +171,7 @@ def simplify(value: Any) -> Any:
     if is_message(value):
         return message_to_plain(value)
     if is_pydantic_type(type(value)):
-        return pydantic_to_plain(_sort_model(value) if is_model(type(value)) else value)
+        return pydantic_to_plain(sort_sets(value) if is_model(type(value)) else value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -301,12 +301,12 @@ class _SortedFrozenSet(frozenset[Any]):
         return iter(self.in_order)
 
 
-def _sort_model(model: Any) -> Any:
-    """Return a pydantic model itself, or where it holds a set a copy whose sets iterate in sorted order."""
-    if not _holds_set(model):
-        return model
+def sort_sets(value: Any) -> Any:
+    """Return the value itself, or where it holds a set a copy whose sets iterate in sorted order. For what pydantic writes."""
+    if not _holds_set(value):
+        return value
     to_json = sys.modules["pydantic_core"].to_json
-    return _sorted(model, functools.partial(to_json, fallback=repr))
+    return _sorted(value, functools.partial(to_json, fallback=repr))
 
 
 def _holds_set(value: Any) -> bool:

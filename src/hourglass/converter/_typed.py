@@ -280,6 +280,8 @@ def _struct(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
 
 
 def _model(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
+    if isinstance(value, bytes):  # out of `binary/plain`: JSON has none
+        raise unexpected(value, hint, path)
     return model_from_plain(value, origin, path)
 
 

@@ -126,7 +126,7 @@ class DebounceOptions(TypedDict, total=False):
     run_timeout: Duration | None
     """The longest time for one run."""
     task_timeout: Duration | None
-    """How long a worker may take for one workflow task."""
+    """How long a worker may take for one workflow task; more than 120 s counts as 120 s."""
 
 
 class _DebounceOptions(DebounceOptions, total=False):

@@ -2,8 +2,7 @@
 asked, or started where there is none. What they say, and the rules, are in `hourglass._contract.limits`; the embedded
 engine keeps limits itself, and answers in the place of a keeper.
 
-`Hand` is how a run asks since flag 1005: one fiber asks for all tasks of the run together, so that a slot goes from
-task to task without an event. Before that, and in runs that began so, each task asked for itself (`wait_for_answer`).
+`Hand` speaks for a run: one fiber asks for all tasks of the run together, so that a slot goes from task to task without an event.
 
 `Replies`, what a run has asked for and heard, must not know what the answers mean. Its invariants:
 
@@ -23,7 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from hourglass import workflow
-from hourglass._contract.limits import ANSWER, ANSWERS, Answer, Answers, SlotClaim
+from hourglass._contract.limits import ANSWERS, Answer, Answers, SlotClaim
+from hourglass._engine.call_sites import NOWHERE, Site, call_site, on_behalf
 from hourglass._engine.context import require_run
 from hourglass._engine.fibers import FiberTask, require_fiber
 from hourglass._engine.state import PathStep
@@ -46,25 +46,12 @@ class Replies:
     """What one run has asked for and heard."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, int | None] = {}
         self.inside: set[tuple[tuple[PathStep, ...], str]] = set()
         self.hands: dict[str, Hand] = {}
         """Who speaks with keepers for all tasks of the run, by keeper, and by the names that keepers know them by."""
-        self._wanted: set[str] = set()
 
-    def draw(self) -> str:
-        """A new ticket. From the run's own randomness, so that it is the same in a run that was reset."""
-        ticket = str(workflow.uuid4())
-        self._wanted.add(ticket)
-        return ticket
-
-    def hear(self, ticket: str, value: int | None) -> None:
-        """An answer has come."""
-        if ticket in self._wanted:
-            self.answers.setdefault(ticket, value)
-
-    def hear_all(self, name: str, answers: Answers) -> None:
-        """An answer for several tasks has come."""
+    def hear(self, name: str, answers: Answers) -> None:
+        """Pass an answer to the hand that asked. One that nobody waits for is dropped."""
         hand = self.hands.get(name)
         if hand is not None:
             hand.hear(name, answers)
@@ -74,17 +61,6 @@ class Replies:
         with workflow.shield():
             for hand in dict.fromkeys(self.hands.values()):
                 hand.farewell()
-
-    def forget(self, ticket: str) -> None:
-        """The run does not wait for this ticket any more: drop its answer."""
-        self._wanted.discard(ticket)
-        self.answers.pop(ticket, None)
-
-
-def in_one_hand(what: str) -> bool:
-    """Whether the current run asks keepers for all its tasks together; one that began before that was so does not."""
-    run = require_run(what)
-    return run.holds(run.behaviour.limits_are_in_one_hand)
 
 
 def hand_of_run(kind: Callable[[str], H], keeper: str, replies: Replies) -> H:
@@ -101,23 +77,18 @@ def hand_of_run(kind: Callable[[str], H], keeper: str, replies: Replies) -> H:
 
 def replies_of_run(what: str) -> Replies:
     """What the current run has asked keepers and heard from them; set up when it is first asked for."""
-    known = require_run(what).handlers.known.get(("signal", ANSWER))
+    known = require_run(what).handlers.known.get(("signal", ANSWERS))
     if known is not None:
         found: Replies = vars(known[0].fn)["replies"]
         return found
     made = Replies()
 
-    def hear(ticket: str, value: int | None = None) -> None:
-        """Hear from a workflow that keeps a limit."""
-        made.hear(ticket, value)
-
-    def hear_all(name: str, answers: Answers) -> None:
-        """Hear from a workflow that keeps a limit, for several tasks at once."""
-        made.hear_all(name, answers)
+    def hear(name: str, answers: Answers) -> None:
+        """Receive an answer from the workflow that keeps a limit."""
+        made.hear(name, answers)
 
     vars(hear)["replies"] = made
-    workflow.signal(name=ANSWER)(hear)
-    workflow.signal(name=ANSWERS)(hear_all)
+    workflow.signal(name=ANSWERS)(hear)
     return made
 
 
@@ -136,7 +107,8 @@ class Hand:
     def __init__(self) -> None:
         self._timer_at, self._timer_is_for = 0.0, ""
         self._reached = 0.0
-        self._works = False
+        self._task: FiberTask[None] | None = None
+        self._asked_at: Site = NOWHERE
 
     def time(self) -> float:
         """The run's time, or that of the last timer here that fired, if it is later; in seconds."""
@@ -144,11 +116,15 @@ class Hand:
 
     def poke(self) -> None:
         """Something has changed: have it looked at."""
-        if not self._works:
-            self._works = True
-            fiber = require_fiber("limits")
-            task: FiberTask[None] = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
-            task.start_soon()
+        fiber = require_fiber("limits")
+        if self._task is None:
+            self._task = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
+            self._task.start_soon()
+        if fiber.run.sites is not None:
+            site = call_site()
+            if site[0]:
+                self._asked_at = on_behalf(site)
+            self._task.spawned_at = self._asked_at
 
     def hear(self, name: str, answers: Answers) -> None:
         """The keeper has answered, or says something."""
@@ -187,7 +163,7 @@ class Hand:
                 if self.is_due():
                     self.act()
                 elif moment is None:
-                    self._works = False
+                    self._task = None
                     return
                 else:
                     self._wait(moment)
@@ -269,27 +245,6 @@ def tell(keeper: str, signal: Any, message: Any) -> None:
             pass
 
 
-def wait_for_answer(
-    replies: Replies, ticket: str, deadline: float | None, remind: Callable[[], None], what: str
-) -> bool:
-    """Wait until a ticket is answered; False if the deadline passes. Now and then `remind` asks again: a keeper that
-    was terminated has forgotten the ticket. `what` names the wait, for readers of the history.
-    """
-    pause = FIRST_REMINDER
-    while True:
-        left = pause if deadline is None else min(pause, max(0.0, deadline - workflow.time()))
-        try:
-            workflow.wait_condition(
-                lambda: ticket in replies.answers, timeout=left, timeout_summary=f"waits for {what}"
-            )
-            return True
-        except TimeoutError:
-            if deadline is not None and workflow.time() >= deadline:
-                return False
-        remind()
-        pause = min(2 * pause, LAST_REMINDER)
-
-
 def unreachable(answers: Sequence[Answer]) -> list[SlotClaim]:
     """Tell runs, all at once, what their tickets came to; gives the places of runs that have closed."""
     with workflow.shield():
@@ -302,7 +257,7 @@ def _reaches(answer: Answer) -> bool:
     place = answer.place
     try:
         handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
-        handle.signal(answer.signal, *answer.values)
+        handle.signal(ANSWERS, answer.name, answer.answers)
     except ApplicationError as error:
         # The run is open, but has had as many signals as it may.
         return "SignalCountLimit" in (error.type or "")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hourglass import workflow
-from hourglass._contract.limits import Answers, Ask, Lease, Return, SlotBook, SlotClaim, Slots, SlotTable
+from hourglass._contract.limits import Answers, Lease, Return, SlotBook, SlotClaim, Slots, SlotTable
 from hourglass._engine.fibers import require_fiber
 from hourglass._engine.options import Duration, seconds
 from hourglass._engine.specs import VersioningBehavior
@@ -22,17 +22,14 @@ from hourglass.limits._keepers import (
     FIRST_REMINDER,
     LAST_REMINDER,
     Hand,
-    Replies,
     ask,
     hand_of_run,
-    in_one_hand,
     is_long,
     keep,
     keeper_id,
     replies_of_run,
     tell,
     unreachable,
-    wait_for_answer,
 )
 
 # --- the keeper -----------------------------------------------------------------------------------
@@ -56,21 +53,9 @@ class SlotKeeper:
         self.changed = False
 
     @workflow.signal
-    def ask(self, ask: Ask) -> None:
-        """A task wants a slot."""
-        self.book.ask(ask)
-        self._heard()
-
-    @workflow.signal
     def lease(self, lease: Lease) -> None:
         """A run wants slots for its tasks."""
         self.book.lease(lease)
-        self._heard()
-
-    @workflow.signal
-    def give_back(self, ticket: str) -> None:
-        """A task gives its slot, or its place in the queue, back."""
-        self.book.give_back([ticket])
         self._heard()
 
     @workflow.signal
@@ -386,7 +371,6 @@ def slot(
     if not isinstance(limit, int) or limit < 1:
         raise UsageError(f"the limit of a slot must be a number of at least 1, not {limit!r:.40}")
     replies, fiber = replies_of_run("limits.slot"), require_fiber("limits.slot")
-    pools = in_one_hand("limits.slot")
     mine = (fiber.path, key)
     if mine in replies.inside:
         raise UsageError(
@@ -395,54 +379,16 @@ def slot(
     limited = None if timeout is None else _positive(timeout, "timeout")
     patience = _positive(notice, "notice")
     replies.inside.add(mine)
-    try:
-        with (
-            _from_pool(replies, key, limit, patience, limited, task_queue)
-            if pools
-            else _alone(replies, key, limit, patience, limited, task_queue)
-        ):
-            yield
-    finally:
-        replies.inside.discard(mine)
-
-
-@contextmanager
-def _from_pool(
-    replies: Replies, key: str, limit: int, notice: float, timeout: float | None, task_queue: str
-) -> Iterator[None]:
-    """A slot that the run has, or asks for, for all its tasks together."""
     keeper = keeper_id("slots", key)
     pool = hand_of_run(lambda name: SlotPool(key, name, task_queue), keeper, replies)
-    number = pool.enter(limit, notice, timeout)
     try:
-        yield
+        number = pool.enter(limit, patience, limited)
+        try:
+            yield
+        finally:
+            pool.leave(number)
     finally:
-        pool.leave(number)
-
-
-@contextmanager
-def _alone(
-    replies: Replies, key: str, limit: int, notice: float, timeout: float | None, task_queue: str
-) -> Iterator[None]:
-    """A slot that a task asks for by itself."""
-    deadline = None if timeout is None else workflow.time() + timeout
-    keeper = keeper_id("slots", key)
-    info, ticket = workflow.info(), replies.draw()
-    question = Ask(SlotClaim(ticket, info.workflow_id, info.run_id), limit, notice)
-
-    def ask_for_it() -> None:
-        first = SlotBook()
-        first.ask(question)
-        ask(keeper, SlotKeeper.run, SlotKeeper.ask, question, first.slots, task_queue)
-
-    try:
-        ask_for_it()
-        if not wait_for_answer(replies, ticket, deadline, ask_for_it, f"a slot of {key!r}"):
-            raise TimeoutError(f"there was no free slot of {key!r} in time; {limit} at a time are allowed")
-        yield
-    finally:
-        tell(keeper, SlotKeeper.give_back, ticket)
-        replies.forget(ticket)
+        replies.inside.discard(mine)
 
 
 def _positive(duration: Duration, name: str) -> float:

@@ -32,14 +32,12 @@ from hourglass.limits._keepers import (
     Replies,
     ask,
     hand_of_run,
-    in_one_hand,
     is_long,
     keep,
     keeper_id,
     replies_of_run,
     tell,
     unreachable,
-    wait_for_answer,
 )
 
 # --- the keeper -----------------------------------------------------------------------------------
@@ -329,30 +327,9 @@ def throttle(
     rate = _checked(limit, per, smooth)
     replies = replies_of_run("limits.throttle")
     patience = None if timeout is None else _whole(timeout, "timeout")
-    if in_one_hand("limits.throttle"):
-        pool = hand_of_run(lambda name: TurnPool(key, name, replies, task_queue), keeper, replies)
-        if not pool.enter(rate, patience):
-            raise _too_late(key, limit, per)
-        return
-    latest = None if patience is None else microseconds() + patience
-    info, ticket = workflow.info(), replies.draw()
-    question = TurnAsk(SlotClaim(ticket, info.workflow_id, info.run_id), rate, latest)
-
-    def ask_for_it() -> None:
-        first = Throttle(open=(question,), period=rate.period)
-        ask(keeper, TurnKeeper.run, TurnKeeper.ask, question, first, task_queue)
-
-    try:
-        ask_for_it()
-        wait_for_answer(replies, ticket, None, ask_for_it, f"a turn of {key!r}")
-        at = replies.answers[ticket]
-    finally:
-        replies.forget(ticket)
-    if at is None:
+    pool = hand_of_run(lambda name: TurnPool(key, name, replies, task_queue), keeper, replies)
+    if not pool.enter(rate, patience):
         raise _too_late(key, limit, per)
-    left = at - microseconds()
-    if left > 0:
-        workflow.sleep(left / MICROSECONDS, summary=f"until the turn of {key!r}")
 
 
 def _too_late(key: str, limit: int, per: Duration) -> TimeoutError:

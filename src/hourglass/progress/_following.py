@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from asyncio import sleep
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -364,7 +365,7 @@ class Follower(Generic[T]):
             read = await ask_through_outage(session, request)
             if read.items:
                 return read.items
-            await asyncio.sleep(read.pause)
+            await sleep(read.pause)
 
     def _history(self, *, wait: bool) -> GetHistory:
         return GetHistory(

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from hourglass._contract.limits import SLOTS, TURNS
 from hourglass._engine.call_sites import Place, Site
 from hourglass._engine.specs import Payloads
 from hourglass._engine.words import AskedCommand, describe, is_made_up
@@ -29,6 +30,12 @@ _NOTHING = Payload(b"", "binary/null")
 _NO_TYPE = (
     "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
 )
+_CANCELLATIONS = frozenset({"CancelledError", "Cancelled", "TaskCancelledError"})
+"""Exceptions of asyncio and of ours by which code learns that it is cancelled, as types of failures."""
+_TO_WORKFLOWS = frozenset({"signal to another workflow", "child workflow"})
+_RETURNS = frozenset(
+    {"give_back", "take_back", "hand_in"}
+)  # signals by which keepers get back what they gave
 _OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
 """Search attributes that SDKs and servers keep by themselves."""
 
@@ -63,8 +70,8 @@ def differs(
     was: AskedCommand | None, now: AskedCommand | None, site: Site, reason: str
 ) -> NondeterminismError:
     """The report for code that went another way than its history: what was expected, what came, and where."""
-    expected = describe(was) + (f" (event {was.event_id})" if was is not None else "")
-    produced = describe(now)
+    expected = _described(was) + (f" (event {was.event_id})" if was is not None else "")
+    produced = _described(now)
     if was is None and now is None:
         expected, produced = "something else, which Core does not name", "what it asks for here"
     elif now is None and site[0]:
@@ -82,6 +89,16 @@ def differs(
     )
 
 
+def _described(item: AskedCommand | None) -> str:
+    """A command in words: those to the keeper of a limit as what the author asked for."""
+    if item is not None:
+        for prefix, what in ((SLOTS, "slot"), (TURNS, "turn")):
+            if item.kind in _TO_WORKFLOWS and item.key.startswith(prefix):
+                verb = "return" if item.name in _RETURNS else "request"
+                return f"{verb} of a {what} of {item.key.removeprefix(prefix)!r}"
+    return describe(item)
+
+
 def _place(site: Site) -> str:
     if not site[0]:
         return ""
@@ -94,8 +111,11 @@ def _place(site: Site) -> str:
 def compared(was: AskedCommand, now: AskedCommand, *, foreign: bool = False) -> NondeterminismError | None:
     """What changed between a thing on record and the same thing as it is asked for now, if anything did.
 
-    `foreign`: the history is of another language, whose failures are worded otherwise.
+    `foreign`: the history is of another language, whose failures are worded otherwise. What the library issues for a call of
+    the author's holds values that may change, such as the limit of a slot.
     """
+    if isinstance(now.site, Place) and now.site.is_on_behalf:
+        return None
     what = _changed(was, now, foreign)
     if not what:
         return None
@@ -202,6 +222,8 @@ def failure_change(was: Failure, now: Failure, *, foreign: bool) -> str:
     while one is not None and other is not None:
         if one.encoded_attributes is not None:
             return ""  # its words are behind a codec that was not given
+        if _is_cancellation(one) and _is_cancellation(other) and _words_differ(one, other):
+            return ""  # how a cancellation is told that ends a handler or a task is the SDK's own
         if foreign and type(one.info) is not type(other.info):
             # Some SDKs let what an activity raised pass as it is, others say whose it was.
             one, other = _unwrapped(one), _unwrapped(other)
@@ -213,6 +235,25 @@ def failure_change(was: Failure, now: Failure, *, foreign: bool) -> str:
         one, other = one.cause, other.cause
         where = " (in its cause)"
     return "" if foreign or (one is None and other is None) else "cause"
+
+
+def _is_cancellation(failure: Failure) -> bool:
+    """Whether a failure says no more than that something was cancelled, in the words of one SDK or another."""
+    match failure.info:
+        case CanceledFailure():
+            return True
+        case ApplicationFailure(type=kind):
+            return kind in _CANCELLATIONS
+        case ActivityFailure() | ChildWorkflowFailure():
+            return failure.cause is not None and _is_cancellation(failure.cause)
+        case _:
+            return False
+
+
+def _words_differ(was: Failure, now: Failure) -> bool:
+    if isinstance(was.info, ApplicationFailure) and isinstance(now.info, ApplicationFailure):
+        return was.info.type != now.info.type
+    return type(was.info) is not type(now.info)
 
 
 def _unwrapped(failure: Failure) -> Failure:

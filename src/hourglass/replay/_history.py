@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hourglass._history.codec import events_from_text
-from hourglass._history.dialect import Dialect, dialect_of, sdk_name
-from hourglass._history.events import HistoryEvent, WorkflowExecutionStarted
+from hourglass._history.dialect import Dialect, dialect_of, is_of_embedded_engine, sdk_name
+from hourglass._history.events import FINAL, HistoryEvent, WorkflowExecutionStarted
 from hourglass._history.words import all_recorded
 from hourglass.errors import HistoryError
 
@@ -37,9 +37,12 @@ class HistoryFacts(msgspec.Struct, frozen=True):
     dialect: Dialect
     may_be_python: bool
     """Whether Python's SDK may have written it: histories that name no SDK do not say."""
+    is_open: bool
+    engine: str
+    """The engine that wrote it: "temporal", "embedded", or "" if the history does not tell."""
 
 
-def read_facts(events: tuple[HistoryEvent, ...]) -> HistoryFacts:
+def read_facts(events: tuple[HistoryEvent, ...], *, of_server: bool = False) -> HistoryFacts:
     """The facts of a history that has been checked."""
     first = events[0].attributes
     assert isinstance(first, WorkflowExecutionStarted)
@@ -51,6 +54,8 @@ def read_facts(events: tuple[HistoryEvent, ...]) -> HistoryFacts:
         expected=all_recorded(events),
         dialect=dialect_of(events),
         may_be_python=sdk_name(events) in ("", "temporal-python"),
+        is_open=not isinstance(events[-1].attributes, FINAL),
+        engine="temporal" if of_server else "embedded" if is_of_embedded_engine(events) else "",
     )
 
 
@@ -126,11 +131,13 @@ class History:
 
     @property
     def replayable(self) -> bytes:
-        """The same, where there is something to replay."""
-        from hourglass._temporal.histories import check_replayable
+        """The history as Core replays it: that of an open run with the next workflow task. Raises `HistoryError` if there
+        is nothing to replay.
+        """
+        from hourglass._temporal.histories import check_replayable, with_next_task
 
         check_replayable(self._recorded.events)
-        return self.encoded
+        return with_next_task(self.encoded) if self._facts.is_open else self.encoded
 
     @cached_property
     def _told(self) -> tuple[HistoryEvent, ...]:
@@ -141,7 +148,7 @@ class History:
 
     @cached_property
     def _facts(self) -> HistoryFacts:
-        return read_facts(self._recorded.events)
+        return read_facts(self._recorded.events, of_server=self._recorded.of_server)
 
     @cached_property
     def _tasks(self) -> list[MarkedTask]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from hourglass.replay._foreign_walk import Order, Walk
 
 _DIFFERENCES = (NondeterminismError, WorkflowParked)
+_BOTH = ("embedded", "temporal")
 _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
 
@@ -62,26 +63,49 @@ _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 class ReplayResult:
     """How the replay of one history went: the answers to two questions.
 
-    `error` answers whether a worker would go on with this run on today's code, doing what is on record: it says why not.
-    That is Core's verdict, and Hourglass's where Core does not look or cannot read the history. `difference` answers whether
-    the code does the same things as the history says, in whatever order another SDK does them within a task: it says what
-    is otherwise. Where `error` is None, so is `difference`.
+    `error` answers whether a worker of the engine that holds the run would continue it on today's code: it says why not. What
+    no engine compares counts too: other targets of signals, and arguments unless `compare_arguments=False`. `difference`
+    answers whether the code does the same things as the history says, in whatever order another SDK does them within a task:
+    it says what is otherwise.
+
+    The engines differ in open runs: a worker of a Temporal server accepts commands that come too early or are new, as long as
+    the recorded ones follow in their order, and sends the new ones with its next task; a worker of the embedded engine
+    compares task by task. Then `error` is None for a run of a server, `difference` says what the code does otherwise, and
+    `refused_by` names the engine that would refuse. The history of a closed run, or one that does not tell its engine, must
+    fit both.
     """
 
     history: History
     activations: int
     error: HourglassError | TimeoutError | None = None
     difference: HourglassError | TimeoutError | None = None
+    refused_by: tuple[str, ...] = ()
+    """The engines whose workers would not continue this open run: "embedded", "temporal"."""
+
+    @property
+    def engine(self) -> str:
+        """The engine that holds the run, as its history tells: "embedded", "temporal", or "" if it does not tell."""
+        try:
+            return self.history._facts.engine
+        except HistoryError:
+            return ""
 
     @property
     def ok(self) -> bool:
-        """Whether a worker would go on with this run."""
+        """Whether a worker of the engine that holds this run would continue it."""
         return self.error is None
 
     @property
     def does_the_same(self) -> bool:
         """Whether the code does the things that the history says. True also where only their order keeps a worker from it."""
         return self.difference is None
+
+
+class _Verdict(NamedTuple):
+    """What differs from the history, and which engines' workers would not continue an open run because of it."""
+
+    difference: HourglassError | None
+    refused_by: tuple[str, ...] = ()
 
 
 class Replayer:
@@ -168,23 +192,33 @@ class Replayer:
         execution: HistoryExecution | None = None
         error: HourglassError | TimeoutError | None
         difference: HourglassError | TimeoutError | None
+        refused_by: tuple[str, ...] = ()
         try:
             facts = history._facts
             settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
             if facts.dialect is Dialect.OTHER:
                 execution, error = self._walks(history, settings)
             else:
-                execution, error = self._cores(history, settings)
+                execution, verdict = self._cores(history, settings)
+                error = verdict.difference
+                if facts.is_open:
+                    refused_by = verdict.refused_by
+                    if facts.engine == "temporal" and refused_by == ("embedded",):
+                        error = None
             difference = error
-            if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
+            if facts.dialect is Dialect.OTHER:
+                pass
+            elif error is None:
+                difference = verdict.difference
+            elif facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
                 # Its SDK may only have issued the same commands in another order, which Core does not take.
                 difference = self._second_look(history, settings)
         except (HourglassError, TimeoutError) as raised:
             error = difference = raised
-        if error is not None:
+        if difference is not None:
             self._leave_session()
-        result = ReplayResult(history, execution.activations if execution else 0, error, difference)
-        return result, execution
+        activations = execution.activations if execution else 0
+        return ReplayResult(history, activations, error, difference, refused_by), execution
 
     def _second_look(self, history: History, settings: RunSettings) -> HourglassError | TimeoutError | None:
         """What the code does otherwise than a history of another SDK on Core, in whatever order that had."""
@@ -196,28 +230,28 @@ class Replayer:
         except (HourglassError, TimeoutError) as raised:
             return raised
 
-    def _cores(
-        self, history: History, settings: RunSettings
-    ) -> tuple[HistoryExecution, HourglassError | None]:
-        """Replay a history through Core, in the turns of each Python that may have written it. The first error counts."""
+    def _cores(self, history: History, settings: RunSettings) -> tuple[HistoryExecution, _Verdict]:
+        """Replay a history through Core, in the turns of each Python that may have written it. The first verdict counts."""
         execution = self._execution(settings)
-        error = self._core(history, execution)
+        verdict = self._core(history, execution)
         is_theirs = execution.run is not None and execution.run.behaviour.python_is_unknown
-        if not (is_theirs and history._facts.may_be_python and isinstance(error, _DIFFERENCES)):
-            return execution, error
+        if not (is_theirs and history._facts.may_be_python and isinstance(verdict.difference, _DIFFERENCES)):
+            return execution, verdict
         self._leave_session()
         again = self._execution(msgspec.structs.replace(settings, newer_turns=True))
         try:
-            fits = self._core(history, again) is None
+            second = self._core(history, again)
         except (HourglassError, TimeoutError):
-            fits = False
-        return (again, None) if fits else (execution, error)
+            return execution, verdict
+        return (again, second) if second.difference is None else (execution, verdict)
 
-    def _core(self, history: History, execution: HistoryExecution) -> HourglassError | None:
+    def _core(self, history: History, execution: HistoryExecution) -> _Verdict:
         """Replay a history through Core."""
         waiting_at = self._open_session().execute(
             history.workflow_id, history.replayable, execution, self._timeout
         )
+        if execution.eviction is None:
+            self._leave_session()
         return self._judge(history, execution, waiting_at)
 
     def _walks(
@@ -316,26 +350,25 @@ class Replayer:
         )
         return in_context(self._codec, context)
 
-    def _judge(
-        self, history: History, execution: HistoryExecution, waiting_at: Site
-    ) -> HourglassError | None:
+    def _judge(self, history: History, execution: HistoryExecution, waiting_at: Site) -> _Verdict:
         """Core's verdict, and what it does not look at."""
-        eviction = execution.eviction
-        assert eviction is not None
-        error = execution.error
+        eviction, error = execution.eviction, execution.error
         if error is not None and not isinstance(error, NondeterminismError):
-            return error if isinstance(error, HourglassError) and execution.run is None else _parked(error)
+            if isinstance(error, HourglassError) and execution.run is None:
+                return _Verdict(error, _BOTH)
+            return _Verdict(_parked(error), _BOTH)
         reason = "" if error is None else str(error)
-        if error is None and eviction.reason not in _BENIGN:
+        if error is None and eviction is not None and eviction.reason not in _BENIGN:
             reason = f"Core says: {_reason(eviction.message)}"
         found = self._traced(history, execution, waiting_at, reason)
-        if found is None and reason:
-            return differs(None, None, waiting_at, reason)
-        return found
+        if reason:
+            return _Verdict(found or differs(None, None, waiting_at, reason), _BOTH)
+        return _Verdict(found, () if found is None or execution.difference_is_allowed else ("embedded",))
 
     def _traced(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
     ) -> NondeterminismError | None:
+        """The first difference between the commands and the history."""
         from hourglass.replay._foreign_markers import marked_tasks
         from hourglass.replay._trace import Trace
 
@@ -354,7 +387,9 @@ class Replayer:
             if self._codec is None
             else marked_tasks(history._recorded.events, partial(decoded, self._codec_of_steps(history)))
         )
-        return trace.difference(tasks, execution.steps)
+        difference = trace.difference(tasks, execution.steps)
+        execution.difference_is_allowed = trace.is_allowed
+        return difference
 
     def _leave_session(self) -> None:
         # After a failure Core may still have something to say about that run: the next history gets a new worker.

@@ -18,12 +18,20 @@ from typing import Any
 import msgspec
 
 from hourglass._engine.call_sites import Site, place_in
-from hourglass._engine.commands import Command, Completion, Succeeded, TaskFailed
+from hourglass._engine.commands import Command, Completion, ScheduleLocalActivity, Succeeded, TaskFailed
 from hourglass._engine.context import RunSettings
 from hourglass._engine.definition import WorkflowDefinition
 from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import Activation, RunEvicted, RunStarted
+from hourglass._engine.events import (
+    Activation,
+    ActivityCancelled,
+    ActivityCompleted,
+    ActivityFailed,
+    RunEvicted,
+    RunStarted,
+)
 from hourglass._engine.state import CommandId, PathStep
+from hourglass._loops import new_event_loop
 from hourglass.errors import HistoryError
 from hourglass.replay._moments import MomentRecorder
 
@@ -32,6 +40,9 @@ _SILENT_TICKS = (
     16  # Core answers within milliseconds; silence for this long while the loop is on time means never
 )
 _BYTES_A_TICK = 20_000  # of the encoded history; an event has about a hundred
+
+
+_LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled)
 
 
 class ReplayStep(msgspec.Struct, frozen=True):
@@ -62,6 +73,9 @@ class HistoryExecution:
         self.error: BaseException | None = None
         self.eviction: RunEvicted | None = None
         self.activations = 0
+        self.difference_is_allowed = False
+        """Whether no engine looks at what differs from the history, such as arguments."""
+        self._local_activities: set[int] = set()
 
     def activate(self, activation: Activation) -> Completion:
         """Answer one activation, on the session's thread."""
@@ -83,6 +97,7 @@ class HistoryExecution:
             found = tuple(
                 zip(completion.commands, sites or [("", 0)] * len(completion.commands), strict=False)
             )
+            self._follow_local_activities(activation, completion)
             self.commands += found
             drawn = run.live is not None and run.live.has_drawn
             self.steps.append(ReplayStep(activation.history_length, found, drawn))
@@ -103,6 +118,19 @@ class HistoryExecution:
             return TaskFailed(activation.run_id, self._settings.converter.to_failure(error))
         self.run = Evaluator(definition, activation.run_id, self._settings)
         return None
+
+    def _follow_local_activities(self, activation: Activation, completion: Succeeded) -> None:
+        for event in activation.events:
+            if isinstance(event, _LOCAL_ENDS) and event.is_local:
+                self._local_activities.discard(event.seq)
+        for command in completion.commands:
+            if isinstance(command, ScheduleLocalActivity):
+                self._local_activities.add(command.seq)
+
+    @property
+    def waits_for_local_activity(self) -> bool:
+        """Whether the run waits for a local activity that its history does not tell of."""
+        return bool(self._local_activities)
 
     def paths(self) -> frozenset[tuple[PathStep, ...]]:
         """The paths of the fibers that are there."""
@@ -184,6 +212,8 @@ class ReplaySession:
                 watch.heard()
             return execution.waiting_at()
         except asyncio.CancelledError:
+            if watch.silent and execution.waits_for_local_activity:
+                return execution.waiting_at()  # it is new: a worker would execute it now
             if watch.silent:
                 raise HistoryError(
                     f"Core does not get on with this history after {execution.activations} activations: "
@@ -268,6 +298,6 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop()
+        return new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from hourglass._embedded.rules.run import RequestCancelChild
 from hourglass._embedded.workers.matching import COMMAND_OF
+from hourglass._embedded.workers.matching import fits as engine_fits
 from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
 from hourglass._engine import commands as c
 from hourglass._engine.call_sites import NOWHERE, Site
@@ -52,6 +53,8 @@ class Trace:
         self._accepted = accepted
         self._reason = reason
         self._waiting_at = waiting_at
+        self.is_allowed = False
+        """Whether the difference is one that no engine looks at: arguments, durations, results, targets."""
         self._outcomes = Outcomes.for_replay(run_id)
         self._admitted: dict[str, h.UpdateRequest] = {}
         self._sites: dict[tuple[type[c.Command], int], Site] = {}
@@ -174,7 +177,11 @@ class Trace:
         if self._accepted:
             pairing = pair_up(events, commands, self._outcomes, self._names, self._recorded)
             surplus = [each for each in pairing.surplus if not any(each is one for one in late)]
-            if not pairing.missing and not surplus:
+            paired = {id(each) for _, each in pairing.pairs}
+            is_new_cancellation = not self._foreign and any(
+                isinstance(each, c.CancelTimer) and id(each) not in paired for each in kept
+            )
+            if not pairing.missing and not surplus and not is_new_cancellation:
                 return list(pairing.pairs)
         self._refuse(events, kept, task)
         return []
@@ -196,6 +203,10 @@ class Trace:
     def _refuse(
         self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command], task: MarkedTask
     ) -> None:
+        self.is_allowed = len(events) == len(commands) and all(
+            engine_fits(command, event.attributes, self._outcomes)
+            for event, command in zip(events, commands, strict=True)
+        )
         for position in range(max(len(events), len(commands))):
             event = events[position] if position < len(events) else None
             command = commands[position] if position < len(commands) else None
@@ -217,6 +228,7 @@ class Trace:
         if self._compare and not (self._foreign and self._drawn):
             changed = compared(was, now, foreign=self._foreign)
             if changed is not None:
+                self.is_allowed = True
                 raise changed
 
     def _compare_locals(self, tasks: Sequence[MarkedTask], marked: set[int]) -> None:

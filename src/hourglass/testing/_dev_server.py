@@ -14,11 +14,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from time import monotonic, sleep
 from typing import IO
 
 from hourglass.errors import ConnectionFailedError, UsageError
@@ -120,6 +120,7 @@ class DevServer:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            umask=0o077,  # its database holds payloads
         )
         self._watcher = _watch(process.pid)
         try:
@@ -166,18 +167,18 @@ class DevServer:
                 output.close()
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + _START_LIMIT
+        deadline = monotonic() + _START_LIMIT
         while not (_accepts(self._port) and self._serves()):
             if process.poll() is not None:
                 raise ConnectionFailedError(
                     f"the dev server ended with status {process.returncode} before it was ready"
                     f"{self._last_words()}"
                 )
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise ConnectionFailedError(
                     f"the dev server was not ready after {_START_LIMIT:g} s{self._last_words()}"
                 )
-            time.sleep(0.02)
+            sleep(0.02)
 
     def _serves(self) -> bool:
         describe = [

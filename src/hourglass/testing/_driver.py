@@ -427,14 +427,7 @@ class EnvironmentDriver:
         self.loop.settle()
         self.loop.do(self.connection.close())
         self.loop.settle()  # what has heard of that: the loop outlives the environment, and shall not keep it
-        self._take_apart()
-
-    def _take_apart(self) -> None:
-        """Let go of all that knows one another: what is asked of a closed environment needs none of it."""
-        for queue in self._queues.values():
-            queue.handle.take_apart()
         self._queues.clear()
-        self.engine.take_apart()
         self.clock.forget_all()
         self.performer = None
         del self.policy.driver, self._evaluations

@@ -10,8 +10,8 @@ does not count. Going in and out costs nothing that could be noticed.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
+from time import sleep
 from types import TracebackType
 
 from hourglass._forks import ForkStage, at_fork
@@ -117,7 +117,7 @@ class _GuardThread:
     def _run(self) -> None:
         idle = 0
         while True:
-            time.sleep(_LOOK)
+            sleep(_LOOK)
             with self._lock:
                 guards = list(self._guards)
                 idle = 0 if guards else idle + 1

@@ -18,6 +18,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from hourglass._forks import ForkStage, at_fork, leak
@@ -37,6 +38,10 @@ class QuietLoop(asyncio.SelectorEventLoop):
     _ready: deque[Any]  # asyncio's own: what will run in the next turn,
     _scheduled: list[Any]  # as a heap, what will run at its time,
     _timer_cancelled_count: int  # and how much of that will not
+
+    def time(self) -> float:
+        """asyncio's, also while a test patches `time.monotonic`."""
+        return monotonic()
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any, Literal
@@ -35,6 +36,7 @@ from hourglass._runtime.cache import FEWEST_CACHED, most_cached
 from hourglass._runtime.code_origin import without_our_frames
 from hourglass._runtime.daemon_executor import DaemonExecutor
 from hourglass._runtime.evaluation import Verify
+from hourglass._runtime.interpreter import InterpreterOptions
 from hourglass._runtime.plan import (
     Plan,
     Versioning,
@@ -45,6 +47,7 @@ from hourglass._runtime.plan import (
     checked_watch,
 )
 from hourglass._runtime.portal import Portal
+from hourglass._runtime.program_loop import ProgramLoop
 from hourglass._runtime.resolver import Resolver
 from hourglass._runtime.services import QueueServices
 from hourglass._runtime.status import StatusServer, worker_metrics
@@ -128,6 +131,8 @@ class Worker(WorkerFacts):
         payload_limit: int | None = PAYLOAD_LIMIT,
         lanes: int = 1,
         deadlock_timeout: Duration | None = 2.0,
+        switch_interval: Duration | None = None,
+        gc_threshold: int | None = None,
         status_address: str | None = None,
         interceptors: Sequence[Interceptor] = (),
         resources: Sequence[Any] = (),
@@ -297,6 +302,14 @@ class Worker(WorkerFacts):
 
     # --- on an event loop of the user's ------------------------------------------------------------------------------
 
+    def _use_running_loop(self) -> None:
+        """Run `async def` activities on the event loop that runs in this thread, from the next start on."""
+        self._plan = replace(self._plan, program_loop=ProgramLoop.running(self._shut_down_soon))
+
+    def _shut_down_soon(self) -> None:
+        """Shut down in a thread of its own, for a caller that must not wait."""
+        threading.Thread(target=self.shutdown, name="hourglass-worker-shutdown", daemon=True).start()
+
     async def __aenter__(self) -> Worker:
         self._life.begin()
         try:
@@ -464,6 +477,9 @@ def plan_of(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
         lanes=said["lanes"],
         max_live_workflows=config.max_busy_workflows if live is None else live,
         deadlock_timeout=optional_seconds(said["deadlock_timeout"], "deadlock_timeout") or None,
+        interpreter=InterpreterOptions(
+            optional_seconds(said["switch_interval"], "switch_interval"), said["gc_threshold"]
+        ),
         max_processes=said["max_process_activities"],
         activity_executor=checked_executor(said["activity_executor"]),
         payload_limit=said["payload_limit"],

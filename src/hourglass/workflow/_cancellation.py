@@ -37,7 +37,7 @@ class Timeout:
         if self._fiber is not None:
             raise UsageError("a timeout can be entered only once")
         fiber = self._fiber = require_fiber("workflow.timeout")
-        if self._limit > 0 or not fiber.run.holds(fiber.run.behaviour.limits_of_nothing_need_no_timer):
+        if self._limit > 0:
             self._timer = Timer(fiber, self._limit, self._expire, self._summary)
         else:  # as `asyncio.timeout` does it
             fiber.scheduler.soon(self._expire)
@@ -69,7 +69,7 @@ class Timeout:
             self._fiber.take_back_request()
             forget_undelivered(self._fiber, self)
             if isinstance(error, Cancelled) and self._is_to_blame(error):
-                interrupted = outermost(self._fiber, error, handled_before)
+                interrupted = outermost(error, handled_before)
                 if interrupted is not error and self._fiber.run.behaviour.outer_cancellation_goes_on:
                     raise interrupted
                 raise TimeoutError(f"the block took longer than {self._limit:g} s") from error
@@ -87,20 +87,13 @@ def _reach(error: Cancelled) -> int:
     return depth_of(getattr(error, "source", None))
 
 
-def outermost(fiber: FiberTask[Any], error: Cancelled, handled_before: BaseException | None) -> Cancelled:
+def outermost(error: Cancelled, handled_before: BaseException | None) -> Cancelled:
     """Of a cancellation and those that it interrupted while they were cleaned up after, the one that reaches furthest.
 
     Not those that were being cleaned up after when the block began, `handled_before`: they go on by themselves.
     """
-    found, within = _furthest(error, None), _furthest(error, handled_before)
-    if found is within or not fiber.run.holds(fiber.run.behaviour.limits_end_in_clean_up):
-        return found
-    return within
-
-
-def _furthest(error: Cancelled, end: BaseException | None) -> Cancelled:
     found, context = error, error.__context__
-    while context is not None and context is not end:
+    while context is not None and context is not handled_before:
         if isinstance(context, Cancelled) and _reach(context) < _reach(found):
             found = context
         context = context.__context__
@@ -179,7 +172,7 @@ class Scope:
         forget_undelivered(self._fiber, self)
         if not (isinstance(error, Cancelled) and getattr(error, "source", None) is self):
             return False
-        interrupted = outermost(self._fiber, error, handled_before)
+        interrupted = outermost(error, handled_before)
         if interrupted is not error:
             raise interrupted
         return True

@@ -318,7 +318,7 @@ class ChildOptions(TypedDict, total=False):
     run_timeout: Duration | None
     """The longest time for one run."""
     task_timeout: Duration | None
-    """How long a worker may take for one workflow task."""
+    """How long a worker may take for one workflow task; more than 120 s counts as 120 s."""
     parent_close_policy: ParentClosePolicy
     """What happens to the child when its parent closes: by default it is terminated."""
     cancellation_type: ChildCancellationType

@@ -109,8 +109,6 @@ class Channel(Generic[T]):
         try:
             return live.converter.decode(_NOTHING, self.type)
         except PayloadError as error:
-            if not live.holds(live.behaviour.signals_need_their_value):
-                return None  # as in 0.1.0, for runs that have gone that way
             raise PayloadError(f"it came without a value ({error})") from error
 
     def _hand_on(self, live: LiveRun, arrival: Future) -> None:

@@ -109,6 +109,35 @@ def test_an_event_that_may_be_ignored() -> None:
     assert isinstance(replay(history, code).error, HistoryError)
 
 
+@pytest.mark.parametrize("kind", ["EVENT_TYPE_NOVELTY_OF_TOMORROW", "NoveltyOfTomorrow", 999, 0])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"workflowExecutionSignaledEventAttributes": {"signalName": "go"}},
+        {"workflowExecutionCompletedEventAttributes": {"workflowTaskCompletedEventId": "4"}},
+        {"workflowExecutionUpdateAcceptedEventAttributes": {"protocolInstanceId": "u"}},
+        {"timerFiredEventAttributes": {"startedEventId": "5", "timerId": "5"}},
+    ],
+    ids=lambda attributes: next(iter(attributes)),
+)
+def test_unknown_event_with_known_attributes(kind: Any, attributes: dict[str, Any]) -> None:
+    """An ignorable event of an unknown kind is ignored, whatever attributes it carries."""
+    history = Writer("W")
+    history.task()
+    timer = history.timer("5s")
+    history.add("NOVELTY_OF_TOMORROW")
+    event = history.events[-1]
+    event |= {"workerMayIgnore": True, "eventType": kind, **attributes}
+    history.fired(timer)
+    history.task()
+    history.completed()
+
+    def code() -> None:
+        workflow.sleep(5)
+
+    fits(history, code)
+
+
 def test_nothing_may_be_said_in_several_ways() -> None:
     """No result, a null of JSON and an empty payload are all None."""
 

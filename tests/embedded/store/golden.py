@@ -1,8 +1,8 @@
 """Makes the golden file of a format: what a released version wrote, to be opened by every later one.
 
-    python -m tests.embedded.store.golden tests/embedded/store/golden/format-1.sqlite
+    python -m tests.embedded.store.golden tests/embedded/store/golden/format-2.sqlite
 
-Run once for each format, when it is released; the file is then never made again. `EXPECTED` says what is in it, in
+Run once for each format, until it is released; from then on the file is never made again. `EXPECTED` says what is in it, in
 plain values and not by today's classes, whose defaults could change unnoticed.
 """
 
@@ -59,7 +59,7 @@ def acted() -> ScheduleChange:
 
 
 def write(path: str) -> None:
-    """Write the stories of format 1."""
+    """Write the stories of the present format."""
     stories = told()
     waiting, closed = stories["waiting"], stories["closed"]
     steps: list[Any] = [
@@ -83,7 +83,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "waiting": {
         "workflow_id": "order-1",
         "task_queue": "default",
-        "task_timeout": 10.0,
+        "task_timeout": 0.0,
         "attempt": 1,
         "status": 1,
         "length": 5,
@@ -107,7 +107,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "closed": {
         "workflow_id": "order-2",
         "task_queue": "default",
-        "task_timeout": 10.0,
+        "task_timeout": 0.0,
         "attempt": 1,
         "status": 2,
         "length": 6,

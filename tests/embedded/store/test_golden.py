@@ -80,7 +80,7 @@ def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
 def test_there_is_a_golden_file_of_each_format() -> None:
     """Every format up to the present one has its file."""
     assert [file.name for file in FILES] == [
-        f"format-{number}.sqlite" for number in range(1, database.FORMAT + 1)
+        f"format-{number}.sqlite" for number in range(database.OLDEST_FORMAT, database.FORMAT + 1)
     ]
 
 
@@ -115,17 +115,17 @@ def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older file is brought to the present format, after a copy of it was kept beside it."""
     shutil.copy(FILES[0], path)
     migrations = [
-        (2, lambda connection: connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT")),
-        (3, lambda connection: connection.execute("UPDATE runs SET colour = 'green'")),
+        (3, lambda connection: connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT")),
+        (4, lambda connection: connection.execute("UPDATE runs SET colour = 'green'")),
     ]
-    monkeypatch.setattr(database, "FORMAT", 3)
+    monkeypatch.setattr(database, "FORMAT", 4)
     opened = database.open_database(str(path), "default", "", migrations)
     assert opened.writer.execute("SELECT DISTINCT colour FROM runs").fetchall() == [("green",)]
-    assert opened.writer.execute("PRAGMA user_version").fetchall() == [(3,)]
+    assert opened.writer.execute("PRAGMA user_version").fetchall() == [(4,)]
     inherited.close(opened.reader)
     inherited.close(opened.writer)
-    monkeypatch.setattr(database, "FORMAT", 1)
-    kept = SqliteStore.open(path.with_name("runs.db.format-1.backup"))
+    monkeypatch.undo()
+    kept = SqliteStore.open(path.with_name("runs.db.format-2.backup"))
     assert kept.load("waiting") is not None
     kept.close()
 
@@ -138,10 +138,10 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         connection.execute("DROP TABLE runs")
         connection.execute("SELECT * FROM no_such_table")
 
-    monkeypatch.setattr(database, "FORMAT", 2)
+    monkeypatch.setattr(database, "FORMAT", 3)
     with pytest.raises(StorageError):
-        database.open_database(str(path), "default", "", [(2, fail)])
-    monkeypatch.setattr(database, "FORMAT", 1)
+        database.open_database(str(path), "default", "", [(3, fail)])
+    monkeypatch.undo()
     store = SqliteStore.open(path)
     assert store.load("waiting") is not None
     store.close()
@@ -149,19 +149,29 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
 
 def test_migrations_lead_to_the_format() -> None:
     """The list is in order, without a gap, and ends at the present format."""
-    assert [leads_to for leads_to, _ in database.MIGRATIONS] == list(range(2, database.FORMAT + 1))
+    assert [leads_to for leads_to, _ in database.MIGRATIONS] == list(
+        range(database.OLDEST_FORMAT + 1, database.FORMAT + 1)
+    )
 
 
-def test_old_files_get_what_they_lack(path: Path) -> None:
-    """Requests of a file that was made before there was an index of them are found by it, without a look at every run."""
-    shutil.copy(FILES[0], path)
-    before = sqlite3.connect(path)
-    assert "requests_by_id" not in {name for (name,) in before.execute("SELECT name FROM sqlite_schema")}
-    before.close()
+def test_requests_are_found_by_their_index(path: Path) -> None:
+    """A request is looked up by the index of requests, without a scan of all runs."""
     SqliteStore.open(path).close()
-    after = sqlite3.connect(path)
-    plan = after.execute(f"EXPLAIN QUERY PLAN {FIND_REQUEST}", ("", "")).fetchall()
-    after.close()
+    connection = sqlite3.connect(path)
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {FIND_REQUEST}", ("", "")).fetchall()
+    connection.close()
     first, second = (row[3] for row in plan)
     assert "requests_by_id (request_id=?)" in first
     assert "INTEGER PRIMARY KEY" in second
+
+
+def test_format_of_unreleased_versions_is_rejected(path: Path) -> None:
+    """A file of format 1 is left as it is; the error says what to do."""
+    SqliteStore.open(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with pytest.raises(
+        StorageError, match=r"has format 1, of a version .* before its first release.*name a new file"
+    ):
+        SqliteStore.open(path)

@@ -22,11 +22,13 @@ from hourglass._embedded.clients.answering import (
     LONG_POLL,
     Handlers,
     PendingAnswer,
+    as_known,
     check_moves,
     check_open,
     done,
     find,
     holding,
+    is_written,
     refusal_rests_on,
     wait,
     wait_for_room,
@@ -364,7 +366,7 @@ def _told_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None
 
 async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:
     """The limits that the engine keeps."""
-    return PendingAnswer(li.KeptLimits(tuple(engine.keepers.view(request.id))), engine.writes.newest)
+    return await as_known(engine, li.KeptLimits(tuple(engine.keepers.view(request.id))))
 
 
 async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[li.BurstState]:
@@ -444,13 +446,17 @@ async def _answer(
     except HourglassError:
         # A refusal says how things are, as an answer does: it waits for the disk, too.
         engine.queues.dispatch()
-        await engine.durable(refusal_rests_on(engine, request))
+        rests_on = refusal_rests_on(engine, request)
+        if request.effect is s.Effect.READ:
+            await is_written(engine, rests_on)
+        else:
+            await engine.durable(rests_on)
         raise
     engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
     if engine.is_over or not engine.is_durable(found.rests_on):
         await engine.durable(found.rests_on)
     if request.effect is s.Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
-        notice = f"{trouble}; what is told is what the file has" if engine.held else trouble
+        notice = f"{trouble}{s.AS_STORED}" if engine.held else trouble
         return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
     return found.value
 

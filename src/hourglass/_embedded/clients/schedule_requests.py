@@ -6,7 +6,7 @@ server. Invariant: a request that is sent again, because its answer was lost, is
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import sleep
 from collections.abc import Callable
 
 import msgspec
@@ -120,7 +120,7 @@ async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAn
         if record is not None:  # else it was deleted meanwhile
             summaries.append(summarize(_as_of_now(engine, record)))
         if not place % SLICE and isinstance(engine.clock, RealClock):
-            await asyncio.sleep(0)
+            await sleep(0)
     number = engine.writes.newest if written else 0
     return PendingAnswer(sc.SchedulePage(tuple(summaries), found.next_page_token), number)
 

@@ -16,6 +16,7 @@ from hourglass._embedded.clients.answering import (
     Handlers,
     PendingAnswer,
     activity_of,
+    as_known,
     check_open,
     done,
     find,
@@ -73,7 +74,7 @@ async def describe_deployment(
         ramping_percentage=found.percentage,
         versions=tuple(reversed(versions)),
     )
-    return PendingAnswer(info, engine.writes.newest)
+    return await as_known(engine, info)
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
@@ -110,7 +111,7 @@ async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Po
     if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
     told = dp.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
-    return PendingAnswer(told, engine.writes.newest)
+    return await as_known(engine, told)
 
 
 async def create_namespace(engine: Engine, request: dp.CreateNamespace) -> PendingAnswer[s.Nothing]:
@@ -150,9 +151,7 @@ async def list_search_attributes(
 ) -> PendingAnswer[dp.SearchAttributeTypes]:
     """The search attributes that are known."""
     found = engine.runs.attributes.known()
-    return PendingAnswer(
-        dp.SearchAttributeTypes({name: kind.value for name, kind in found.items()}), engine.writes.newest
-    )
+    return await as_known(engine, dp.SearchAttributeTypes({name: kind.value for name, kind in found.items()}))
 
 
 async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> PendingAnswer[s.Nothing]:

@@ -36,6 +36,7 @@ from hourglass._embedded.rules.command_checks import (
     search_attributes_of,
 )
 from hourglass._embedded.rules.draft import Draft, Eager, with_priority_of
+from hourglass._embedded.rules.problems import is_untroubled
 from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, Transition
 from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
 from hourglass._embedded.rules.tasks import TaskAnswer
@@ -208,7 +209,8 @@ class ActivityDispatch:
             return False
         record.attempts.pop(scheduled, None)
         run, runs = record.run, self._runs
-        if eager is not None and run.task is None and run.task_count and runs.may_go_on(record):
+        plain = run.task is None and run.task_count and is_untroubled(run)
+        if eager is not None and plain and runs.may_go_on(record):
             now = runs.clock.now_ns()
             step = complete_and_take_task(run, activity, value, who, now, eager)
             task = step.run.task

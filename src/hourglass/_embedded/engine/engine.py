@@ -167,14 +167,6 @@ class Engine:
             self._stop(ConnectionFailedError("the connection was closed", status="UNAVAILABLE"))
             self.failed = self.store.close() or self.failed
 
-    def take_apart(self) -> None:
-        """Have the parts forget one another, after `close`, where nothing will ask any of them again. They hold each other in
-        one knot of references: in one piece it is left to Python's collector, which takes a tenth of a short test's time
-        for it.
-        """
-        for part in (self.keepers.bursts, self.keepers, self.schedules, self.runs.timers, self.runs):
-            vars(part).clear()
-
     def record(self, run_id: str) -> LoadedRun | None:
         """The run of this id."""
         return self.runs.record(run_id)

@@ -28,10 +28,11 @@ import msgspec
 
 from hourglass._contract import limits
 from hourglass._contract.limits import (
+    ANSWERS,
     SLOTS,
     TURNS,
     Answer,
-    Ask,
+    Answers,
     KeptLimit,
     Lease,
     Return,
@@ -58,12 +59,10 @@ from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass.embedded")
 
-Message: TypeAlias = Ask | Lease | str | Return | TurnAsk | Used
+Message: TypeAlias = Lease | Return | TurnAsk | Used
 
 _MESSAGES: dict[tuple[str, str], msgspec.json.Decoder[Any]] = {
-    (SLOTS, "ask"): msgspec.json.Decoder(Ask),
     (SLOTS, "lease"): msgspec.json.Decoder(Lease),
-    (SLOTS, "give_back"): msgspec.json.Decoder(str),
     (SLOTS, "take_back"): msgspec.json.Decoder(Return),
     (TURNS, "ask"): msgspec.json.Decoder(TurnAsk),
     (TURNS, "hand_in"): msgspec.json.Decoder(Used),
@@ -228,7 +227,7 @@ class Keepers:
             message: Message = decoder.decode(payload.data)
         except (msgspec.MsgspecError, ValueError):
             return None
-        return message if isinstance(message, Ask | Lease | TurnAsk) or self.keeps(id) else None
+        return message if isinstance(message, Lease | TurnAsk) or self.keeps(id) else None
 
     def hear(self, sender: LoadedRun, id: str, message: Message) -> None:
         """A run says something to a keeper. Within the transaction of the run's step."""
@@ -247,18 +246,12 @@ class Keepers:
                 kept = self._slots.setdefault(id, KeptSlots())
                 changed = {sender.run.run_id}
                 match message:
-                    case Ask():
-                        kept.heard([message.place])
-                        kept.book.ask(message)
-                        changed.add(message.place.run_id)
                     case Lease():
                         kept.heard((*message.claims(message.holds), *message.claims(message.want)))
                         kept.book.lease(message)
                         changed.add(message.run.run_id)
                     case Return():
                         kept.book.give_back(message.tickets)
-                    case ticket:
-                        kept.book.give_back([ticket])
                 self._serve_slots(id, kept, changed)
 
     def run_closed(self, run_id: str) -> None:
@@ -411,10 +404,12 @@ class Keepers:
         if record is None:
             return False
         if not record.has_signals(self._runs.limits.signals):
-            values = _by_run_time(answer.values, self._lead(record)) if id in self._turns else answer.values
-            arguments = tuple(_payload(each) for each in values)
+            answers = answer.answers
+            if id in self._turns:
+                answers = _by_run_time(answers, self._lead(record))
+            arguments = (_payload(answer.name), _payload(answers))
             self._runs.change(
-                record, lambda run, now: children.signalled_by_keeper(run, id, answer.signal, arguments, now)
+                record, lambda run, now: children.signalled_by_keeper(run, id, ANSWERS, arguments, now)
             )
         return record.run.is_open
 
@@ -458,13 +453,10 @@ def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
     return dataclasses.replace(message, latest=latest, used=used, loan=0)
 
 
-def _by_run_time(values: tuple[Any, ...], lead: int) -> tuple[Any, ...]:
-    """What a run is told whose time is ahead: moments as they are by its own time."""
-    ticket, told = values
-    if isinstance(told, limits.Answers):
-        numbers = tuple(None if each is None else each + lead for each in told.numbers)
-        return ticket, dataclasses.replace(told, numbers=numbers)
-    return ticket, None if told is None else told + lead
+def _by_run_time(answers: Answers, lead: int) -> Answers:
+    """Return the answers for a run whose time is ahead by `lead`: moments in its own time."""
+    numbers = tuple(None if moment is None else moment + lead for moment in answers.numbers)
+    return dataclasses.replace(answers, numbers=numbers)
 
 
 def _is_of(name: str, id: str) -> bool:
@@ -474,4 +466,4 @@ def _is_of(name: str, id: str) -> bool:
 
 
 def _payload(value: object) -> Payload:
-    return Payload(b"", "binary/null") if value is None else Payload(msgspec.json.encode(value))
+    return Payload(msgspec.json.encode(value))

@@ -42,9 +42,9 @@ from hourglass.errors import HourglassError, QueryFailedError
 
 
 def timer_wake_ns(run: Run, event_id: int) -> int:
-    """When a timer fires; 0: it does not run."""
+    """Return when a timer fires; 0 if it does not run."""
     timer = run.timers.get(event_id)
-    return 0 if timer is None else storable(timer.due_ns)  # files of 0.1.0 may have later ones
+    return 0 if timer is None else timer.due_ns
 
 
 def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import sleep
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -365,7 +366,7 @@ class ScheduleListing:
                 else:
                     self._shown[schedule_id] = _as_run(record)
             if self._keep:
-                await asyncio.sleep(0)
+                await sleep(0)
         # In one order, however often the index is made: pages of one list may come from two.
         for schedule_id in sorted(changed, key=self._place):
             index.changed(schedule_id)

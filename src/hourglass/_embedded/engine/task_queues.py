@@ -17,10 +17,10 @@ a long line waits, and the rest goes first.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain
+from time import monotonic
 from typing import Protocol
 
 from hourglass._contract.service import new_id
@@ -456,7 +456,7 @@ class TaskQueues:
 
     def sample(self) -> bool:
         """Note now and then what was taken and what waits, for `rates`. Called every second; whether it was time to."""
-        now, samples = time.monotonic(), self._samples
+        now, samples = monotonic(), self._samples
         if samples and now - samples[-1][0] < _SAMPLE_EVERY:
             return False
         samples.append((now, {queue: self._counted(queue) for queue in self.busy()}))
@@ -471,7 +471,7 @@ class TaskQueues:
         if not self._samples:
             return 0.0, 0.0
         since, then = self._samples[0]
-        lasted = max(time.monotonic() - since, 1.0)
+        lasted = max(monotonic() - since, 1.0)
         before, after = then.get(task_queue, (0, 0, 0, 0)), self._counted(task_queue)
         waiting, taken = (after[at] - before[at] for at in ((2, 3) if activities else (0, 1)))
         return max(0, waiting + taken) / lasted, taken / lasted

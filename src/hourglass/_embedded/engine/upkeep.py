@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
+from asyncio import sleep
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from time import monotonic
 
 import msgspec
 
@@ -227,7 +228,7 @@ class Upkeep:
     def _keep_time(self) -> None:
         """Keep in the store how late it is, now and then: seldom where nothing happens."""
         idle = self._newest_then == self._runs.writes.newest
-        if time.monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
+        if monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
             self._write_time()
 
     def end(self) -> None:
@@ -241,7 +242,7 @@ class Upkeep:
         if runs.stopped or vouched is None:
             return
         runs.keep_schedule(NoteChange(schedule_id=TIME, data=msgspec.msgpack.encode(vouched)))
-        self._time_written, self._newest_then = time.monotonic(), runs.writes.newest
+        self._time_written, self._newest_then = monotonic(), runs.writes.newest
 
     async def open(
         self,
@@ -261,7 +262,7 @@ class Upkeep:
         for _ in range(2 * WINDOW // FEW if self._is_paced else EVERYTHING):
             if runs.stopped or not self._bring_in_due(runs.clock.now_ns()):
                 break
-            await asyncio.sleep(0)
+            await sleep(0)
         if runs.stopped:
             return
         self._open = True
@@ -281,7 +282,7 @@ class Upkeep:
             for run_id in run_ids[begin : begin + SOME]:
                 act(run_id)
             self._runs.queues.dispatch()
-            await asyncio.sleep(PAUSE if self._is_paced else 0)
+            await sleep(PAUSE if self._is_paced else 0)
             if self._runs.stopped:
                 return
 

@@ -16,6 +16,7 @@ import msgspec
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.rules.draft import Draft, with_priority_of
+from hourglass._embedded.rules.problems import without_problems
 from hourglass._embedded.rules.run import (
     OpenChild,
     RequestCancelChild,
@@ -422,7 +423,7 @@ def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.Wo
         task_timeout=min(said.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
         retry_policy=old.retry_policy if said.retry_policy is None else complete_retry(said.retry_policy),
         memo=said.memo or old.memo,
-        search_attributes=said.search_attributes or without_version(run.search_attributes),
+        search_attributes=said.search_attributes or without_problems(without_version(run.search_attributes)),
     )
     return msgspec.structs.replace(
         run.started,

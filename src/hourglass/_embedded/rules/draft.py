@@ -24,6 +24,7 @@ from msgspec.structs import force_setattr, replace
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
+from hourglass._embedded.rules import problems
 from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.rules.run import (
     JUST_BEFORE,
@@ -377,6 +378,8 @@ class Draft:
     ) -> Transition:
         """The outcome of the transition: the run that follows, if any, begins with these signals."""
         run, before = self.run, self._before
+        if run.activities is not before.activities:
+            problems.note_activities(self, self.touched)
         if self.written:
             self._changed = True
             force_setattr(run, "length", self.length)

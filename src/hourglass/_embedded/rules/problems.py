@@ -1,64 +1,109 @@
-"""What lists say of a run whose workflow task keeps failing: Temporal's search attribute for it is set, and taken away again
-when a task is completed. Pure.
+"""What lists say of a run whose workflow task or activity keeps failing: Temporal's search attribute for it is set, and
+removed when a task is completed, or the activity ends. Pure.
 
-Must not know: how a task fails, how it is tried again (see `tasks`). The rule is a server's: what counts is how often tasks have
-failed or timed out since one was last completed, also where the attempts are counted anew because something came meanwhile, or
-the run was reset; the values are those of the last failure that the history tells of. Of a run that has closed they stay. Only
-the number is ours, and such as a server can be configured for: its own, 5, is reached here after more than a minute, for a task
-waits ever longer between its attempts. The second is made at once, so that the second failure in a row shows at once that the
-code, or what it finds, must be mended.
+Must not know: how a task fails, how it is tried again (see `tasks`). The rule for tasks is a server's: what counts is how often
+tasks have failed or timed out since one was last completed, also where the attempts are counted anew because something came
+meanwhile, or the run was reset; the values are those of the last failure that the history tells of. Of a run that has closed they
+stay. Only the number is ours, and such as a server can be configured for: its own, 5, is reached here after more than a minute,
+for a task waits ever longer between its attempts. The second is made at once, so that the second failure in a row shows at once
+that the code, or what it finds, must be mended. A server does not report activities; here one is reported from the same number of
+failures in a row on, and no longer once the run has closed.
 
-Invariant: a run whose tasks never fail has nothing of this, neither in memory nor in its rows.
+Invariant: a run whose tasks and activities never fail has nothing of this, neither in memory nor in its rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from hourglass._contract.workflows import REPORTED_PROBLEMS
-from hourglass._embedded.rules.draft import Draft
-from hourglass._embedded.rules.run import PendingTask, Run, Trouble
+from hourglass._contract.workflows import ACTIVITY_FAILS, REPORTED_PROBLEMS, TASK_FAILS, TASK_TIMES_OUT
+from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Trouble
 from hourglass.converter import Payload
 
+if TYPE_CHECKING:
+    from hourglass._embedded.rules.draft import Draft
+
 REPORTED_AFTER = 2
-"""So many failures in a row are told. On a server: `system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute`."""
+"""Failures in a row that are reported. On a server: `system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute`."""
 
 
 def is_untroubled(run: Run) -> bool:
-    """Whether there is nothing that a completed task would take away."""
+    """Whether there is nothing that a completed task or activity would remove."""
     return run.trouble is None and REPORTED_PROBLEMS not in run.search_attributes
+
+
+def is_failing(activity: OpenActivity) -> bool:
+    """Whether an activity's attempts have failed so often in a row that lists say so."""
+    return activity.last_failure is not None and activity.tries > REPORTED_AFTER
 
 
 def note_failure(draft: Draft, task: PendingTask, cause: int | None, *, is_told: bool) -> None:
     """A task has failed, with one of Temporal's causes, or timed out (None); `is_told`: the history says so."""
     run = draft.run
     known = run.trouble
-    # A run of 0.1.0 has counted its attempts alone.
-    failures = max(0 if known is None else known.failures, task.attempt - 1) + 1
+    failures = (0 if known is None else known.failures) + 1
     trouble = Trouble(failures, cause if is_told or known is None else known.cause)
     draft.change(trouble=trouble)
     if failures >= REPORTED_AFTER:
-        told = Payload(msgspec.json.encode(values(trouble.cause)), "json/plain", {"type": b"KeywordList"})
-        if run.search_attributes.get(REPORTED_PROBLEMS) != told:
-            draft.change(search_attributes={**run.search_attributes, REPORTED_PROBLEMS: told})
+        _report(draft)
 
 
 def forget_failures(draft: Draft) -> None:
     """A task was completed. What a client or a workflow has set under the name goes, too, as on a server."""
-    attributes = draft.run.search_attributes
     if draft.run.trouble is not None:
         draft.change(trouble=None)
-    if REPORTED_PROBLEMS in attributes:
-        others = {name: value for name, value in attributes.items() if name != REPORTED_PROBLEMS}
-        draft.change(search_attributes=others)
+    _report(draft)
+
+
+def note_activities(draft: Draft, touched: Iterable[int]) -> None:
+    """Report these activities if one of them keeps failing; stop reporting if none of the run does any more."""
+    run = draft.run
+    if run.is_standalone_activity:
+        return
+    if not _reports_activities(run):
+        pending = (run.activities.get(event_id) for event_id in touched)
+        if any(activity is not None and is_failing(activity) for activity in pending):
+            _report(draft)
+    elif not any(map(is_failing, run.activities.values())):
+        _report(draft)
+
+
+def _reports_activities(run: Run) -> bool:
+    payload = run.search_attributes.get(REPORTED_PROBLEMS)
+    return payload is not None and ACTIVITY_FAILS.encode() in payload.data
+
+
+def _report(draft: Draft) -> None:
+    """Set the attribute to what is wrong now; remove it if nothing is."""
+    run, reported = draft.run, list[str]()
+    if run.trouble is not None and run.trouble.failures >= REPORTED_AFTER:
+        reported += values(run.trouble.cause)
+    if any(map(is_failing, run.activities.values())):
+        reported.append(ACTIVITY_FAILS)
+    if reported:
+        payload = Payload(msgspec.json.encode(reported), "json/plain", {"type": b"KeywordList"})
+        if run.search_attributes.get(REPORTED_PROBLEMS) != payload:
+            draft.change(search_attributes={**run.search_attributes, REPORTED_PROBLEMS: payload})
+    elif REPORTED_PROBLEMS in run.search_attributes:
+        draft.change(search_attributes=without_problems(run.search_attributes))
+
+
+def without_problems(attributes: dict[str, Payload]) -> dict[str, Payload]:
+    """Return the search attributes but for the reported problems."""
+    if REPORTED_PROBLEMS not in attributes:
+        return attributes
+    return {name: value for name, value in attributes.items() if name != REPORTED_PROBLEMS}
 
 
 def values(cause: int | None) -> tuple[str, str]:
     """What the attribute says of a failure with this cause; None: the worker did not answer in time."""
     if cause is None:
-        return "category=WorkflowTaskTimedOut", "cause=WorkflowTaskTimedOutCauseStartToClose"
+        return TASK_TIMES_OUT, "cause=WorkflowTaskTimedOutCauseStartToClose"
     from hourglass._history.tables import TASK_FAILURE_CAUSES  # large, and most runs never fail
 
     name = TASK_FAILURE_CAUSES.get(cause, TASK_FAILURE_CAUSES[0])
     words = "".join(word.capitalize() for word in name.split("_"))
-    return "category=WorkflowTaskFailed", f"cause=WorkflowTaskFailedCause{words}"
+    return TASK_FAILS, f"cause=WorkflowTaskFailedCause{words}"

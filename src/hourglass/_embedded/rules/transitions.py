@@ -23,7 +23,7 @@ from hourglass._contract.workflows import (
     WorkflowStatus,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules import activities, standalone, steps
+from hourglass._embedded.rules import activities, problems, standalone, steps
 from hourglass._embedded.rules.children import next_attempt_or_run
 from hourglass._embedded.rules.draft import Draft, Eager, take_task
 from hourglass._embedded.rules.draft import start_attempt as start_attempt
@@ -307,7 +307,8 @@ def complete_activity(
     eager: Eager | None = None,
 ) -> Transition:
     """An attempt returned."""
-    if eager is not None and run.task is None and run.task_count and run.paused is None:
+    plain = run.task is None and run.task_count and run.paused is None and problems.is_untroubled(run)
+    if eager is not None and plain:
         return steps.complete_and_take_task(run, activity, result, identity, now_ns, eager)
     draft = Draft(run, now_ns)
     _end(draft, activity, activities.completed(activity, result, identity))

@@ -19,10 +19,11 @@ import asyncio
 import itertools
 import logging
 import random
-import time
 import uuid
+from asyncio import sleep
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -178,7 +179,7 @@ class CallRouter:
 
     async def _search(self, call: _RoutedCall[A], lost: bool) -> A:
         """Go on until there is an answer. `lost` says that the request may be under way already."""
-        search = _Search(f"{self._name}-{next(self._keys)}", time.monotonic(), repeated=lost)
+        search = _Search(f"{self._name}-{next(self._keys)}", monotonic(), repeated=lost)
         if lost:
             self._lost_at = search.began
         while True:
@@ -189,7 +190,7 @@ class CallRouter:
                 # an owner that still lives gives the same answer, and with the same id, by which the next one does.
                 self.check_sound()
                 search.repeated, search.pause = True, SHORTEST
-                self._lost_at = time.monotonic()
+                self._lost_at = monotonic()
                 continue
             except ServiceError as error:
                 # Refused, perhaps, because it was carried out when it was sent before.
@@ -201,7 +202,7 @@ class CallRouter:
                 return answer
             self.check_sound()
             if answer is NoAnswer.WAIT:
-                search.ownerless_at = time.monotonic() + _AGAIN
+                search.ownerless_at = monotonic() + _AGAIN
                 self._no_worker.look(search.began)
             else:
                 self._look_for_owner(search)
@@ -216,7 +217,7 @@ class CallRouter:
 
     def _look_for_owner(self, search: _Search) -> None:
         """Whether a process that cannot be reached holds the lock, for so long that it is worth a word, or the end."""
-        now = time.monotonic()
+        now = monotonic()
         if self.engine is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
             return
         search.looked_at = now
@@ -265,7 +266,7 @@ class CallRouter:
             self._no_worker.owner_seen()
             self._watch_owner()
             return await call.of_owner(owner, search.key)
-        now = time.monotonic()
+        now = monotonic()
         if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
             return NoAnswer.BUSY
         return await call.of_file()
@@ -275,7 +276,7 @@ class CallRouter:
         if self.owner is not None and self.owner.is_open:
             return self.owner
         if self._connecting is None or self._connecting.done():
-            if time.monotonic() < self._missed_at + _MISS:
+            if monotonic() < self._missed_at + _MISS:
                 return None  # many requests may wait: they do not all try to connect
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(_read)
@@ -285,7 +286,7 @@ class CallRouter:
         # A process that an owner forked may keep its socket open after its death, and would let us wait for a greeting.
         self.owner = None if self._lock.is_abandoned() else await connect(self._path, self._namespace)
         if self.owner is None:
-            self._missed_at = time.monotonic()
+            self._missed_at = monotonic()
         return self.owner
 
     def _watch_owner(self) -> None:
@@ -295,7 +296,7 @@ class CallRouter:
     async def _look_at_owner(self) -> None:
         """A child that an owner forked may keep its connections open after its death: the lock tells."""
         while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
-            await asyncio.sleep(LOOK)
+            await sleep(LOOK)
             if owner is self.owner and self._lock.is_abandoned(owner.welcome.since_ns):
                 owner.close()
 
@@ -375,7 +376,7 @@ class NoWorkerNotice:
 
     def look(self, since: float) -> None:
         """A request that began to wait at `since` still waits: say so if it has been long enough."""
-        if not self._said and time.monotonic() - since >= SILENCE:
+        if not self._said and monotonic() - since >= SILENCE:
             self._said = True
             _client_log.warning(
                 "no worker is running on %s: what waits goes on when one starts, in this process or another "

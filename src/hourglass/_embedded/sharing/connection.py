@@ -7,6 +7,7 @@ here. All connections of a process to one file share one host; in a forked child
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import Coroutine
@@ -26,13 +27,24 @@ from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._embedded.store.store import DiskCondition, StoreOpener
 from hourglass._forks import ForkStage, at_fork, leak
-from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceTimeoutError, StorageError
+from hourglass.errors import (
+    ConnectionFailedError,
+    HourglassError,
+    NamespaceNotFoundError,
+    ServiceTimeoutError,
+    StorageError,
+)
 
 A = TypeVar("A")
 
 _log = logging.getLogger("hourglass.embedded")
 
 _MARGIN = 1.0
+
+EXPLAINED_AFTER = 3.0
+"""Seconds that a call may wait to be stored before the log says why it does, if the file cannot be written."""
+
+_LOOK_AGAIN = 10.0
 
 _files: dict[tuple[asyncio.AbstractEventLoop, str], SharedFile] = {}
 
@@ -78,6 +90,12 @@ class FileConnection:
         self._target = target
         self._handles: list[FileHandle] = []
         self._noticed = False
+        self._explained = False
+        self._waiting: dict[int, tuple[float, str]] = {}
+        """Changes that are not answered yet, by number: since when, and what was asked."""
+        self._numbers = itertools.count()
+        self._watch: asyncio.TimerHandle | None = None
+        self._explaining: asyncio.Task[None] | None = None
         self._calls = Interruption(
             lambda: ConnectionFailedError("the connection is closed", status="CANCELLED")
         )
@@ -126,7 +144,9 @@ class FileConnection:
         """Ask, and wait for the answer."""
         if request.effect is s.Effect.READ:
             return self._read(request)
-        return self._call(request)
+        if request.waits and not request.needs_worker:
+            return self._call(request)
+        return self._change(request)
 
     def execute(self, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf.Executed]:
         """Start a workflow and wait for its end, as one request: its answer waits for the disk once."""
@@ -140,6 +160,44 @@ class FileConnection:
             _log.warning("%s", notice)
         self._noticed = bool(notice)
         return answer
+
+    async def _change(self, request: s.Request[A]) -> A:
+        """Ask; where the answer takes long because the file cannot be written, the log says so, once."""
+        loop = asyncio.get_running_loop()
+        number = next(self._numbers)
+        self._waiting[number] = loop.time(), type(request).__name__
+        if self._watch is None:
+            self._watch = loop.call_later(EXPLAINED_AFTER, self._look)
+        try:
+            return await self._call(request)
+        finally:
+            del self._waiting[number]
+
+    def _look(self) -> None:
+        """Look for changes that wait for long; one timer serves all calls, most of which take no time."""
+        self._watch = None
+        if not self._waiting or self._calls.ended:
+            return
+        loop = asyncio.get_running_loop()
+        since, name = next(iter(self._waiting.values()))
+        left = since + EXPLAINED_AFTER - loop.time()
+        if left <= 0 and (self._explaining is None or self._explaining.done()):
+            self._explaining = loop.create_task(self._explain(name))
+        self._watch = loop.call_later(left if left > 0 else _LOOK_AGAIN, self._look)
+
+    async def _explain(self, name: str) -> None:
+        """Log why a change waits, if that is because the file cannot be written. Only its owner knows."""
+        calls = self._file.calls
+        if calls.engine is None and calls.owner is None:
+            return
+        try:
+            look = wf.ListWorkflows(page_size=1, rpc_timeout=EXPLAINED_AFTER)
+            notice = (await self._call(look)).notice
+        except HourglassError:
+            return
+        if notice and not self._explained:
+            _log.warning("%s waits until it can be stored: %s", name, notice.removesuffix(s.AS_STORED))
+        self._explained = bool(notice)
 
     def _call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
         limit = request.time_limit
@@ -174,6 +232,8 @@ class FileConnection:
         if self._calls.ended:
             return
         self._calls.end()
+        if self._watch is not None:
+            self._watch.cancel()
         handles, self._handles = self._handles, []
         for handle in handles:
             await handle.finalize_shutdown()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from enum import Enum
+from time import monotonic
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -69,7 +69,7 @@ class OwnerlessTransactions:
         form = _without_an_owner(request)
         if form is None or not self._may_open():
             return NoAnswer.WAIT
-        if time.monotonic() < self._after:
+        if monotonic() < self._after:
             return NoAnswer.BUSY
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._asked.append((form, future))
@@ -103,16 +103,16 @@ class OwnerlessTransactions:
             self._end(None)
         finally:
             if self._lock.held:
-                self._after = time.monotonic() + _TURN
+                self._after = monotonic() + _TURN
                 self._lock.drop()
 
     async def _transact(self) -> None:
-        engine, until = self._open(), time.monotonic() + _HOLD
+        engine, until = self._open(), monotonic() + _HOLD
         try:
             while self._asked and not (engine.read_only and not all(_reads(each) for each, _ in self._asked)):
                 asked, self._asked = self._asked, []
                 await asyncio.gather(*[_answer(engine, request, future) for request, future in asked])
-                left = min(_LINGER, until - time.monotonic())
+                left = min(_LINGER, until - monotonic())
                 if left <= 0:
                     return
                 if not self._asked and not self._closing:

@@ -22,7 +22,7 @@ import os
 import socket
 import stat
 import threading
-import time
+from time import monotonic, time_ns
 
 import msgspec
 
@@ -89,7 +89,7 @@ class FileLock:
             if descriptor is None:
                 return False
             try:
-                self.since_ns = time.time_ns()
+                self.since_ns = time_ns()
                 self._write_note(descriptor)
             except BaseException:
                 _close(descriptor)
@@ -173,7 +173,7 @@ class FileLock:
             self._missing_since = 0.0
             has_other = bool(taken_ns) and self.note().since_ns not in (0, taken_ns)
             return has_other or self.is_free()
-        now = time.monotonic()
+        now = monotonic()
         self._missing_since = self._missing_since or now
         return now > self._missing_since + _GRACE
 

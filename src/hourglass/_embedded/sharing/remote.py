@@ -13,9 +13,9 @@ import itertools
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import process_time, thread_time
 from typing import Any, NoReturn, TypeVar
 
 from hourglass._contract import deployments as dp
@@ -177,8 +177,8 @@ class OwnerConnection:
             self._sign_of_life.cancel()
         self._sign_of_life = None
         if self._handles and self.is_open:
-            used = time.process_time()
-            self.tell(wire.Alive(used, time.thread_time()))
+            used = process_time()
+            self.tell(wire.Alive(used, thread_time()))
             self._idle = used - self._used < _HARDLY_ANY * wire.SIGN_OF_LIFE
             self._used = used
             pause = wire.SIGN_WHEN_IDLE if self._idle else wire.SIGN_OF_LIFE

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from time import process_time, thread_time
 from typing import Any
 
 import msgspec
@@ -128,7 +128,7 @@ class OwnerServer:
 
     def _measure(self, ours: ProcessorUse, handicap: float) -> None:
         self._meter = None
-        ours.note(time.process_time(), time.thread_time())
+        ours.note(process_time(), thread_time())
         others = [peer.workers.use for peer in self.peers if peer.workers.works]
         handicap = 1.0 if not others else next_handicap(handicap, ours, others)
         self.owner.weigh(handicap)

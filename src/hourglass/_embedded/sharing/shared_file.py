@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
+from time import localtime, monotonic, strftime
 from typing import Any
 
 from hourglass._contract import deployments as dp
@@ -128,7 +128,7 @@ class SharedFile:
             if owner.responds:
                 return ""
             return f"process {owner.welcome.pid}, which owns {self.path}, does not respond: it is stopped or hangs"
-        waited = time.monotonic() - self._ownerless_since
+        waited = monotonic() - self._ownerless_since
         if not self._ownerless_since or waited < wire.SILENT_LOOKS:
             return ""
         return f"{self.path} is held by another process, which does not respond, for {waited:.0f} seconds"
@@ -190,14 +190,14 @@ class SharedFile:
         """Whether this process has workers on the file, or will have them again in a moment: their handles broke with the
         owner, and others are being opened.
         """
-        return bool(self._handles) or time.monotonic() < self._wanted_until
+        return bool(self._handles) or monotonic() < self._wanted_until
 
     async def _own_while_wanted(self) -> None:
         """While this process has a handle: own the file if its lock is free, else work for its owner."""
         pause = SHORTEST
         while self._is_wanted:
             try:
-                left = self._not_before - time.monotonic()
+                left = self._not_before - monotonic()
                 self._check_file()
                 if left > 0:
                     await self._changed.wait(left)
@@ -224,7 +224,7 @@ class SharedFile:
 
     def _wait_ownerless(self) -> None:
         """Note that neither the lock nor its holder can be had; log it once when that has lasted long."""
-        now = time.monotonic()
+        now = monotonic()
         self._ownerless_since = self._ownerless_since or now
         if now - self._ownerless_since > wire.SILENT_LOOKS and not self._warned:
             self._warned = True
@@ -262,7 +262,7 @@ class SharedFile:
             self.calls.own(engine)
             self._claim(engine, os.getpid(), self._held)
             self._end_kept(engine)
-            self._await_claims(engine, time.monotonic())
+            self._await_claims(engine, monotonic())
             self._took_over = False
             _log.log(
                 logging.WARNING if took_over else logging.INFO,
@@ -327,7 +327,7 @@ class SharedFile:
 
         def look() -> None:
             waiting = any(is_running(process_id) for process_id, _ in self._survivors)
-            if waiting and time.monotonic() < since + wire.SILENT_LOOKS:
+            if waiting and monotonic() < since + wire.SILENT_LOOKS:
                 self._await_claims(engine, since)
             else:
                 engine.engine.lose_unclaimed()
@@ -356,7 +356,7 @@ class SharedFile:
 
     async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
         """Let handles work as they come, and see every second that the lock and the socket are still ours."""
-        began = looked = time.monotonic()
+        began = looked = monotonic()
         while self._is_wanted and engine.failed is None:
             for handle in self._handles:
                 handle.attach(engine)
@@ -366,19 +366,19 @@ class SharedFile:
                 engine.fail(epoch_is_over(self.path))
                 return
             await server.listen_again()
-            if time.monotonic() >= looked + LOOK:
-                looked = time.monotonic()
+            if monotonic() >= looked + LOOK:
+                looked = monotonic()
                 server.tell_alive()
                 server.cut_off_silent()
                 server.tell_processes()
-            if self._failures and time.monotonic() > began + SOUND:
+            if self._failures and monotonic() > began + SOUND:
                 self._failures, self.calls.broken = 0, None
 
     def _failed(self, error: StorageError) -> None:
         """The file has failed: it is left alone for a while, and clients that ask are told if that will not help."""
         self._failures += 1
         pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), LONGEST_PAUSE)
-        self._not_before = time.monotonic() + pause
+        self._not_before = monotonic() + pause
         if self._failures >= TRIES and is_permanent(error):
             self.calls.broken = error
 
@@ -462,7 +462,7 @@ class SharedFile:
         former, self._former = self._former, None
         if former is not None:
             self._took_over = True
-            self._wanted_until = time.monotonic() + LOOK
+            self._wanted_until = monotonic() + LOOK
             self._held |= former.held
             self._results.update(former.unconfirmed)
             living = [each for each in former.processes if not each.is_owner and is_running(each.process_id)]
@@ -531,7 +531,7 @@ async def _first(*waits: Awaitable[object]) -> None:
 
 
 def _clock(since_ns: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since_ns / 1e9))
+    return strftime("%Y-%m-%d %H:%M:%S", localtime(since_ns / 1e9))
 
 
 # --- a worker's handle --------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Protocol
 
 import msgspec
@@ -58,7 +58,7 @@ class ProcessorUse:
 
     def note(self, used: float, in_control: float) -> None:
         """The process has used so many seconds so far, so many of them on its control loop."""
-        now = time.monotonic()
+        now = monotonic()
         if self._at and now > self._at:
             self.share += (self._part(used - self._used, now) - self.share) * _WEIGHT_OF_NEW
             self.control += (self._part(in_control - self._in_control, now) - self.control) * _WEIGHT_OF_NEW

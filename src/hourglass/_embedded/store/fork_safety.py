@@ -12,8 +12,8 @@ thread may enter again while it is inside.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
+from time import sleep
 from typing import ClassVar
 
 from hourglass._forks import ForkStage, at_fork
@@ -38,7 +38,7 @@ class ForkLock(threading.local):
         """Inside, between two portions of something long: a fork may happen meanwhile."""
         self.lock.release()
         try:
-            time.sleep(seconds)
+            sleep(seconds)
         finally:
             self.lock.acquire()
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from asyncio import sleep
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -510,11 +511,6 @@ class EngineHandle:
         self._ring()
         self._ended(self)
 
-    def take_apart(self) -> None:
-        """Have the parts forget one another, after the end: see `Engine.take_apart`."""
-        for part in (self._cache, self):
-            vars(part).clear()
-
     def lose(self) -> None:
         """The process of its worker has ended. What the worker had is given to others at once: tasks and queries are
         wanted again, attempts are tried again as their policies say. Nothing may be asked of the handle any more.
@@ -538,7 +534,7 @@ class EngineHandle:
         try:
             await self._engine.durable(number)
         except Unwritable:
-            await asyncio.sleep(0)  # the engine hears of it, too, and tells us what to forget
+            await sleep(0)  # the engine hears of it, too, and tells us what to forget
         except StorageError as error:
             raise HandleBroken(f"the engine's store has failed: {error}") from error
 

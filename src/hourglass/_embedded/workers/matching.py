@@ -86,7 +86,7 @@ def _pair(outcomes: Outcomes, event: h.HistoryEvent) -> None:
         if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
             return
         issued.popleft()
-    if not issued or not _fits(issued[0], attributes, outcomes):
+    if not issued or not fits(issued[0], attributes, outcomes):
         if isinstance(attributes, h.MarkerRecorded) and attributes.deprecated:
             return
         raise _mismatch(event, issued[0] if issued else None)
@@ -112,7 +112,8 @@ def _settle(outcomes: Outcomes, event: h.HistoryEvent) -> None:
     outcomes.issued.clear()
 
 
-def _fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> bool:
+def fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> bool:
+    """Whether a command may have led to an event with these attributes, as far as the engine compares."""
     if not isinstance(command, COMMAND_OF[type(attributes)]):
         return False
     match command, attributes:

@@ -3,12 +3,19 @@
 
 const two = (n) => String(n).padStart(2, "0");
 
+// The zone of the reader at a moment: UTC, or the difference from it, such as +02:00.
+function zone(at) {
+  const ahead = -at.getTimezoneOffset();
+  if (!ahead) return "UTC";
+  return `${ahead < 0 ? "-" : "+"}${two(Math.floor(Math.abs(ahead) / 60))}:${two(Math.abs(ahead) % 60)}`;
+}
+
 function localTimes(root) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const at = new Date(element.dateTime);
     if (Number.isNaN(at.getTime())) continue;
     const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-    element.textContent = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+    element.textContent = `${day} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())} ${zone(at)}`;
     if (!element.title) element.title = `${at.toISOString()}`;
   }
 }

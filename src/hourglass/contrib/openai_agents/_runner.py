@@ -26,6 +26,7 @@ from agents import (
     RunConfig,
     Runner,
     RunResult,
+    RunResultStreaming,
     RunState,
     Tool,
     TResponseInputItem,
@@ -37,7 +38,6 @@ from agents.tool_context import ToolContext
 from agents.tracing import get_trace_provider
 from mcp.types import CallToolResult, GetPromptResult, ListPromptsResult
 from mcp.types import Tool as MCPTool
-from pydantic_core import to_jsonable_python
 
 from hourglass import activity, workflow
 from hourglass._engine.messages import count_as_failures
@@ -64,6 +64,12 @@ _agents.replace(
         },
         # Kept with the agent, for later runs: it must not come out of one run's numbers.
         "agents.run_context:uuid4": lambda _: _agents.any_uuid4,
+        "agents.run_internal.tool_execution:asyncio": lambda _: _agents.OrderedAsyncio(),
+        # Where a guardrail trips, the library imports `temporalio.workflow`, to ask whether this is one of its workflows. That
+        # takes half a second or more, in the middle of a run; the answer is always the same here.
+        "agents.run:should_cancel_parallel_model_task_on_input_guardrail_trip": lambda real: (
+            lambda: workflow.in_workflow() or real()
+        ),
     },
 )
 
@@ -185,6 +191,16 @@ class DurableRunner(Generic[C]):
         return workflow.run_async(
             self.run(input, starting_agent=starting_agent, run_config=run_config, **options)
         )
+
+    def run_streamed(self, input: Any, **options: Any) -> RunResultStreaming:
+        """Run the agent outside of workflows, and read its events as they come. In a workflow this is refused."""
+        if workflow.in_workflow():
+            raise UsageError(
+                "run_streamed: a workflow cannot read a model's stream, which arrives in an activity. Give "
+                "DurableRunner(stream_handler=…), which is called there with each event and can publish it with "
+                "hourglass.progress, and call run() or run_sync()"
+            )
+        return Runner.run_streamed(options.pop("starting_agent", None) or self._original, input, **options)
 
     def _durable_of(self, agent: Agent[Any]) -> Agent[Any]:
         if any(agent is each for each in self._durable.values()):
@@ -329,8 +345,8 @@ class _DurableModel(Model):
         """Ask, and wait."""
         request = ModelRequest(
             instructions=system_instructions,
-            input=to_jsonable_python(input),
-            settings=model_settings.to_json_dict(),
+            input=_agents.to_json(input),
+            settings=_agents.to_json(model_settings, _activities.SETTINGS),
             tools=[tool.name for tool in tools if tool.name in self._own],
             functions=[
                 Function(
@@ -354,7 +370,7 @@ class _DurableModel(Model):
             ],
             previous_response_id=previous_response_id,
             conversation_id=conversation_id,
-            prompt=to_jsonable_python(prompt),
+            prompt=_agents.to_json(prompt),
         )
         return _activities.RESPONSE.validate_python(await _agents.execute(self._perform, request))
 

@@ -10,7 +10,8 @@ def answer(question: str) -> str:
 Worker(client, workflows=[answer], activities=[durability])
 
 _durability  `HourglassDurability`: the capability that an agent is given, its activities and their options
-_wire        what an activity of an agent is given, as JSON; errors of models there and back
+_errors      errors of an agent's activities, rebuilt as their own class in the workflow
+_wire        the arguments of an agent's activities as JSON
 """
 
 from __future__ import annotations

@@ -32,7 +32,9 @@ from pydantic_ai.durable_exec import (
     ModelRequestId,
     OperationConfigRole,
     RegisteredOperationBackend,
+    ToolsetCallToolId,
     ToolsetKind,
+    ToolsetValidateToolArgumentsId,
     conversation_id_from_run_id,
     durable_unit_scope,
 )
@@ -48,7 +50,8 @@ from hourglass import activity, workflow
 from hourglass._engine.messages import count_as_failures
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.contrib import _agents
-from hourglass.contrib.pydantic_ai._wire import Wire, heard, told
+from hourglass.contrib.pydantic_ai._errors import as_failure, from_failure
+from hourglass.contrib.pydantic_ai._wire import Wire
 from hourglass.errors import ActivityError, ApplicationError, UsageError
 
 SPEC = DurabilityEngineSpec(
@@ -76,11 +79,13 @@ _agents.replace(
     "pydantic_ai",
     {
         "pydantic_ai._utils:datetime": lambda _: _agents.RunDatetime,
+        "pydantic_ai._utils:time": lambda _: _agents.run_time,
         "pydantic_ai._utils:uuid": lambda _: SimpleNamespace(uuid4=_agents.uuid4),
         "pydantic_ai._model_request_attempts:datetime": lambda _: _agents.RunDatetime,
         "pydantic_ai._model_request_attempts:perf_counter_ns": lambda real: _in_workflow(
             workflow.time_ns, real
         ),
+        "pydantic_ai._tool_execution:asyncio": lambda _: _agents.OrderedAsyncio(),
         "pydantic_ai._agent_graph:time": lambda _: _agents.run_time,
         "pydantic_ai.models:time": lambda _: _agents.run_time,
         "pydantic_ai.models._continuation:time": lambda _: _agents.run_time,
@@ -89,6 +94,8 @@ _agents.replace(
         ),
         "pydantic_ai._agent_graph:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
         "pydantic_ai._enqueue:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
+        "pydantic_ai.conversation:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
+        "pydantic_ai.models.instrumented:time": lambda _: _agents.run_time,
         "pydantic_ai.agent:uuid4": lambda _: _agents.uuid4,
         # Names within a graph that is kept for later runs: they must not come out of one run's numbers.
         "pydantic_graph.id_types:uuid": lambda _: SimpleNamespace(uuid4=_agents.any_uuid4),
@@ -283,32 +290,87 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
 
     def __init__(self, name: str, options: _Options, wire: Wire) -> None:
         super().__init__(namer=JournalOperationNamer(name), config=options, parameter_transports=wire)
-        self.activities: list[Activity[..., Any]] = []
+        self._name = name
+        self._bound: list[_Bound] = []
+
+    @property
+    def activities(self) -> list[Activity[..., Any]]:
+        """All activities: those of the operations, and one for each tool that is known by now."""
+        return [each for bound in self._bound for each in bound.activities()]
 
     def register(
         self, operation: DurableOperation[Any, Any, Any], *, name: str, config: dict[str, Any]
     ) -> tuple[BoundDurableOperation[Any, Any, Any], Sequence[Callable[..., object]]]:
         """Make the activity."""
 
-        @activity.defn(name=name, **cast(ActivityOptions, config))
         async def perform(request: dict[str, Any]) -> Any:
             try:
                 params = operation.parameter_transport.load(request, runtime=self)
                 with durable_unit_scope():
                     return operation.result_codec.dump(await operation.handler(params))
             except Exception as error:
-                raise told(error) from error
+                failure = as_failure(error)
+                if failure is error:
+                    raise
+                raise failure from error
 
-        self.activities.append(perform)
-        return _Bound(operation, perform), ()
+        def define(type_name: str) -> Activity[..., Any]:
+            return activity.defn(name=type_name, **cast(ActivityOptions, config))(perform)
+
+        bound = _Bound(operation, name, define, _tool_namer(self._name, operation))
+        self._bound.append(bound)
+        return bound, ()
+
+
+def _tool_namer(agent: str, operation: DurableOperation[Any, Any, Any]) -> Callable[[str], str] | None:
+    """How the activities of an operation on functions are named after their tools. None for all other operations."""
+    of = operation.operation_id
+    if (
+        not isinstance(of, (ToolsetCallToolId, ToolsetValidateToolArgumentsId))
+        or of.toolset_kind != "function"
+    ):
+        return None
+    # A toolset's own id is needed only where an agent has more than one: tools of two may have the same name.
+    where = "" if of.toolset_id == "<agent>" else f"__{of.toolset_id}"
+    what = "" if isinstance(of, ToolsetCallToolId) else ".validate_args"
+    return lambda tool: f"{agent}__tool{where}.{tool}{what}"
 
 
 class _Bound(BoundDurableOperation[Any, Any, Any]):
-    """An operation as the agent's loop calls it, in the workflow."""
+    """An operation as the agent's loop calls it, in the workflow.
 
-    def __init__(self, operation: DurableOperation[Any, Any, Any], perform: Activity[..., Any]) -> None:
+    A call of a function has an activity type of its own for each tool, so that timelines, logs and metrics tell tools apart. A
+    tool of an MCP server, or of a toolset that is made for each run, is known in the run alone: its call has the type of the
+    operation, and the tool's name in its summary.
+    """
+
+    def __init__(
+        self,
+        operation: DurableOperation[Any, Any, Any],
+        name: str,
+        define: Callable[[str], Activity[..., Any]],
+        tool_name: Callable[[str], str] | None,
+    ) -> None:
         self._operation = operation
-        self._perform = perform
+        self._perform = define(name)
+        self._define = define
+        self._type_of = tool_name
+        self._by_tool: dict[str, Activity[..., Any]] = {}
+
+    def activities(self) -> list[Activity[..., Any]]:
+        """The activities that a worker registers."""
+        return [self._perform, *filter(None, map(self._of_tool, self._tools()))]
+
+    def _tools(self) -> Mapping[str, object]:
+        toolset = getattr(self._operation.parameter_transport, "toolset", None)
+        return {} if toolset is None or self._type_of is None else toolset.tools
+
+    def _of_tool(self, tool: str) -> Activity[..., Any] | None:
+        if self._type_of is None or tool not in self._tools():
+            return None
+        if tool not in self._by_tool:
+            self._by_tool[tool] = self._define(self._type_of(tool))
+        return self._by_tool[tool]
 
     @property
     def operation(self) -> DurableOperation[Any, Any, Any]:
@@ -320,13 +382,19 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         options = {"summary": _summary(self._operation, params), **cast("dict[str, Any]", config or {})}
         request = self._operation.parameter_transport.dump(params)
         try:
-            result = await _agents.execute(self._perform, request, **options)
+            result = await _agents.execute(self._activity_for(params), request, **options)
         except ActivityError as error:
-            what = heard(error)
-            if what is error:
+            rebuilt = from_failure(error)
+            if rebuilt is None:
                 raise
-            raise what from error
+            raise rebuilt from error
         return self._operation.result_codec.load(result)
+
+    def _activity_for(self, params: Any) -> Activity[..., Any]:
+        name = getattr(params, "name", None)
+        # A tool's `prepare` may have renamed it for the model.
+        name = getattr(getattr(params, "tool", None), "original_name", None) or name
+        return (self._of_tool(name) if isinstance(name, str) else None) or self._perform
 
 
 def _summary(operation: DurableOperation[Any, Any, Any], params: Any) -> str:

@@ -1,7 +1,6 @@
-"""What an activity of an agent is given, as JSON: the request itself, the run's context, and its dependencies. And errors of
-models, which come back to the agent's loop as what they were.
+"""The arguments of an agent's activities as JSON: the request itself, the run's context, and its dependencies.
 
-Nothing here is imported, or called, because the wire names it: models, tools and toolsets are found in the worker's own agent.
+Nothing is imported or called because the wire names it: models, tools and toolsets are looked up in the worker's own agent.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, cast
 
-from pydantic import ConfigDict, PydanticUserError, RootModel, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, PydanticUserError, RootModel, TypeAdapter, with_config
 from pydantic_ai.durable_exec import (
     CapabilityMethodDeclaration,
     CapabilityOperationParams,
@@ -30,16 +29,6 @@ from pydantic_ai.durable_exec import (
     WorkspaceCallParams,
     revalidate_function_call,
 )
-from pydantic_ai.exceptions import (
-    FallbackExceptionGroup,
-    ModelAPIError,
-    ModelHTTPError,
-    ModelQuotaExceededError,
-    ModelRequestRejectedError,
-    ModelRequestTimeout,
-    UnexpectedModelBehavior,
-    UserError,
-)
 from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ModelResponse
 from pydantic_ai.models import Model, ModelRequestContext, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
@@ -49,7 +38,8 @@ from pydantic_ai.workspaces import WorkspaceRef
 from pydantic_core import PydanticSerializationError
 
 from hourglass import activity
-from hourglass.errors import ActivityError, ApplicationError, UsageError
+from hourglass.contrib import _agents
+from hourglass.errors import ApplicationError, UsageError
 
 P = TypeVar("P")
 
@@ -148,6 +138,7 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
         pack: Callable[[P], dict[str, Any]],
         unpack: Callable[[Any, RunContext[Any]], P],
         context_of: Callable[[P], RunContext[Any] | None] = attrgetter("run_context"),
+        toolset: FunctionToolset[Any] | None = None,
     ) -> None:
         self._wire = wire
         self._kind = _adapter(kind)
@@ -155,6 +146,8 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
         self._pack = pack
         self._unpack = unpack
         self._context_of = context_of
+        self.toolset = toolset
+        """The functions that the operation calls, if it calls any."""
 
     def dump(self, params: P) -> dict[str, Any]:
         """As JSON."""
@@ -164,8 +157,8 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
             fields["context"] = self._wire.context_type.serialize_run_context(ctx)
             fields["deps"] = self._wire.dump_deps(ctx.deps)
         try:
-            dumped: dict[str, Any] = self._kind.dump_python(self._make(**fields), mode="json")
-        except (PydanticSerializationError, ValueError) as error:
+            dumped: dict[str, Any] = _agents.to_json(self._make(**fields), self._kind)
+        except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"agent {self._wire.name}: what it asks for cannot be written as JSON: {error}. Besides deps that is the "
                 f"model's settings, and metadata of runs and tools"
@@ -215,8 +208,8 @@ class Wire(ParameterTransports):
         if deps is None:
             return None
         try:
-            return self._deps_adapter().dump_python(deps, mode="json", warnings="none")
-        except (PydanticUserError, PydanticSerializationError) as error:
+            return _agents.to_json(deps, self._deps_adapter())
+        except (PydanticUserError, PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
                 f"agent {self.name}: its deps, of type {type(deps).__qualname__}, cannot be written as JSON: {error}. Give the "
                 f"run no deps, and the worker Worker(resources=[…]) with one of that type"
@@ -353,7 +346,7 @@ class Wire(ParameterTransports):
                 ) from error
             return ToolsetCallToolParams(request.name, tool_args=request.arguments, ctx=ctx, tool=tool)
 
-        return self._tool_call(unpack)
+        return self._tool_call(unpack, toolset)
 
     async def prepare_function_call(
         self, toolset: FunctionToolset[Any], params: ToolsetCallToolParams
@@ -371,7 +364,9 @@ class Wire(ParameterTransports):
         return self._tool_call(unpack)
 
     def _tool_call(
-        self, unpack: Callable[[_ToolCall, RunContext[Any]], ToolsetCallToolParams]
+        self,
+        unpack: Callable[[_ToolCall, RunContext[Any]], ToolsetCallToolParams],
+        toolset: FunctionToolset[Any] | None = None,
     ) -> ParameterTransport[ToolsetCallToolParams, Any]:
         return _Transport(
             self,
@@ -384,6 +379,7 @@ class Wire(ParameterTransports):
             },
             unpack,
             attrgetter("ctx"),
+            toolset,
         )
 
     def get_tools(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetGetToolsParams, Any]:
@@ -425,57 +421,3 @@ class Wire(ParameterTransports):
             ),
             attrgetter("ctx"),
         )
-
-
-# --- errors -----------------------------------------------------------------------------------------------------------
-
-
-# Another attempt of the same request would end in the same way.
-_FINAL = (
-    UserError,
-    PydanticUserError,
-    PydanticSerializationError,
-    UnexpectedModelBehavior,
-    FallbackExceptionGroup,
-    ModelRequestRejectedError,
-    ModelQuotaExceededError,
-    ModelRequestTimeout,
-    ValidationError,
-)
-_PASSING = (
-    408,
-    409,
-    425,
-    429,
-)  # of the answers that blame the request, those that another attempt may not get
-_DETAIL = "pydantic_ai"
-
-
-def told(error: Exception) -> Exception:
-    """An error of an attempt, as the engine is told of it: final or not, when to try again, and what a model's error was."""
-    final = isinstance(error, _FINAL) or (
-        isinstance(error, ModelHTTPError) and error.status_code < 500 and error.status_code not in _PASSING
-    )
-    if not isinstance(error, ModelAPIError):
-        return ApplicationError(str(error), type=type(error).__name__, non_retryable=True) if final else error
-    status = error.status_code if isinstance(error, ModelHTTPError) else None
-    return ApplicationError(
-        str(error),
-        {_DETAIL: {"model": error.model_name, "status": status, "message": error.message}},
-        type=type(error).__name__.removeprefix("_HTTP"),
-        non_retryable=final,
-        next_retry_delay=error.retry_after,
-    )
-
-
-def heard(error: ActivityError) -> Exception:
-    """The error that the agent's loop is told of when an activity has failed for good: a model's own error, where it was one."""
-    cause = error.__cause__
-    detail = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
-    said = detail.get(_DETAIL) if isinstance(detail, dict) else None
-    if not isinstance(said, dict) or cause is None:
-        return error
-    model, status, message = said.get("model"), said.get("status"), said.get("message")
-    if isinstance(status, int):
-        return ModelHTTPError(status, str(model), message)
-    return ModelAPIError(str(model), str(message))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -159,15 +159,15 @@ class Coverage:
     _told: float = 0.0
 
     def __post_init__(self) -> None:
-        self._told = time.monotonic()
+        self._told = monotonic()
 
     def add(self, order: tuple[int, ...], points: set[int], states: set[int]) -> None:
         """One order more."""
         self.orders.add(order)
         self.points |= points
         self.states |= states
-        if time.monotonic() - self._told >= 1 and sys.stderr.isatty():
-            self._told = time.monotonic()
+        if monotonic() - self._told >= 1 and sys.stderr.isatty():
+            self._told = monotonic()
             sys.stderr.write(f"exploring {self.so_far()}\n")
 
     def so_far(self, is_complete: bool = False, deviations: int = 0) -> Exploration:

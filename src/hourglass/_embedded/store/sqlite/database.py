@@ -52,7 +52,9 @@ __all__ = ["backup"]
 
 # --- tables and formats -------------------------------------------------------------------------------------
 
-FORMAT = 1
+FORMAT = 2
+OLDEST_FORMAT = 2
+"""Format 1 is that of versions that were never released."""
 APPLICATION_ID = 0x48475253
 """Marks a file as ours: "HGRS"."""
 
@@ -60,11 +62,6 @@ Migration: TypeAlias = tuple[int, Callable[[sqlite3.Connection], None]]
 
 MIGRATIONS: tuple[Migration, ...] = ()
 """In order: the format that each one leads to, and what it does to the tables."""
-
-ADDED = ("CREATE INDEX IF NOT EXISTS requests_by_id ON requests (request_id)",)
-"""What files of this format may lack, because an earlier version made them: it is added when they are opened. Earlier
-versions read such a file as they did before.
-"""
 
 TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
@@ -97,7 +94,7 @@ TABLES = (
         request_id TEXT NOT NULL,
         PRIMARY KEY (run, request_id)
     ) WITHOUT ROWID""",
-    *ADDED,
+    "CREATE INDEX requests_by_id ON requests (request_id)",
     """CREATE TABLE schedules (
         schedule_id TEXT PRIMARY KEY,
         wake_ns INTEGER NOT NULL,
@@ -106,7 +103,7 @@ TABLES = (
     )""",
 )
 
-_MADE = re.compile(r"create table (?:if not exists )?(\w+)", re.IGNORECASE)
+_MADE = re.compile(r"create table (\w+)", re.IGNORECASE)
 
 _COLUMNS = {
     "meta": ("name", "value"),
@@ -140,7 +137,13 @@ def found_format(connection: sqlite3.Connection, path: str) -> int:
             status="FAILED_PRECONDITION",
         )
     found = _pragma(connection, "user_version")
-    if not 1 <= found <= FORMAT:
+    if found < OLDEST_FORMAT:
+        raise StorageError(
+            f"the file {path} has format {found}, of a version of Hourglass from before its first release, which this version "
+            f"cannot read: let that version finish its workflows, and name a new file here. It was not changed",
+            status="FAILED_PRECONDITION",
+        )
+    if found > FORMAT:
         raise StorageError(
             f"the file {path} has format {found}, and this version of Hourglass knows formats up to {FORMAT}: "
             f"use the version that wrote it, or a later one. It was not changed",
@@ -170,13 +173,6 @@ def check(connection: sqlite3.Connection, path: str, namespace: str, more: str =
             f"use a file for each namespace",
             status="FAILED_PRECONDITION",
         )
-
-
-def add_missing(connection: sqlite3.Connection, more: str = "") -> None:
-    """Make what an earlier version has not made, in a file of this format: also the indexes of the script `more`."""
-    indexes = (each for each in more.split(";") if "create index if not exists" in each)
-    for statement in (*ADDED, *indexes):
-        connection.execute(statement)
 
 
 def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Migration] = MIGRATIONS) -> None:
@@ -585,7 +581,6 @@ def _prepare(
         copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
         migrate(connection, found, migrations)
     check(connection, path, namespace, more_tables)
-    add_missing(connection, more_tables)
     _drop_statistics(connection)
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 import msgspec
 
@@ -212,7 +212,7 @@ class DiskWatch:
         return free_bytes(self._path)
 
     def _is_time(self) -> bool:
-        now = time.monotonic()
+        now = monotonic()
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_EVERY

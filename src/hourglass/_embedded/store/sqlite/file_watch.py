@@ -32,8 +32,8 @@ import logging
 import os
 import sqlite3
 import struct
-import time
 from collections.abc import Callable
+from time import localtime, strftime
 from typing import NamedTuple, TypeAlias
 
 from hourglass._embedded.store.sqlite import inherited
@@ -262,7 +262,7 @@ class FileWatch:
 
     def _set_broken_log_aside(self) -> StorageError:
         _, written_ns = self._stamp
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(written_ns / 1e9))
+        when = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
         return FileLost(
             f"the log {self._log} was truncated or overwritten while {self._path} was in use: what was acknowledged since {when} "
             f"is lost. What is left of the log was moved to {self._move_log()}. This process has stopped and does not open the "
@@ -317,7 +317,7 @@ class FileWatch:
         return dest
 
     def _free_name(self) -> str:
-        stem = f"{self._path}.saved-{time.strftime('%Y%m%d-%H%M%S')}"
+        stem = f"{self._path}.saved-{strftime('%Y%m%d-%H%M%S')}"
         names = (stem, *(f"{stem}-{number}" for number in range(1, 1000)))
         return next(
             name for name in names if not os.path.lexists(name) and not os.path.lexists(f"{name}-wal")

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from hourglass._embedded.store.fork_safety import NO_FORK
@@ -74,7 +74,7 @@ class ListReader:
         self._threads = [thread for thread in self._threads if thread.is_alive()]  # none is left after a fork
         self._open += 1
         try:
-            self._queue.put(_Question(work, answer, time.monotonic() + LIST_SECONDS))
+            self._queue.put(_Question(work, answer, monotonic() + LIST_SECONDS))
             if len(self._threads) < min(self._open, self._most):
                 thread = threading.Thread(target=self._run, name="hourglass-lists", daemon=True)
                 self._threads.append(thread)
@@ -127,14 +127,12 @@ class ListReader:
         return None  # the caller waits no longer
 
     def _must_stop(self, question: _Question[T]) -> bool:
-        return (
-            NO_FORK.fork_waits or self._closing or question.answer.done() or time.monotonic() > question.until
-        )
+        return NO_FORK.fork_waits or self._closing or question.answer.done() or monotonic() > question.until
 
     def _check(self, question: _Question[T]) -> None:
         if self._closing:
             raise self._closed()
-        if time.monotonic() > question.until:
+        if monotonic() > question.until:
             raise ServiceTimeoutError(
                 f"the list was given up after {LIST_SECONDS:g} s: use a narrower filter, with fewer conditions on "
                 "texts, or ask when fewer lists are made at the same time",

@@ -30,10 +30,9 @@ from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer,
 from hourglass._embedded.rules.schedules import ScheduleRecord
 from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass._embedded.store.store import DueRun, NoteChange, ScheduleChange, ScheduleEntry, Stored
-from hourglass._engine.specs import StartSpec
 from hourglass._history import events as h
 from hourglass._history.encoding import (
-    STORED_KINDS,
+    ANY_KIND,
     decode_events,
     encode,
     first_time_ns,
@@ -60,7 +59,7 @@ def _without(original: type[msgspec.Struct], left_out: frozenset[str], tag: str 
     return msgspec.defstruct(f"Stored{original.__name__}", fields, frozen=True, omit_defaults=True, tag=tag)
 
 
-_StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[STORED_KINDS, ...])
+_StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[ANY_KIND, ...])
 _StoredActivity = _without(OpenActivity, frozenset({"scheduled", "spec"}), "activity")
 _StoredTimer = _without(PendingTimer, frozenset(), "timer")
 _StoredChild = _without(OpenChild, frozenset({"initiated"}), "child")
@@ -96,24 +95,17 @@ def encode_pending(thing: OpenActivity | PendingTimer | OpenChild) -> bytes:
             return encode(_StoredTimer(*_timer_values(thing)))
 
 
+_schedule_decoder = msgspec.msgpack.Decoder(ScheduleRecord)
+
+
 def encode_schedule(record: ScheduleRecord) -> bytes:
-    """A schedule's record, whole; what it starts is stored flat, as events are."""
-    whole = msgspec.to_builtins(record, builtin_types=(bytes,), str_keys=False)
-    action = whole["schedule"]["action"]
-    action |= action.pop("spec")
-    return encode(whole)
+    """Return a schedule's record as bytes."""
+    return encode(record)
 
 
 def decode_schedule(data: bytes) -> ScheduleRecord:
-    """A schedule as it was; raises ValueError (msgspec's) for what is none."""
-    whole = msgspec.msgpack.decode(data)
-    try:
-        action = whole["schedule"]["action"]
-        found = {name: action[name] for name in StartSpec.__struct_fields__ if action.get(name) is not None}
-        action["spec"] = found
-    except (LookupError, TypeError, AttributeError) as error:
-        raise ValueError(f"no schedule: {error}") from error
-    return msgspec.convert(whole, ScheduleRecord, str_keys=False)
+    """Return the record of a schedule. Raise ValueError (msgspec's) where the bytes are not one."""
+    return _schedule_decoder.decode(data)
 
 
 def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[int, bytes]) -> Run:

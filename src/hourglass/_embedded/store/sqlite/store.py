@@ -21,11 +21,11 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from time import monotonic
 
 from hourglass._embedded.clock import LATEST_NS
 from hourglass._embedded.store.fork_safety import NO_FORK
@@ -604,7 +604,7 @@ class _Sink:
                 self.check()
                 pages = self._writer.checkpoint()
                 self._watch.note_checkpoint()
-                if pages > LONG_LOG and time.monotonic() >= self._next_try:
+                if pages > LONG_LOG and monotonic() >= self._next_try:
                     self._shorten_log(pages)
         except sqlite3.Error as error:
             # No room is no loss: all is in the log. Anything else is as bad as at a commit.
@@ -626,7 +626,7 @@ class _Sink:
         if is_empty:
             self._next_try, self._pause = 0.0, LOG_PAUSE
             return
-        self._next_try = time.monotonic() + self._pause
+        self._next_try = monotonic() + self._pause
         self._pause = min(2 * self._pause, LOG_LONGEST_PAUSE)
         if not self._warned or pages > 4 * self._warned:
             self._warned = pages

@@ -39,7 +39,7 @@ from hourglass.errors import ServiceError, UsageError
 # --- tables -------------------------------------------------------------------------------------------------
 
 SCHEMA = """
-create table if not exists visibility (
+create table visibility (
     id integer primary key,
     run_id text not null unique,
     rank integer not null,
@@ -59,19 +59,19 @@ create table if not exists visibility (
     root_run_id text,
     fields blob
 );
-create index if not exists visibility_in_order on visibility (rank, start_time);
-create index if not exists visibility_by_start on visibility (start_time);
-create index if not exists visibility_by_status on visibility (status, rank, start_time);
-create index if not exists visibility_by_type on visibility (workflow_type, rank, start_time);
-create index if not exists visibility_by_workflow_id on visibility (workflow_id, rank, start_time);
-create table if not exists visibility_attributes (
+create index visibility_in_order on visibility (rank, start_time);
+create index visibility_by_start on visibility (start_time);
+create index visibility_by_status on visibility (status, rank, start_time);
+create index visibility_by_type on visibility (workflow_type, rank, start_time);
+create index visibility_by_workflow_id on visibility (workflow_id, rank, start_time);
+create table visibility_attributes (
     name text not null,
     value not null,
     run_id text not null,
     primary key (name, value, run_id)
 ) without rowid;
-create index if not exists visibility_attributes_by_run on visibility_attributes (run_id);
-create table if not exists visibility_types (
+create index visibility_attributes_by_run on visibility_attributes (run_id);
+create table visibility_types (
     name text primary key,
     type text not null
 ) without rowid;

@@ -1,0 +1,217 @@
+"""Schedules that `hourglass move` takes along: paused here and held there while the runs move, then let act there.
+
+A schedule never acts in both places, and each step survives the death of this process. In this order: it is paused here, with
+where it goes and its own note as the note; it is created there, paused, with `HELD` as the note; the runs move; it gets its
+own state and note there; here it stays paused, with where it is now as the note. Another `move` reads these notes and goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hourglass._cli import connecting, console
+from hourglass._contract.schedules import (
+    CreateSchedule,
+    DescribeSchedule,
+    EngineScheduleState,
+    ScheduleDetails,
+)
+from hourglass.client._schedules import is_same_schedule
+from hourglass.client._session import asking, nothing
+from hourglass.errors import HourglassError, ScheduleNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from hourglass.client import Client, Schedule, ScheduleDescription
+
+MOVING, MOVED = "moving to ", "moved to "
+"""How the note of a schedule in the file begins while it moves, and once it has moved. A run is paused with the first, too."""
+HELD = "held by hourglass move until it is complete"
+"""The note of a schedule on the server while its move is not complete."""
+
+
+@dataclass(frozen=True)
+class ScheduleMove:
+    """A schedule of the file, what becomes of it, and the workflows that it waits for.
+
+    `paused` and `note` are the author's, from before any move; `since` is from when on its times are left out. `counts` is false
+    where it stays because it was not asked for.
+    """
+
+    id: str
+    workflow_type: str
+    paused: bool
+    note: str
+    marked: bool
+    running: tuple[str, ...]
+    stays: str = ""
+    counts: bool = True
+    since: datetime | None = None
+
+
+class ScheduleMover:
+    """Looks at the schedules of a file, and moves them to a server."""
+
+    def __init__(self, here: Client, there: Client) -> None:
+        self._here = here
+        self._there = there
+        self._mark = f"{MOVING}{there.target}"
+
+    def plan(self, *, wanted: bool) -> list[ScheduleMove]:
+        """Return what can become of each schedule that has not moved yet. Changes nothing."""
+        return [self._plan(each.id, wanted) for each in self._to_move()]
+
+    def _to_move(self) -> Iterator[ScheduleDescription]:
+        for each in list(self._here.list_schedules()):
+            if not (each.paused and each.note.startswith(MOVED)):
+                yield self._here.get_schedule_handle(each.id).describe()
+
+    def _plan(self, schedule_id: str, wanted: bool) -> ScheduleMove:
+        seen = self._here.get_schedule_handle(schedule_id).describe()
+        state = seen.schedule.state
+        marked = state.paused and state.note.startswith(MOVING)
+        note = state.note
+        if marked:
+            note = state.note.removeprefix(self._mark).removeprefix(": ")
+        move = ScheduleMove(
+            id=schedule_id,
+            workflow_type=str(seen.schedule.action.workflow),
+            paused=state.paused and not marked,
+            note=note,
+            marked=marked,
+            running=tuple(each.workflow_id for each in seen.info.running_actions),
+            since=seen.info.last_updated_at if marked else None,
+        )
+        if not wanted:
+            why = "with --query only workflows move; move without it to move schedules"
+            return replace(move, stays=why, counts=False)
+        try:
+            return replace(move, stays=self._obstacle(seen, marked))
+        except HourglassError as error:
+            return replace(move, stays=console.one_line(str(error)))
+
+    def _obstacle(self, seen: ScheduleDescription, marked: bool) -> str:
+        """Why a schedule cannot move; empty if it can."""
+        note = seen.schedule.state.note
+        if marked and not (note == self._mark or note.startswith(f"{self._mark}: ")):
+            return f"a move of it was interrupted ({note}): finish that one, or hourglass schedule resume {seen.id}"
+        if waiting := seen.info.num_actions_waiting:
+            return f"{waiting} of its starts wait for the workflow before: let them start, or pause it, first"
+        try:
+            existing = self._details(self._there, seen.id)
+        except ScheduleNotFoundError:
+            return ""
+        if _is_held(existing) or (marked and self._is_copy(existing)):
+            return ""
+        return "there is a schedule of this id there already: delete one of the two"
+
+    def begin(self, move: ScheduleMove) -> ScheduleMove:
+        """Pause a schedule here, and create it there, paused. What fails leaves it as it was here."""
+        handle = self._here.get_schedule_handle(move.id)
+        marked = move
+        if not move.paused and not move.marked:
+            note = f"{self._mark}: {move.note}" if move.note else self._mark
+            upcoming = (
+                handle.describe().info.next_action_times
+            )  # with what came due while no worker was there
+            handle.update(lambda seen: _with_state(seen, paused=True, note=note))
+            marked = replace(move, marked=True, since=next(iter(upcoming), None))
+        try:
+            details = self._details(self._here, move.id)
+            try:
+                self._details(self._there, move.id)
+            except ScheduleNotFoundError:
+                self._create(details)
+        except HourglassError as error:
+            self.give_up(marked)
+            return replace(move, stays=console.one_line(str(error)))
+        return marked
+
+    def _create(self, details: ScheduleDetails) -> None:
+        state = msgspec.structs.replace(details.schedule.state, paused=True, note=HELD)
+        request = CreateSchedule(
+            schedule_id=details.schedule_id,
+            schedule=msgspec.structs.replace(details.schedule, state=state),
+            request_id=f"moved-{details.schedule_id}-{details.info.create_time_ns}",
+            memo=details.memo,
+            search_attributes=details.search_attributes,
+        )
+        self._there._session.run(asking(request, nothing))
+
+    def foresee(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
+        """Return the verdict on a schedule that nothing prevents from moving, given the workflows that stay."""
+        if waited_for := next((each for each in move.running if each in staying), None):
+            return "stays", f"it waits for {waited_for}, which stays here"
+        return "moves", "paused there, as it is here" if move.paused else ""
+
+    def finish(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
+        """Let a schedule act there if it did here; or take it back if a workflow that it waits for stays. Return the verdict
+        and the reason.
+        """
+        verdict, why = self.foresee(move, staying)
+        if verdict == "stays":
+            try:
+                self._take_back(move)
+            except HourglassError as error:
+                why = f"{why}; it could not be taken back: {console.one_line(str(error))}"
+            return verdict, why
+        try:
+            self._there.get_schedule_handle(move.id).update(
+                lambda seen: (
+                    _with_state(seen, paused=move.paused, note=move.note)
+                    if seen.schedule.state.note == HELD
+                    else None
+                )
+            )
+            moved = f"{MOVED}{self._there.target}" + (f": {move.note}" if move.note else "")
+            self._here.get_schedule_handle(move.id).update(
+                lambda seen: _with_state(seen, paused=True, note=moved)
+            )
+        except HourglassError as error:
+            return "stays", f"{console.one_line(str(error))}; it is paused: move again"
+        told = ["paused there, as it was here" if move.paused else "it acts there from now on"]
+        if move.since is not None and move.since <= datetime.now(UTC):
+            told.append(f"its times since {connecting.clock(move.since)} were left out")
+        told += [f"it does not wait for {each}, which goes on there" for each in move.running]
+        return "moved", "; ".join(told)
+
+    def _take_back(self, move: ScheduleMove) -> None:
+        existing = self._details(self._there, move.id)
+        if _is_held(existing):
+            self._there.get_schedule_handle(move.id).delete()
+        self.give_up(move)
+
+    def give_up(self, move: ScheduleMove) -> None:
+        """Let a schedule act here again if it did before the move."""
+        if move.marked:
+            self._here.get_schedule_handle(move.id).update(
+                lambda seen: _with_state(seen, paused=False, note=move.note)
+            )
+
+    def _is_copy(self, existing: ScheduleDetails) -> bool:
+        """Whether a schedule there is the one here but for its state: an earlier move has let it act there."""
+        original = self._details(self._here, existing.schedule_id)
+        plain = EngineScheduleState()
+        return is_same_schedule(
+            msgspec.structs.replace(original.schedule, state=plain),
+            msgspec.structs.replace(existing.schedule, state=plain),
+        )
+
+    def _details(self, client: Client, schedule_id: str) -> ScheduleDetails:
+        found: ScheduleDetails = client._session.run(
+            asking(DescribeSchedule(schedule_id=schedule_id), lambda answer: answer)
+        )
+        return found
+
+
+def _is_held(details: ScheduleDetails) -> bool:
+    return details.schedule.state.paused and details.schedule.state.note == HELD
+
+
+def _with_state(seen: ScheduleDescription, *, paused: bool, note: str) -> Schedule:
+    return replace(seen.schedule, state=replace(seen.schedule.state, paused=paused, note=note))

@@ -1,0 +1,77 @@
+"""Refuses threads and executors in coroutines of workflows, by the name of what was called.
+
+What a thread computes would come back at another moment on each execution, through `call_soon_threadsafe`, which a
+workflow's event loop does not have: the run would wait for ever. Libraries get there without asking the loop:
+`anyio.to_thread.run_sync` and Starlette's `run_in_threadpool` start a thread of their own, `Executor.submit` needs no new
+one. All of them come down to `Thread.start` or to a new `concurrent.futures.Future`; both are wrapped once, when the first
+coroutine of a workflow is about to run in this process. Outside of such coroutines the wrappers only call what they wrap.
+
+Allowed are threads of our own (a codec has its loop in one), of logging and imports, and those in `workflow.unsafe()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import wraps
+from pathlib import Path
+from threading import Thread
+from types import FrameType
+from typing import Any
+
+from hourglass._engine.call_sites import is_library
+from hourglass._engine.fibers import LoopFiber, current_fiber
+from hourglass.errors import DeterminismError
+
+_OURS = str(Path(__file__).resolve().parent.parent)
+_TURNS = frozenset(str(Path(__file__).with_name(name)) for name in ("event_loop.py", "fibers.py"))
+"""Below these every frame belongs to one turn of a coroutine."""
+_EXCUSED = ("<frozen importlib", str(Path(logging.__file__).parent), warnings.__file__)
+_BETWEEN = (str(contextlib.__file__), str(Path(asyncio.__file__).parent))
+"""Not what an author has called."""
+
+
+def install() -> None:
+    """Wrap what starts threads and what executors return, once for this process."""
+    for owner, name in ((Thread, "start"), (Future, "__init__")):
+        function = getattr(owner, name)
+        if not hasattr(function, "_refuses_workflows"):
+            setattr(owner, name, _guarded(function))
+
+
+def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        fiber = current_fiber()
+        if type(fiber) is LoopFiber and not fiber.run.unsafe:
+            _refuse(sys._getframe(1), function)
+        return function(*args, **kwargs)
+
+    guarded._refuses_workflows = True  # type: ignore[attr-defined]
+    return guarded
+
+
+def _refuse(frame: FrameType | None, function: Callable[..., Any]) -> None:
+    """Raise `DeterminismError` for what a coroutine of the author's, or of a library in its name, has called."""
+    called, place = f"{function.__module__}.{function.__qualname__}", ""
+    while frame is not None and (file := frame.f_code.co_filename) not in _TURNS:
+        if file.startswith(_EXCUSED) or (not place and file.startswith(_OURS)):
+            return
+        if not place and not _is_installed(file):
+            place = f" at {file}:{frame.f_lineno}"
+        elif not place and not file.startswith(_BETWEEN):
+            called = f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}"
+        frame = frame.f_back
+    raise DeterminismError(
+        f"a workflow has no threads: {called}(){place} would run code beside the history. Do its work in an activity"
+    )
+
+
+def _is_installed(file: str) -> bool:
+    """Whether a file belongs to the standard library or to an installed package."""
+    return is_library(file) or "site-packages" in file or "dist-packages" in file

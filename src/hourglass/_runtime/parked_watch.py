@@ -1,0 +1,167 @@
+"""How many runs are parked, by what the engine says: a worker knows only of failures that it has met itself, and not that another
+process has met them too, or that a run was mended elsewhere or ended.
+
+Every few seconds the engine is asked for the runs that it reports as parked, and for the state of those that this process
+remembers. Invariant: a run is counted once per process: it is remembered here, or it is one of `others`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hourglass._contract.workflows import (
+    PARKED_RUNS,
+    CountWorkflows,
+    DescribeWorkflow,
+    ListWorkflows,
+    WorkflowStatus,
+    WorkflowSummary,
+    reports_task_problem,
+)
+from hourglass._runtime.parked import ParkedRuns, WorkflowLabel
+from hourglass.errors import HourglassError, ServiceError, WorkflowNotFoundError
+
+if TYPE_CHECKING:
+    from hourglass._runtime.application import Application
+
+logger = logging.getLogger("hourglass.worker")
+
+INTERVAL = 4.0
+"""Seconds between two looks: a change elsewhere shows in the metric within twice that."""
+
+_PATIENCE = 4.0
+_MOST_LISTED = 1000
+_MOST_NAMED = 200
+_MOST_DESCRIBED = 20
+
+
+class ParkedCounts:
+    """Parked runs of each task queue that this process does not remember itself, as the engine said last."""
+
+    def __init__(self) -> None:
+        self.others: Mapping[str, int] = {}
+        self.missed: Collection[str] = frozenset()
+        """Remembered runs that the last look did not find: lists of a server lag behind."""
+
+    def of(self, queue: str, remembered: int) -> int:
+        """How many runs of a task queue are parked, `remembered` of them in this process."""
+        return remembered + self.others.get(queue, 0)
+
+
+async def watch_parked(app: Application) -> None:
+    """Look for parked runs for as long as the worker runs."""
+    while True:
+        try:
+            await look_for_parked(app)
+        except HourglassError as error:
+            logger.debug("the engine does not say which runs are parked: %s", error)
+        except Exception:
+            logger.exception("the watchdog could not ask which runs are parked")
+        await asyncio.sleep(INTERVAL)
+
+
+async def look_for_parked(app: Application) -> None:
+    """Look once: forget runs that are parked no more, and count those that other processes have met."""
+    reported = await _reported_here(app)
+    count = await _count_by_queue(app)
+    for services in app.configured():
+        own = reported.get(services.queue, 0)
+        if services.queue in count:
+            count[services.queue] = max(0, count[services.queue] - own)
+    app.parked.others = count
+
+
+async def _reported_here(app: Application) -> dict[str, int]:
+    """By task queue, how many of the runs that this process remembers the engine reports; those that are well are forgotten."""
+    missed: set[str] = set()
+    before = app.parked.missed
+    reported: dict[str, int] = {}
+    described = 0
+    for services in app.configured():
+        parked = services.lanes.parked
+        await _name(app, services.queue, parked)
+        remembered = list(parked.kinds())
+        found = await _runs(app, remembered)
+        for run_id in remembered:
+            run = found.get(run_id)
+            if run is None:
+                missed.add(run_id)
+                is_over = run_id in before
+            elif run.status is not WorkflowStatus.RUNNING:
+                is_over = True
+            elif reports_task_problem(run):
+                is_over = False
+                reported[services.queue] = reported.get(services.queue, 0) + 1
+            else:
+                described += 1
+                is_over = described <= _MOST_DESCRIBED and not await _is_parked(app, run)
+            if is_over:
+                parked.forget(run_id)
+        missed.update(parked.unnamed)
+    app.parked.missed = missed
+    return reported
+
+
+async def _name(app: Application, queue: str, parked: ParkedRuns) -> None:
+    """Log the runs that do not fit their history and of which only the run id is known here, by what the engine calls them."""
+    unnamed = dict(parked.unnamed)
+    found = await _runs(app, list(unnamed))
+    for run_id, difference in unnamed.items():
+        run = found.get(run_id)
+        if run is None and run_id not in app.parked.missed:
+            continue
+        parked.drop_unnamed(run_id)
+        if run is not None and run.status is WorkflowStatus.RUNNING:
+            label = WorkflowLabel(run.workflow_type, run.workflow_id, run_id, queue)
+            parked.say_misfit(label, difference, "", "")
+
+
+async def _runs(app: Application, run_ids: Sequence[str]) -> dict[str, WorkflowSummary]:
+    found: dict[str, WorkflowSummary] = {}
+    for begin in range(0, len(run_ids), _MOST_NAMED):
+        names = ", ".join(map(_text, run_ids[begin : begin + _MOST_NAMED]))
+        request = ListWorkflows(query=f"RunId IN ({names})", page_size=_MOST_NAMED, rpc_timeout=_PATIENCE)
+        found |= {run.run_id: run for run in (await app.raw.call(request)).workflows}
+    return found
+
+
+async def _is_parked(app: Application, run: WorkflowSummary) -> bool:
+    request = DescribeWorkflow(workflow_id=run.workflow_id, run_id=run.run_id, rpc_timeout=_PATIENCE)
+    try:
+        return (await app.raw.call(request)).task_attempt > 1
+    except WorkflowNotFoundError:
+        return False
+
+
+async def _count_by_queue(app: Application) -> dict[str, int]:
+    """By task queue, how many runs the engine reports: of all queues, if this process has the engine, else of those it serves."""
+    figures = getattr(app.raw, "figures", None)
+    query = PARKED_RUNS
+    if figures is None:
+        query += f" AND TaskQueue IN ({', '.join(map(_text, sorted(app.queues)))})"
+    try:
+        total = await _count(app, query)
+    except ServiceError as error:
+        if error.status == "INVALID_ARGUMENT":  # a server that is too old to report it
+            return {}
+        raise
+    if not total:
+        return {}
+    page = await app.raw.call(ListWorkflows(query=query, page_size=_MOST_LISTED, rpc_timeout=_PATIENCE))
+    listed = Counter(run.task_queue for run in page.workflows)
+    if not page.next_page_token:
+        return dict(listed)
+    queues = {*listed, *app.queues, *(() if figures is None else figures.queues)}
+    return {queue: await _count(app, f"{query} AND TaskQueue = {_text(queue)}") for queue in sorted(queues)}
+
+
+async def _count(app: Application, query: str) -> int:
+    return (await app.raw.call(CountWorkflows(query=query, rpc_timeout=_PATIENCE))).count
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

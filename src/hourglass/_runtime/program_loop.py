@@ -1,0 +1,222 @@
+"""The program's own event loop, on which workers of `hourglass.aio` run `async def` activities: how they get there, and the
+watch.
+
+A program of temporalio's makes its HTTP sessions, pools, locks and events on the loop of `async with Worker(...)`, and its
+activities use them. So they run on that loop. Nothing of ours does: the control loop, polls and heartbeats have threads of
+their own.
+
+Must not know activities. Belongs to the control loop, but for what is said to run in the loop's thread.
+
+Invariants:
+
+- The loop is the program's: it is never stopped, replaced, or given a task factory or an exception handler.
+- A loop that has not come round for a second is reported once, with its stack, until it comes round again. Time counts in ticks
+  of the control loop, as in `activity_loop`, and a loop that a debugger holds is not blamed.
+- A loop that was closed is reported once; nothing is begun on it any more.
+- Tasks begin with the context variables as they were at `async with Worker(...)`, each with a copy of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hourglass._runtime.hung import HungStack, frame_of, is_debugged, take_stack
+
+logger = logging.getLogger("hourglass.worker")
+
+_INTERVAL = 0.2
+_BLOCKED_AFTER = 5  # intervals
+
+
+class ProgramLoopClosed(Exception):
+    """The program has closed its loop."""
+
+
+@dataclass(frozen=True)
+class ProgramLoop:
+    """An event loop of the program. `on_closed` is called, once and in any thread, when it turns out to be closed."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: int
+    variables: contextvars.Context
+    on_closed: Callable[[], object]
+
+    @classmethod
+    def running(cls, on_closed: Callable[[], object]) -> ProgramLoop:
+        """Return the loop that runs in this thread, with the context variables of the caller."""
+        return cls(asyncio.get_running_loop(), threading.get_ident(), contextvars.copy_context(), on_closed)
+
+
+class BorrowedLoop:
+    """The program's loop as attempts use it: what a `LoopThread` is for a loop of the worker's own."""
+
+    def __init__(self, program: ProgramLoop) -> None:
+        self._loop = program.loop
+        self._variables = program.variables
+        self._thread = program.thread
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answered = True
+
+    def submit(
+        self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
+    ) -> None:
+        """Run a coroutine on the loop; `started` is told the task, in the loop's thread, before it begins. Raises
+        `ProgramLoopClosed`.
+        """
+        try:
+            self._loop.call_soon_threadsafe(self._begin, start, started)
+        except RuntimeError:
+            raise ProgramLoopClosed from None
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Call something in the loop's thread, unless the loop is closed."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
+
+    def stop(self) -> None:
+        """Cancel what still runs; the loop goes on."""
+        self.call_soon(self._cancel_rest)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the program has closed it."""
+        return self._loop.is_closed()
+
+    def answers(self) -> bool:
+        """Whether the loop has come round since this was last asked; asks again."""
+        if not self._answered:
+            return False
+        self._answered = False
+        self.call_soon(self._answer)
+        return True
+
+    @property
+    def position(self) -> HungStack:
+        """Where the loop's thread stands now, in the author's frames."""
+        return take_stack(frame_of(self._thread))
+
+    def stack(self) -> str:
+        """Where the loop's thread stands now, as text."""
+        return self.position.text
+
+    @property
+    def is_debugged(self) -> bool:
+        """Whether a debugger holds it at a breakpoint."""
+        return is_debugged(self._thread, frame_of(self._thread))
+
+    def running(self) -> asyncio.Task[Any] | None:
+        """The task that has the loop at this moment."""
+        return asyncio.current_task(self._loop)
+
+    def creator_of(self, task: asyncio.Task[Any] | None) -> object:
+        """None: whose tasks made others is not known of a loop without a task factory of ours."""
+        return None
+
+    # --- in the loop's thread ----------------------------------------------------------------------------------------
+
+    def _begin(
+        self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
+    ) -> None:
+        task = self._variables.copy().run(self._make_task, start)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        started(task)
+
+    def _make_task(self, start: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        return self._loop.create_task(start())
+
+    def _answer(self) -> None:
+        self._thread = threading.get_ident()  # a loop may be run by one thread after another
+        self._answered = True
+
+    def _cancel_rest(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+class LoopUser(Protocol):
+    """The owner of the work on the loop (the activity executor). Called on the control loop."""
+
+    def program_blocked(self, loop: BorrowedLoop, seconds: float) -> None:
+        """The loop has not come round for so long, which is said for the first time."""
+        ...
+
+    def program_closed(self, loop: BorrowedLoop) -> None:
+        """The loop was closed: nothing on it goes on."""
+        ...
+
+
+class WatchedProgramLoop:
+    """The program's loop, watched from the control loop for as long as the worker serves."""
+
+    replacements = 0
+
+    def __init__(self, program: ProgramLoop, user: LoopUser) -> None:
+        self.current = BorrowedLoop(program)
+        self._on_closed = program.on_closed
+        self._user = user
+        self._missed = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+        self.watch()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the loop is blocked now."""
+        return self._missed >= _BLOCKED_AFTER
+
+    @property
+    def trouble(self) -> str:
+        """Why `async def` activities make no progress; "" if nothing stops them."""
+        if self.current.is_closed:
+            return (
+                "the event loop on which the worker was started is closed, and with it its async activities"
+            )
+        if self.blocked:
+            return f"the event loop of its async activities is blocked, at {self.current.position.place}"
+        return ""
+
+    def watch(self) -> None:
+        """Look after the loop from now on."""
+        if self._timer is None and not self._over:
+            self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._tick)
+
+    def stop(self) -> None:
+        """Cancel what still runs on the loop and end the watch; waits for nothing."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.current.stop()
+
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            self._look()
+        finally:  # whatever one look raises, the watch goes on
+            self.watch()
+
+    def _look(self) -> None:
+        loop = self.current
+        if loop.is_closed:
+            self._over = True
+            self._user.program_closed(loop)
+            self._on_closed()
+        elif loop.answers() or loop.is_debugged:
+            if self.blocked:
+                logger.warning(
+                    "the event loop of the worker's async activities goes on again after %.1f s",
+                    self._missed * _INTERVAL,
+                )
+            self._missed = 0
+        else:
+            self._missed += 1
+            if self._missed == _BLOCKED_AFTER:
+                self._user.program_blocked(loop, self._missed * _INTERVAL)

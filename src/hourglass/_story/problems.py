@@ -1,0 +1,185 @@
+"""What keeps open runs of a list from going on: their code fails (*parked*), an activity keeps failing, or no worker serves their
+task queue. The same words and the same limits in the command line, the web UI and `hourglass doctor`.
+
+The embedded engine reports parked runs and failing activities with every list. A server reports parked runs alone, from the fifth
+failure on; there runs are described one by one, at most `MOST_DESCRIBED` of a list. Who polls a task queue is asked of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from hourglass._contract.workflows import ACTIVITY_FAILS, PARKED_RUNS, REPORTED_PROBLEMS
+from hourglass._story.asking import PATIENCE, alive, kept_by_engine
+from hourglass._story.standing import FILTERED, Problem, problem_of
+from hourglass.errors import HourglassError, WorkflowNotFoundError
+
+if TYPE_CHECKING:
+    from hourglass.client import Client, WorkflowExecution
+
+MOST_DESCRIBED = 200
+"""Open runs of a server that are described to find those whose activity keeps failing: the newest."""
+
+_AT_ONCE = 16
+_MOST_QUEUES = 50
+_PAGE = 100
+
+
+# --- many runs --------------------------------------------------------------------------------------------------------
+
+
+def reports_activities(client: Client) -> bool:
+    """Whether the engine reports failing activities with every list: the embedded one does, a server does not."""
+    return kept_by_engine(client) is not None
+
+
+def problems_of(
+    client: Client, runs: Iterable[WorkflowExecution], *, describe: bool | None = None
+) -> dict[str, Problem]:
+    """Return what keeps these runs from going on, by run id; those that are well are left out.
+
+    Each run is described if `describe` is true, or if it is None and the engine does not report failing activities.
+    """
+    opened = [run for run in runs if run.close_time is None]
+    found = {run.run_id: problem for run in opened if (problem := problem_of(run)) is not None}
+    others = [run for run in opened if run.run_id not in found]
+    if others and (describe or (describe is None and not reports_activities(client))):
+        found |= _described(client, others[:MOST_DESCRIBED])
+    others = [run for run in others if run.run_id not in found]
+    unserved = unserved_queues(client, (run.task_queue for run in others))
+    return found | {run.run_id: Problem.NO_WORKER for run in others if run.task_queue in unserved}
+
+
+def _described(client: Client, runs: Sequence[WorkflowExecution]) -> Mapping[str, Problem]:
+    def look(run: WorkflowExecution) -> tuple[str, Problem | None]:
+        try:
+            handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+            return run.run_id, problem_of(handle.describe(rpc_timeout=PATIENCE))
+        except WorkflowNotFoundError:  # deleted meanwhile
+            return run.run_id, None
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(runs)), "hourglass-problems") as threads:
+        return {run_id: problem for run_id, problem in threads.map(look, runs) if problem is not None}
+
+
+def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
+    """Return those of these task queues that no worker polls for workflow tasks; the first 50 are asked."""
+    asked = [name for name in dict.fromkeys(names) if name][:_MOST_QUEUES]
+    if not asked:
+        return frozenset()
+
+    def is_unserved(name: str) -> bool:
+        try:
+            return not any(alive(client.describe_task_queue(name, rpc_timeout=PATIENCE).workflow_pollers))
+        except HourglassError:
+            return False  # not every server lets every client look
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(asked)), "hourglass-problems") as threads:
+        return frozenset(
+            name for name, bare in zip(asked, threads.map(is_unserved, asked), strict=True) if bare
+        )
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+OPEN = "ExecutionStatus = 'Running'"
+_NONE = "ExecutionStatus = 'Running' AND ExecutionStatus = 'Completed'"
+_REPORTED = {
+    Problem.PARKED: PARKED_RUNS,
+    Problem.ACTIVITY_FAILS: f"{OPEN} AND {REPORTED_PROBLEMS} = '{ACTIVITY_FAILS}'",
+}
+
+
+@dataclass(frozen=True)
+class ProblemFilter:
+    """A filter that finds the open runs with a problem. `limit` is 0, or among how many runs, the newest, they were searched."""
+
+    query: str
+    limit: int = 0
+
+
+@dataclass(frozen=True)
+class _Newest:
+    """The newest open runs of a filter. `limit` is 0, or how many they are if there may be more."""
+
+    runs: Sequence[WorkflowExecution]
+    limit: int
+    problems: Mapping[str, Problem]
+    """Of runs that were described, by run id."""
+
+
+def _newest(client: Client, query: str, *, describe: bool) -> _Newest:
+    runs = list(client.list_workflows(_both(query, OPEN), limit=MOST_DESCRIBED))
+    limit = MOST_DESCRIBED if len(runs) == MOST_DESCRIBED else 0
+    return _Newest(runs, limit, _described(client, runs) if describe and runs else {})
+
+
+def filter_of(
+    client: Client, problem: Problem, query: str = "", newest: _Newest | None = None
+) -> ProblemFilter:
+    """Return the filter of the runs with a problem among the open runs of `query`.
+
+    The embedded engine reports parked runs and failing activities. Otherwise the newest open runs are looked at now, and those
+    that are found are named in the filter.
+    """
+    is_reported = problem is not Problem.NO_WORKER and reports_activities(client)
+    if is_reported:
+        return ProblemFilter(_REPORTED[problem])
+    newest = newest or _newest(client, query, describe=problem is not Problem.NO_WORKER)
+    if problem is Problem.NO_WORKER:
+        unserved = sorted(unserved_queues(client, (run.task_queue for run in newest.runs)))
+        return ProblemFilter(
+            f"{OPEN} AND TaskQueue IN ({_texts(unserved)})" if unserved else _NONE, newest.limit
+        )
+    found = [run_id for run_id, each in newest.problems.items() if each is problem]
+    named = f"{OPEN} AND RunId IN ({_texts(found)})" if found else _NONE
+    # A server reports parked runs from the fifth failure on, also those that are not among the newest.
+    either = f"(({named}) OR ({PARKED_RUNS}))" if problem is Problem.PARKED else named
+    return ProblemFilter(either, newest.limit)
+
+
+def _both(first: str, second: str) -> str:
+    return f"({first}) AND {second}" if first.strip() else second
+
+
+def _texts(values: Iterable[str]) -> str:
+    return ", ".join("'" + value.replace("\\", "\\\\").replace("'", "''") + "'" for value in values)
+
+
+@dataclass(frozen=True)
+class ProblemCount:
+    """How many open runs have a problem. `limit` is 0, or among how many, the newest, they were counted."""
+
+    problem: Problem
+    count: int
+    limit: int = 0
+
+
+def count(client: Client, query: str = "") -> tuple[ProblemCount, ...]:
+    """Count the open runs of a filter that are parked, of which an activity keeps failing, and that have no worker."""
+    counts = []
+    newest = _newest(client, query, describe=not reports_activities(client))
+    for problem in FILTERED:
+        narrow = filter_of(client, problem, query, newest)
+        number = int(client.count_workflows(_both(query, narrow.query)))
+        counts.append(ProblemCount(problem, number, narrow.limit))
+    return tuple(counts)
+
+
+def find(client: Client, problem: Problem, query: str, limit: int) -> Iterator[WorkflowExecution]:
+    """Find the open runs of a filter that have a problem, newest first; every one of them, however long that takes."""
+    wanted = _both(query, OPEN)
+    if problem is Problem.ACTIVITY_FAILS and reports_activities(client):
+        wanted += f" AND {_REPORTED[problem]}"
+    runs = client.list_workflows(wanted)
+    left = limit
+    while left > 0 and (chunk := list(islice(runs, _PAGE))):
+        # Described, so that a run is found from its first failure on.
+        found = problems_of(client, chunk, describe=problem is not Problem.NO_WORKER)
+        matching = [run for run in chunk if found.get(run.run_id) is problem][:left]
+        left -= len(matching)
+        yield from matching

@@ -1,0 +1,57 @@
+"""How an open run stands, in the words that lists, pages and pictures share: running, or why it does not go on. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from hourglass._contract.workflows import ACTIVITY_FAILS, TASK_FAILS, TASK_TIMES_OUT
+
+if TYPE_CHECKING:
+    from hourglass.client import WorkflowExecution
+
+FAILING_AFTER = 2
+"""Failed attempts of an activity in a row after which it counts as failing, as on the embedded engine."""
+
+
+class Problem(Enum):
+    """What keeps a run from going on, by the name that lists and pages show."""
+
+    PARKED = "parked"
+    ACTIVITY_FAILS = "activity fails"
+    NO_WORKER = "no worker"
+    REPORTED = "has problems"
+
+    @property
+    def slug(self) -> str:
+        """The name in addresses and options."""
+        return self.value.replace(" ", "-")
+
+
+FILTERED = (Problem.PARKED, Problem.ACTIVITY_FAILS, Problem.NO_WORKER)
+"""The problems that lists can be narrowed to."""
+
+
+def problem_of(run: WorkflowExecution) -> Problem | None:
+    """Return what the engine reports of a run, or what its description shows; None for a closed run."""
+    if run.close_time is not None:
+        return None
+    reported = run.reported_problems
+    # A description knows it from the first failure on, before the engine reports it.
+    if TASK_FAILS in reported or TASK_TIMES_OUT in reported or getattr(run, "parked", False):
+        return Problem.PARKED
+    pending = getattr(run, "pending_activities", ())
+    if ACTIVITY_FAILS in reported or any(map(_is_failing, pending)):
+        return Problem.ACTIVITY_FAILS
+    return Problem.REPORTED if reported else None
+
+
+def _is_failing(activity: object) -> bool:
+    attempt, failure = getattr(activity, "attempt", 0), getattr(activity, "last_failure", None)
+    return failure is not None and attempt > FAILING_AFTER
+
+
+def standing(run: WorkflowExecution, problem: Problem | None) -> str:
+    """How a run stands: `running`, `timed out`, or `running, parked`."""
+    status = run.status.name.lower().replace("_", " ")
+    return status if problem is None else f"{status}, {problem.value}"

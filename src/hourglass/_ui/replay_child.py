@@ -1,0 +1,220 @@
+"""The program of the child process that replays histories for the web UI, and the messages between the two (see `replays`).
+
+Runs the author's code. Ends when its parent hangs up or is silent for long, and by an alarm where a replay outlives its deadline
+and its parent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from hourglass._runtime.process_wire import ProcessChannel, find_converter
+from hourglass.converter import (
+    ActivitySerializationContext,
+    NexusSerializationContext,
+    Payload,
+    SerializationContext,
+    WorkflowSerializationContext,
+)
+from hourglass.errors import DecodeError, NondeterminismError
+from hourglass.replay import History, Moment, Replayer
+
+_LONGEST_IDLE: Final = 300.0
+
+
+class ReplayerSetup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The code to replay on, as names of modules that the parent has loaded, and how payloads are read."""
+
+    modules: list[str]
+    converter: str
+    namespace: str
+    decodes: bool
+    """Whether the parent has a codec."""
+    wants_context: bool
+    limit: float
+    """Seconds that a replay may take."""
+
+
+class Walk(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Replay a history. `at` is the moment to return in full; None is the last one."""
+
+    workflow_id: str
+    history: bytes
+    at: int | None = None
+
+
+class Walked(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The moments of a history. `number` is the one that is there in full, with the one before it."""
+
+    moments: tuple[Moment, ...]
+    number: int = 0
+    error: str = ""
+    """Why the replay stopped before the end of the history."""
+    error_type: str = ""
+    is_nondeterminism: bool = False
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The code cannot be loaded."""
+
+    message: str
+
+
+class Decode(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The child needs payloads as they were before the codec. One context at most is set."""
+
+    payloads: list[Payload]
+    workflow: WorkflowSerializationContext | None = None
+    activity: ActivitySerializationContext | None = None
+    nexus: NexusSerializationContext | None = None
+
+    @property
+    def context(self) -> SerializationContext | None:
+        """What the payloads belong to."""
+        return self.workflow or self.activity or self.nexus
+
+
+class Decoded(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """The payloads that were asked for, or why they cannot be decoded."""
+
+    payloads: list[Payload] = []
+    error: str = ""
+
+
+from_child: msgspec.msgpack.Decoder[Walked | Refused | Decode] = msgspec.msgpack.Decoder(
+    Walked | Refused | Decode
+)
+_from_parent: msgspec.msgpack.Decoder[ReplayerSetup | Walk | Decoded] = msgspec.msgpack.Decoder(
+    ReplayerSetup | Walk | Decoded
+)
+
+
+class _Parent:
+    """The parent process, seen from the child."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._channel = ProcessChannel(sock)
+        self._frames: list[bytes] = []
+
+    def send(self, message: Walked | Refused | Decode) -> None:
+        """Send a message."""
+        self._channel.send(message)
+
+    def receive(self, kind: type[Any]) -> Any:
+        """Wait for a message of a kind. Raise `EOFError` if the parent hangs up, `TimeoutError` if it is silent for long."""
+        while not self._frames:
+            frames = self._channel.receive()
+            if frames is None:
+                raise EOFError
+            self._frames = frames
+        message = _from_parent.decode(self._frames.pop(0))
+        if not isinstance(message, kind):
+            raise EOFError
+        return message
+
+
+class ParentsCodec:
+    """A codec that asks the parent, which has the keys."""
+
+    def __init__(
+        self, parent: _Parent, lock: threading.Lock, *, wants_context: bool, context: Any = None
+    ) -> None:
+        self._parent = parent
+        self._lock = lock
+        self._context = context
+        self.wants_context = wants_context
+
+    def with_context(self, context: SerializationContext) -> ParentsCodec:
+        """Return the codec for the payloads of a context."""
+        return ParentsCodec(self._parent, self._lock, wants_context=True, context=context)
+
+    def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """Raise: a replay encodes nothing."""
+        raise NotImplementedError
+
+    def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
+        """Return the payloads as the parent decodes them. Raise `DecodeError`."""
+        context = self._context
+        request = Decode(
+            payloads=list(payloads),
+            workflow=context if isinstance(context, WorkflowSerializationContext) else None,
+            activity=context if isinstance(context, ActivitySerializationContext) else None,
+            nexus=context if isinstance(context, NexusSerializationContext) else None,
+        )
+        with self._lock:
+            self._parent.send(request)
+            answer: Decoded = self._parent.receive(Decoded)
+        if answer.error:
+            raise DecodeError(answer.error)
+        return answer.payloads
+
+
+def _replayer(parent: _Parent, setup: ReplayerSetup) -> Replayer:
+    codec = (
+        ParentsCodec(parent, threading.Lock(), wants_context=setup.wants_context) if setup.decodes else None
+    )
+    return Replayer(
+        modules=[importlib.import_module(name) for name in setup.modules],
+        converter=find_converter(setup.converter, ""),
+        codec=codec,
+        namespace=setup.namespace,
+        timeout=setup.limit,
+    )
+
+
+def _walked(replayer: Replayer, request: Walk) -> Walked:
+    history = History.from_json(request.history, workflow_id=request.workflow_id)
+    number = request.at
+    if number is None:
+        number = max(0, len(replayer.moments(history, range(0))[0]) - 1)
+    moments, result = replayer.moments(history, range(max(0, number - 1), number + 1))
+    if moments and number >= len(moments):
+        return _walked(replayer, Walk(workflow_id=request.workflow_id, history=request.history))
+    error = result.error
+    return Walked(
+        moments=moments,
+        number=number if moments else 0,
+        error="" if error is None else str(error) or type(error).__name__,
+        error_type="" if error is None else type(error).__name__,
+        is_nondeterminism=isinstance(error, NondeterminismError),
+    )
+
+
+def _serve(parent: _Parent) -> None:
+    setup: ReplayerSetup = parent.receive(ReplayerSetup)
+    alarm = math.ceil(setup.limit) + 1
+    signal.alarm(alarm)  # its default action ends the process, whatever holds the interpreter's lock
+    try:
+        replayer = _replayer(parent, setup)
+    except BaseException as error:  # an import may raise anything
+        parent.send(Refused(f"the code cannot be loaded to replay it: {type(error).__name__}: {error}"))
+        return
+    while True:
+        signal.alarm(0)
+        request: Walk = parent.receive(Walk)
+        signal.alarm(alarm)
+        parent.send(_walked(replayer, request))
+
+
+def main() -> NoReturn:
+    """Run the program."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    sock.set_inheritable(False)
+    sock.settimeout(_LONGEST_IDLE)
+    try:
+        _serve(_Parent(sock))
+    except (EOFError, OSError):
+        pass
+    except BaseException:
+        os._exit(1)
+    os._exit(0)  # what the code left running must not keep the process

@@ -1,0 +1,241 @@
+"""Time travel in a child process: replays run the author's code, which must not run in the process of the web UI.
+
+A replay can take for ever, and a regular expression that backtracks holds the interpreter's lock meanwhile: in this process it
+would stop the web UI and its answer to SIGTERM. So a child process replays, is killed at a deadline, and is replaced. It inherits
+nothing secret: no descriptor but its socket, and of the environment only what an interpreter needs (`SAFE_VARIABLES`) and the
+variables that the user names in HOURGLASS_REPLAY_ENV. The codec stays here with its keys: the child asks for the payloads that
+it needs decoded.
+
+Must not know: HTTP, HTML. Calls block; one replay at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from types import ModuleType
+from typing import Final
+
+from hourglass._runtime.process_pool import command
+from hourglass._runtime.process_wire import ProcessChannel, converter_place
+from hourglass._ui.replay_child import Decode, Decoded, Refused, ReplayerSetup, Walk, Walked, from_child
+from hourglass.client import Client
+from hourglass.converter import in_context, wants_context
+from hourglass.converter._codec import run_codec
+from hourglass.errors import HourglassError, PayloadError, UsageError
+from hourglass.replay import History
+
+LIMIT: Final = 20.0
+"""Seconds that a replay may take, with the start of its process."""
+
+PASSED: Final = "HOURGLASS_REPLAY_ENV"
+SAFE_VARIABLES: Final = frozenset(
+    (
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "LD_LIBRARY_PATH",
+        "DYLD_LIBRARY_PATH",
+        "LOGNAME",
+        "PATH",
+        "PYTHONHOME",
+        "PYTHONUTF8",
+        "SYSTEMROOT",
+        "TMPDIR",
+        "TZ",
+        "USER",
+    )
+)
+_LARGEST_ANSWER: Final = 256 * 1024 * 1024
+
+
+class ReplayFailedError(HourglassError):
+    """A replay that was ended, or whose process died."""
+
+
+class TimeTravel:
+    """Replays histories on loaded code, in a child process that is started when it is needed."""
+
+    def __init__(self, modules: Sequence[ModuleType], client: Client, limit: float = LIMIT) -> None:
+        self._modules = tuple(module.__name__ for module in modules)
+        self._converter, self._codec = client.converter, client.codec
+        self._namespace = client.namespace
+        self._limit = limit
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._child: _ReplayProcess | None = None
+        self._closed = False
+
+    def walk(self, history: History, at: int | None) -> Walked:
+        """Replay a history. Return its moments, with the fibers of number `at` (None for the last one) and of the one before.
+
+        Raise `ReplayFailedError` if that takes too long, `UsageError` if the child cannot load the code.
+        """
+        if not self._turn.acquire(timeout=self._limit):
+            raise ReplayFailedError("other replays take long: try again when they have ended")
+        try:
+            return self._walk(Walk(workflow_id=history.workflow_id, history=_as_bytes(history), at=at))
+        finally:
+            self._turn.release()
+
+    def _walk(self, request: Walk) -> Walked:
+        deadline = monotonic() + self._limit
+        child = self._running_child()
+        try:
+            answer = self._ask(child, request, deadline)
+            if answer is None and child.exit_code() == 0:  # it had been idle for long, and has just ended
+                child = self._running_child()
+                answer = self._ask(child, request, deadline)
+        except BaseException as error:
+            child.kill()
+            if isinstance(error, TimeoutError):
+                raise ReplayFailedError(
+                    f"the replay was ended after {self._limit:g} seconds: the code may be in an endless loop or in a regular "
+                    "expression that backtracks, or the history is too long for the web UI (hourglass debug has no limit)"
+                ) from None
+            if isinstance(error, OSError):
+                raise ReplayFailedError(f"the process that replays is gone: {error.strerror}") from None
+            raise
+        match answer:
+            case Walked():
+                return answer
+            case Refused(message):
+                child.kill()
+                raise UsageError(
+                    f"{message}\n  Replays run in a process of their own without this one's environment: name the variables that "
+                    f"the code needs in {PASSED}, separated by commas"
+                )
+            case None:
+                raise ReplayFailedError(f"the process that replays ended with exit code {child.exit_code()}")
+
+    def _running_child(self) -> _ReplayProcess:
+        with self._lock:
+            if self._closed:
+                raise ReplayFailedError("the web UI is ending")
+            if self._child is None or self._child.exit_code() is not None:
+                if self._child is not None:
+                    self._child.kill()
+                self._child = _ReplayProcess(self._setup(), self._limit)
+            return self._child
+
+    def _setup(self) -> ReplayerSetup:
+        return ReplayerSetup(
+            modules=list(self._modules),
+            converter=converter_place(self._converter),
+            namespace=self._namespace,
+            decodes=self._codec is not None,
+            wants_context=self._codec is not None and wants_context(self._codec),
+            limit=self._limit,
+        )
+
+    def _ask(self, child: _ReplayProcess, request: Walk, deadline: float) -> Walked | Refused | None:
+        """Send a request and answer what the child needs for it. Return None if it has ended."""
+        try:
+            child.send(request, deadline)
+            while True:
+                message = child.receive(deadline)
+                if not isinstance(message, Decode):
+                    return message
+                child.send(self._decoded(message), deadline)
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+
+    def _decoded(self, request: Decode) -> Decoded:
+        if self._codec is None:
+            return Decoded(error="there is no codec")
+        try:
+            codec = self._codec if request.context is None else in_context(self._codec, request.context)
+            return Decoded(payloads=list(run_codec(codec, "decode", list(request.payloads))))
+        except PayloadError as error:
+            return Decoded(error=str(error))
+
+    def close(self) -> None:
+        """End the child at once, also in the middle of a replay."""
+        with self._lock:
+            self._closed = True
+            child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+
+class _ReplayProcess:
+    """The child process, seen from its parent."""
+
+    def __init__(self, setup: ReplayerSetup, limit: float) -> None:
+        ours, theirs = socket.socketpair()
+        self._channel = ProcessChannel(ours, _LARGEST_ANSWER)
+        self._frames: list[bytes] = []
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    command(theirs.fileno(), os.getpid(), sys.path, program="hourglass._ui.replay_child"),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # what the code prints may hold payloads
+                    stderr=subprocess.DEVNULL,
+                    env=environment(os.environ),
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,  # so that its own children can be killed with it
+                )
+            ours.settimeout(limit)
+            self._channel.send(setup)
+        except BaseException:
+            self._channel.close()
+            raise
+
+    def exit_code(self) -> int | None:
+        """Return its exit code; None while it runs."""
+        return self._process.poll()
+
+    def send(self, message: Walk | Decoded, deadline: float) -> None:
+        """Send a message. Raise `TimeoutError` at the deadline."""
+        self._channel.sock.settimeout(_left(deadline))
+        self._channel.send(message)
+
+    def receive(self, deadline: float) -> Walked | Refused | Decode | None:
+        """Wait for a message; return None if the child has ended. Raise `TimeoutError` at the deadline."""
+        while not self._frames:
+            self._channel.sock.settimeout(_left(deadline))
+            frames = self._channel.receive()
+            if frames is None:
+                self._process.wait(_left(deadline))
+                return None
+            self._frames = frames
+        return from_child.decode(self._frames.pop(0))
+
+    def kill(self) -> None:
+        """End it and the processes that its code has started. Safe to call twice, and from any thread."""
+        if self._process.poll() is None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self._process.wait()
+        self._channel.close()
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the child inherits."""
+    named = {name.strip() for name in variables.get(PASSED, "").split(",")}
+    return {
+        name: value
+        for name, value in variables.items()
+        if name in SAFE_VARIABLES or name in named or name.startswith("LC_")
+    }
+
+
+def _left(deadline: float) -> float:
+    left = deadline - monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _as_bytes(history: History) -> bytes:
+    text = history._text
+    return text.encode() if isinstance(text, str) else text

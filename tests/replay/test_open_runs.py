@@ -1,0 +1,257 @@
+"""`ok` of an open run: whether a worker of the engine that holds it continues it on changed code, tried on real workers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass import Client, History, Replayer, Worker, activity, workflow
+from hourglass.errors import WorkflowNotFoundError
+from hourglass.testing import DevServer
+
+go = workflow.Channel("go", str)
+
+
+@activity.defn
+def act(value: str) -> str:
+    """An activity."""
+    return value
+
+
+# What the recorded code does before it waits for its n-th signal, and how many signals it had.
+SHAPES: dict[str, tuple[dict[int, str], int]] = {
+    "one empty task": ({}, 0),
+    "two empty tasks": ({}, 1),
+    "three empty tasks": ({}, 2),
+    "activity, one empty task": ({0: "activity"}, 0),
+    "activity, two empty tasks": ({0: "activity"}, 1),
+    "timer, two empty tasks": ({0: "timer"}, 2),
+    "activity after a signal, two empty tasks": ({1: "activity"}, 2),
+    "patch, two empty tasks": ({0: "patch"}, 2),
+    "local activity, two empty tasks": ({0: "local activity"}, 2),
+}
+ADDED = ("activity", "timer", "memo", "patch", "local activity", "return", "error", "cancelled timer")
+CHANGES: dict[str, tuple[int, str]] = {
+    **{f"{what} before signal {at}": (at, what) for what in ADDED for at in range(3)},
+    "nothing": (99, ""),
+    "first step removed": (0, "removed"),
+}
+
+
+def take_step(what: str, timers: list[Any]) -> None:
+    """Do one thing that a workflow can do."""
+    match what:
+        case "activity":
+            workflow.execute_activity("act", "x", start_to_close_timeout=60)
+        case "timer":
+            timers.append(workflow.spawn(workflow.sleep, 3600))
+        case "cancelled timer" if timers:
+            timers[0].cancel()
+        case "memo":
+            workflow.upsert_memo({"note": 1})
+        case "patch":
+            workflow.patched("change")
+        case "local activity":
+            workflow.execute_local_activity("act", "x", start_to_close_timeout=10)
+        case "error":
+            raise RuntimeError("a bug")
+
+
+def entity(shape: str, change: str, *, changed: bool) -> Any:
+    """A workflow that waits for signals, as it was recorded or with a change."""
+    recorded, _ = SHAPES[shape]
+    where, what = CHANGES[change] if changed else (99, "")
+
+    def run() -> str:
+        timers: list[Any] = []
+        for number in range(50):
+            if number == where and what == "return":
+                return "early"
+            if number == where and what != "removed":
+                take_step(what, timers)
+            if number in recorded and not (number == where and what == "removed"):
+                take_step(recorded[number], timers)
+            go.receive()
+        return "late"
+
+    return workflow.defn(name=f"{shape}; {change}")(run)
+
+
+def entities(*, changed: bool) -> list[Any]:
+    """All pairs."""
+    return [entity(shape, change, changed=changed) for shape in SHAPES for change in CHANGES]
+
+
+def wait_for(pairs: dict[str, Any], ready: Callable[[str, list[dict[str, Any]]], bool]) -> None:
+    """Wait until the histories of all runs are ready."""
+    limit = time.monotonic() + 300
+    left = dict(pairs)
+    while left:
+        assert time.monotonic() < limit, list(left)
+        time.sleep(0.05)
+        left = {name: each for name, each in left.items() if not ready(name, each.history().events)}
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    """The types of events, short."""
+    return [each["eventType"].removeprefix("EVENT_TYPE_") for each in events]
+
+
+@contextmanager
+def target_of(engine: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """An engine that keeps its runs while no worker is there."""
+    if engine == "embedded":
+        yield f"local:{folder / 'runs.db'}"
+    else:
+        server: DevServer = request.getfixturevalue("quick_server")
+        yield server.target
+
+
+ENGINES = [pytest.param("embedded"), pytest.param("temporal", marks=pytest.mark.server)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_replay_agrees_with_a_worker_on_open_runs(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """For every change of an entity workflow, `ok` is what a worker with the changed code does with the open run: before and
+    after the next signal arrived. The result names the engine, and whether the other engine's worker would refuse the run.
+    """
+    continued: dict[str, bool] = {}
+    queue = f"open-runs-{engine}"
+    with target_of(engine, tmp_path, request) as target, Client.connect(target) as client:
+        runs = {}
+        options: dict[str, Any] = {"task_queue": queue, "activities": [act], "verify": "off"}
+        with Worker(client, workflows=entities(changed=False), **options):
+            for shape in SHAPES:
+                for change in CHANGES:
+                    name = f"{shape}; {change}"
+                    runs[name] = client.start_workflow(name, id=name, task_queue=queue)
+            for number in range(3):
+                # After its n-th signal a run is at rest when a task has been completed behind it.
+                def at_rest(name: str, events: list[dict[str, Any]], number: int = number) -> bool:
+                    seen = kinds(events)
+                    expected = min(number, SHAPES[name.partition(";")[0]][1])
+                    return (
+                        seen.count("WORKFLOW_EXECUTION_SIGNALED") == expected
+                        and seen[-1] not in ("WORKFLOW_TASK_SCHEDULED", "WORKFLOW_TASK_STARTED")
+                        and seen[-1] not in ("WORKFLOW_EXECUTION_SIGNALED", "WORKFLOW_EXECUTION_STARTED")
+                        and not seen[-1].startswith("ACTIVITY")
+                    )
+
+                wait_for(runs, at_rest)
+                for name, handle in runs.items():
+                    if number < SHAPES[name.partition(";")[0]][1]:
+                        handle.signal("go", "on")
+        before = {name: handle.history() for name, handle in runs.items()}
+        for handle in runs.values():
+            handle.signal("go", "on")
+        pending = {name: handle.history() for name, handle in runs.items()}
+        with Worker(client, workflows=entities(changed=True), **options):
+
+            def decided(name: str, events: list[dict[str, Any]]) -> bool:
+                for kind in kinds(events[len(before[name]) :]):
+                    if kind in ("WORKFLOW_TASK_COMPLETED", "WORKFLOW_TASK_FAILED"):
+                        continued[name] = kind == "WORKFLOW_TASK_COMPLETED"
+                        return True
+                return False
+
+            wait_for(runs, decided)
+        for handle in runs.values():
+            with suppress(WorkflowNotFoundError):  # it has returned
+                handle.terminate()
+
+    wrong = []
+    with Replayer(workflows=entities(changed=True)) as replayer:
+        for name, goes_on in continued.items():
+            after = replayer.try_replay(pending[name])
+            result = replayer.try_replay(before[name])
+            raises_next = name.endswith(f"error before signal {SHAPES[name.partition(';')[0]][1] + 1}")
+            assert result.engine == after.engine == engine
+            if after.ok is not goes_on or (result.ok is not goes_on and not raises_next):
+                wrong.append(f"{name}: worker {goes_on}, replay {result.ok} and {after.ok}")
+            if (engine in result.refused_by) is not (not result.ok):
+                wrong.append(f"{name}: {result.refused_by}")
+    assert wrong == []
+
+
+def recorded(signals: int) -> History:
+    """The open history of an entity that did nothing for its signals."""
+    with Client.connect("local:") as client, Worker(client, workflows=[waits], verify="off"):
+        handle = client.start_workflow(waits)
+        for number in range(signals + 1):
+            limit = time.monotonic() + 60
+            while kinds(handle.history().events).count("WORKFLOW_TASK_COMPLETED") <= number:
+                assert time.monotonic() < limit
+            if number < signals:
+                handle.signal("go", "on")
+        return handle.history()
+
+
+@workflow.defn(name="waits")
+def waits() -> None:
+    """As it ran."""
+    while go.receive() != "end":
+        pass
+
+
+@workflow.defn(name="waits")
+def acts_at_the_end() -> None:
+    """As it was changed: it executes an activity for its last signal."""
+    go.receive()
+    go.receive()
+    workflow.execute_activity("act", "x", start_to_close_timeout=60)  # here
+
+
+def without_sdk(history: History) -> History:
+    """The same history without what tells its engine."""
+    events = json.loads(history.to_json())["events"]
+    for event in events:
+        completed = event.get("workflowTaskCompletedEventAttributes")
+        if completed is not None:
+            completed["sdkMetadata"] = {"coreUsedFlags": [1, 2, 3], "sdkName": "temporal-python"}
+    return History.from_json(json.dumps({"events": events}))
+
+
+def of_server(history: History) -> History:
+    """The same history, with the task ids of a server."""
+    events = json.loads(history.to_json())["events"]
+    for event in events:
+        event["taskId"] = str(1_000_000 + int(event["eventId"]))
+    return History.from_json(json.dumps({"events": events}))
+
+
+def test_engines_differ_in_commands_of_an_empty_last_task() -> None:
+    """A new command in an empty last task: refused on the embedded engine with its line, accepted on a server, and refused
+    where the history does not tell its engine. The result names the engine that refuses.
+    """
+    history = recorded(2)
+    line = next(
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.endswith("# here")
+    )
+    with Replayer(workflows=[acts_at_the_end]) as replayer:
+        embedded = replayer.try_replay(history)
+        server = replayer.try_replay(of_server(history))
+        unknown = replayer.try_replay(without_sdk(history))
+    assert (embedded.engine, server.engine, unknown.engine) == ("embedded", "temporal", "")
+    assert (embedded.ok, server.ok, unknown.ok) == (False, True, False)
+    assert {embedded.refused_by, server.refused_by, unknown.refused_by} == {("embedded",)}
+    assert not server.does_the_same
+    assert f":{line}" in str(embedded.error)
+
+
+def test_debugger_shows_the_last_of_several_empty_tasks() -> None:
+    """The moments of an open run end with its last completed task, also where that asked for nothing."""
+    history = recorded(2)
+    with Replayer(workflows=[waits]) as replayer:
+        moments, result = replayer.moments(history)
+    assert result.ok
+    assert len(moments) == 3
