@@ -121,6 +121,45 @@ def test_what_if_of_a_file_of_the_same_name_elsewhere(
     assert "start timer of 61 s" in capsys.readouterr().out
 
 
+def test_what_if_parts_where_arguments_differ(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps that look alike and hold other arguments: the walks part there, and nothing says that they are the same."""
+    Path("flows_debugged_other.py").write_text(FLOWS.replace("pack(first)", "pack('another')"))
+    asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
+    assert main(asked) == 1
+    out = capsys.readouterr().out
+    assert "the same in all" not in out
+    assert "here they part, at step 3" in out
+    assert "what if does not fit the history: arguments of activity pack" in out
+
+
+def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With an event both walks are shown there, as text and as JSON."""
+    Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
+    asked = [
+        "debug",
+        history,
+        "--code",
+        "flows_debugged.py",
+        "--what-if",
+        "flows_debugged_new.py",
+        "--at",
+        "12",
+    ]
+    assert main(asked) == 1
+    out = capsys.readouterr().out
+    assert out.count("event 9") == 2 or out.count("step 2 of") == 2
+    assert "step 1 of" not in out
+    assert main([*asked, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [len(document[each]["moments"]) for each in ("code", "what_if")] == [1, 1]
+
+
+def test_event_that_the_history_does_not_have(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An event after the last is a usage error, which says how many there are."""
+    assert main(["debug", history, "--code", "flows_debugged.py", "--at", "999"]) == 2
+    assert "there is no event 999: this history has" in capsys.readouterr().err
+
+
 def test_code_must_be_named(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Without code there is nothing to walk through."""
     assert main(["debug", history]) == 2

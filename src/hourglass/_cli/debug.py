@@ -19,7 +19,7 @@ import typer
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Code, Codec, Json, Namespace, RunId, Target
 from hourglass._story.text import duration, near
-from hourglass.errors import UsageError
+from hourglass.errors import NondeterminismError, UsageError
 
 if TYPE_CHECKING:
     from hourglass.replay import Fiber, Frame, History, Moment, ReplayResult
@@ -41,7 +41,11 @@ def debug(
     ] = None,
     what_if: Annotated[
         list[str] | None,
-        typer.Option("--what-if", metavar="FILE|MODULE", help="The same history on this code, side by side."),
+        typer.Option(
+            "--what-if",
+            metavar="FILE|MODULE",
+            help="The same history on this code, side by side; with --at, at that event.",
+        ),
     ] = None,
     run_id: RunId = None,
     target: Target = None,
@@ -62,12 +66,14 @@ def debug(
     if not code:
         raise UsageError("say where the workflows are: --code app.py")
     history = _history(what, run_id, target, namespace, codec)
+    if at is not None and at > len(history):
+        raise UsageError(f"there is no event {at}: this history has {len(history)} events")
     loaded_before = set(sys.modules)
     walk = _walk(history, code, codec)
     if what_if:
         with _set_aside(set(sys.modules) - loaded_before):
             other = _walk(history, what_if, codec)
-        _side_by_side(walk, other, json)
+        _side_by_side(walk, other, at, json)
         return
     if json:
         connecting.write_json(_document(walk, at))
@@ -235,15 +241,19 @@ def _step_through(walk: HistoryWalk) -> None:
         _show(walk, index)
 
 
-def _side_by_side(walk: HistoryWalk, other: HistoryWalk, json: bool) -> None:
-    """Both walks up to where they part, and what each does there."""
-    parted = parts_at(walk.moments, other.moments)
+def _side_by_side(walk: HistoryWalk, other: HistoryWalk, at: int | None, json: bool) -> None:
+    """Both walks up to where they part, and what each does there; or what each does at an event."""
+    parted = _parts_at(walk, other)
     if json:
-        connecting.write_json(
-            {"parts_at": parted, "code": _document(walk, None), "what_if": _document(other, None)}
-        )
+        connecting.write_json({"parts_at": parted, "code": _document(walk, at), "what_if": _document(other, at)})
+        if other.result.error is not None:
+            raise typer.Exit(1)
         return
-    if parted is None:
+    if at is not None:
+        for name, each in (("the code", walk), ("what if", other)):
+            console.show(f"--- {name}")
+            _show(each, each.index_at(at))
+    elif parted is None:
         console.show(f"the same in all {len(walk.moments)} steps")
     else:
         for index in range(parted):
@@ -265,6 +275,22 @@ def _side_by_side(walk: HistoryWalk, other: HistoryWalk, json: bool) -> None:
         console.show(f"{name} {fits}")
     if other.result.error is not None:
         raise typer.Exit(1)
+
+
+def _parts_at(walk: HistoryWalk, other: HistoryWalk) -> int | None:
+    """The number of the first step in which two walks differ. Steps may look alike and hold different arguments: then it is
+    the step of which the error tells, if only one of the two fits the history.
+    """
+    parted = parts_at(walk.moments, other.moments)
+    if parted is not None or (walk.result.error is None) == (other.result.error is None):
+        return parted
+    broken = walk if walk.result.error is not None else other
+    error = broken.result.error
+    place = (error.file, error.line) if isinstance(error, NondeterminismError) else ("", 0)
+    for index, moment in enumerate(broken.moments):
+        if any((each.file, each.line) == place for each in moment.issued):
+            return index
+    return len(broken.moments) - 1
 
 
 def parts_at(one: Sequence[Moment], other: Sequence[Moment]) -> int | None:

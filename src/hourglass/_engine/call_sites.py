@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from dis import opmap
 from functools import lru_cache
 from inspect import unwrap
 from pathlib import Path
@@ -21,6 +22,7 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 Site = tuple[str, int]
 NOWHERE: Site = ("", 0)
+_RAISE = opmap["RAISE_VARARGS"]
 _CALLERS = 2  # so many of the author's frames above the one that asked are worth telling
 
 
@@ -98,15 +100,25 @@ def _learn_authored(name: str) -> bool:
 
 
 def raised_at(error: BaseException) -> Site:
-    """Where the author's code raised an exception, or let a library raise it; ("", 0) if it did not."""
+    """Where the author's code raised an exception, or raised it again, or let a library raise it; ("", 0) if it did not."""
     sites: list[Site] = []
     trace = error.__traceback__
     while trace is not None:
-        name = trace.tb_frame.f_code.co_filename
+        frame = trace.tb_frame
+        name = frame.f_code.co_filename
         if not is_library(name):
+            if _has_raised(frame):
+                sites.append((name, frame.f_lineno))
+                break  # what it caught before came from further down
             sites.append((name, trace.tb_lineno))
         trace = trace.tb_next
     return _placed(sites[: -_CALLERS - 2 : -1])
+
+
+def _has_raised(frame: FrameType) -> bool:
+    """Whether the last that a frame which has ended did was a `raise`."""
+    code = frame.f_code.co_code
+    return 0 <= frame.f_lasti < len(code) and code[frame.f_lasti] == _RAISE
 
 
 def returned_at(fiber: FiberTask[Any], function: object) -> Site:

@@ -63,7 +63,7 @@ def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
         raise HistoryError("this history has no events")
     if messages[0].event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
         raise HistoryError("a history begins with the event that starts its workflow")
-    check_start(read_event(documents[0]))
+    check_start(read_event(documents[0], 1))
     for message in messages:
         _check_attributes(message)
         attributes = message.WhichOneof("attributes")

@@ -73,7 +73,7 @@ def differs(
     expected = _described(was) + (f" (event {was.event_id})" if was is not None else "")
     produced = _described(now)
     if was is None and now is None:
-        expected, produced = "something else, which Core does not name", "what it asks for here"
+        expected, produced = "something else", "what it asks for here"
     elif now is None and site[0]:
         produced = "nothing more: it waits"
     place = _place(site)

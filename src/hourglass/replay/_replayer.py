@@ -17,7 +17,7 @@ from hourglass._engine.call_sites import Site, is_library
 from hourglass._engine.commands import Completion, Succeeded
 from hourglass._engine.context import RunSettings
 from hourglass._engine.events import Activation
-from hourglass._engine.words import AskedCommand
+from hourglass._engine.words import AskedCommand, asked
 from hourglass._history.dialect import Dialect
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._runtime.codec_edge import ContextBook
@@ -362,8 +362,21 @@ class Replayer:
             reason = f"Core says: {_reason(eviction.message)}"
         found = self._traced(history, execution, waiting_at, reason)
         if reason:
-            return _Verdict(found or differs(None, None, waiting_at, reason), _BOTH)
+            return _Verdict(found or self._refused(history, execution, waiting_at, reason), _BOTH)
         return _Verdict(found, () if found is None or execution.difference_is_allowed else ("embedded",))
+
+    def _refused(
+        self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
+    ) -> NondeterminismError:
+        """What Core refused and we find no fault with: the event that Core names, and the last command."""
+        named = re.search(r"HistoryEvent\(id: (\d+)", reason)
+        was = next(
+            (each for each in self._recorded(history) if named and each.event_id == int(named[1])), None
+        )
+        command, site = next(
+            (each for each in reversed(execution.commands) if each[1][0]), (None, waiting_at)
+        )
+        return differs(was, asked(command, site) if command is not None else None, site, reason)
 
     def _traced(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str

@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from hourglass._engine.events import (
 )
 from hourglass._engine.state import CommandId, PathStep
 from hourglass._loops import new_event_loop
+from hourglass._runtime import hung
 from hourglass.errors import HistoryError
 from hourglass.replay._moments import MomentRecorder
 
@@ -73,6 +75,9 @@ class HistoryExecution:
         self.error: BaseException | None = None
         self.eviction: RunEvicted | None = None
         self.activations = 0
+        self._waited_on: dict[tuple[PathStep, ...], object] = {}
+        self.is_evaluating = False
+        """Whether workflow code runs."""
         self.difference_is_allowed = False
         """Whether no engine looks at what differs from the history, such as arguments."""
         self._local_activities: set[int] = set()
@@ -90,7 +95,12 @@ class HistoryExecution:
                 return refused
         run = self.run
         assert run is not None
-        completion = run.activate(activation)
+        self._waited_on = {each.path: each.waiting_on for each in run.live.fibers} if run.live else {}
+        self.is_evaluating = True
+        try:
+            completion = run.activate(activation)
+        finally:
+            self.is_evaluating = False
         found: tuple[tuple[Command, Site], ...] = ()
         if isinstance(completion, Succeeded):
             sites = run.live.sites if run.live is not None else None
@@ -142,9 +152,16 @@ class HistoryExecution:
         return [name for name, _ in reversed(self.run.state.commands)] if self.run is not None else []
 
     def waiting_at(self) -> Site:
-        """File and line where the body waits, ("", 0) if it does not."""
+        """File and line where the fiber waits that ran last: the body, if it did, ("", 0) if none waits in the author's code."""
         live = self.run.live if self.run is not None else None
-        return place_in(live.main.frames()) if live is not None and live.main is not None else ("", 0)
+        if live is None or live.main is None:
+            return ("", 0)
+        ran = [each for each in live.fibers if each.waiting_on is not self._waited_on.get(each.path, self)]
+        for fiber in (live.main,) if live.main in ran else (*ran, live.main):
+            site = place_in(fiber.frames())
+            if site[0]:
+                return site
+        return ("", 0)
 
 
 class ReplaySession:
@@ -158,22 +175,49 @@ class ReplaySession:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        with suppress(hung.LaneStopped):
+            self._loop.run_forever()
         self._loop.close()
 
     def execute(self, workflow_id: str, history: bytes, execution: HistoryExecution, limit: float) -> Site:
         """Replay one history and return where its body waits at the end; `execution` holds what happened."""
-        return self._within(workflow_id, self._execute(workflow_id, history, execution, limit), limit)
+        work = self._execute(workflow_id, history, execution, limit)
+        return self._within(workflow_id, work, execution, limit)
 
-    def _within(self, workflow_id: str, work: Coroutine[Any, Any, Site], limit: float) -> Site:
+    def _within(
+        self, workflow_id: str, work: Coroutine[Any, Any, Site], execution: HistoryExecution, limit: float
+    ) -> Site:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(limit)
         except concurrent.futures.TimeoutError:
             future.cancel()
+            stack = self._stack()
+            self._interrupt(execution)
             raise TimeoutError(
-                f"the replay of {workflow_id!r} did not end within {limit:g} s; it stands at:\n{self._stack()}"
+                f"the replay of {workflow_id!r} did not end within {limit:g} s; it stands at:\n{stack}"
             ) from None
+
+    def _interrupt(self, execution: HistoryExecution) -> None:
+        """Stop workflow code that does not end. Code that does not listen within a second is interrupted again and again
+        by a thread of its own.
+        """
+        idle = threading.Event()
+        self._loop.call_soon_threadsafe(idle.set)
+        stopper = threading.Thread(
+            target=self._interrupt_until, args=(execution, idle), name="hourglass-replay-stopper", daemon=True
+        )
+        stopper.start()
+        stopper.join(1.0)
+
+    def _interrupt_until(self, execution: HistoryExecution, idle: threading.Event) -> None:
+        attempt, delay = 0, 0.001
+        while not idle.wait(delay) and self._thread.is_alive():
+            attempt += 1
+            thread_id = self._thread.ident or 0
+            if execution.is_evaluating and hung.may_interrupt(hung.frame_of(thread_id), attempt):
+                hung.raise_briefly(thread_id, hung.moment(attempt))
+            delay = min(delay * 2, 5.0)
 
     def walk(
         self, workflow_id: str, step: Callable[[], None], execution: HistoryExecution, limit: float
@@ -188,7 +232,7 @@ class ReplaySession:
                 if execution.run is not None:
                     execution.run.drop()
 
-        return self._within(workflow_id, run(), limit)
+        return self._within(workflow_id, run(), execution, limit)
 
     async def _execute(
         self, workflow_id: str, history: bytes, execution: HistoryExecution, limit: float
@@ -231,9 +275,13 @@ class ReplaySession:
 
     def close(self, limit: float = 5.0) -> None:
         """Shut Core's worker down and end the thread; a session that hangs is left behind."""
+        closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
         try:
-            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(limit)
+            closing.result(limit)
         except Exception:
+            # Core waits for a completion that was lost: it is left behind, the thread ends.
+            closing.cancel()
+            self._loop.call_soon_threadsafe(self._loop.call_later, 0.1, self._loop.stop)
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(limit)

@@ -25,7 +25,7 @@ from hourglass._engine.words import AskedCommand, asked, spaced
 from hourglass._history import events as h
 from hourglass.errors import NondeterminismError
 from hourglass.replay._comparison import compared, differs, same_thing
-from hourglass.replay._foreign_markers import LocalMark, MarkedTask
+from hourglass.replay._foreign_markers import LocalMark, MarkedTask, VersionMark
 from hourglass.replay._foreign_matching import pair_up
 from hourglass.replay._session import ReplayStep
 
@@ -62,6 +62,7 @@ class Trace:
         self._names: dict[str, str] = {}
         self._drawn = False
         self._locals: dict[int, c.ScheduleLocalActivity] = {}
+        self._patches: set[str] = set()
         self._cancelled_locals: set[int] = set()
 
     def difference(
@@ -78,6 +79,8 @@ class Trace:
                 if group[0].history_length > last or not group[-1].is_completed:
                     break
                 self._take(group, [step for task in group for step in by_task.get(task.history_length, ())])
+                if not self._accepted and group[-1].history_length >= last:
+                    self._find_removed(group)
                 self._compare_group(group)
             self._compare_locals(tasks, marked)
         except NondeterminismError as error:
@@ -113,7 +116,7 @@ class Trace:
             case c.RequestCancelLocalActivity():
                 self._cancelled_locals.add(command.seq)
             case c.SetPatchMarker():
-                pass  # which Core holds against the markers
+                self._patches.add(command.patch_id)
             case _:
                 self._outcomes.issue(command, replaying=True)
 
@@ -146,6 +149,26 @@ class Trace:
             self._outcomes.bind(command, event.id)
         self._outcomes.issued.clear()
 
+    def _find_removed(self, group: Sequence[MarkedTask]) -> None:
+        """Raise where the task that Core refused has a marker, but the code has neither asked for its patch nor for its local
+        activity.
+        """
+        for task in group:
+            for mark in task.marks:
+                if isinstance(mark, VersionMark):
+                    is_there = mark.is_deprecated or mark.change_id in self._patches
+                    was = AskedCommand("patch", mark.change_id, event_id=mark.event_id)
+                elif isinstance(mark, LocalMark):
+                    is_there = not mark.seq or mark.seq in self._locals
+                    was = local_of(mark)
+                else:
+                    continue
+                if not is_there:
+                    issued = [each for each in self._outcomes.issued if self._site(each)[0]]
+                    now = self._asked(issued[0]) if issued else None
+                    site = now.site if now is not None else self._waiting_at
+                    raise differs(was, now, site, self._where(task))
+
     def _is_as_recorded(self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command]) -> bool:
         """Whether a task asked for one activity and nothing else, with every word as it is on record: most tasks do, and
         nothing can differ then.
@@ -170,8 +193,10 @@ class Trace:
         late: list[c.Command],
         task: MarkedTask,
     ) -> list[tuple[h.HistoryEvent, c.Command]]:
-        kept = [each for each in commands if not any(each is one for one in late)]
-        for candidates in (commands, kept) if late else (commands,):
+        kept = commands
+        if late and self._accepted:  # else Core has sent what came after the end, before the end
+            kept = [each for each in commands if not any(each is one for one in late)]
+        for candidates in (commands, kept) if kept is not commands else (commands,):
             if len(candidates) == len(events) and all(map(self._fits, events, candidates)):
                 return list(zip(events, candidates, strict=True))
         if self._accepted:
@@ -273,16 +298,19 @@ def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> AskedCommand
         case RequestCancelChild():
             return asked(c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id), site)
         case c.CancelTimer():
-            key = str(outcomes.link_of(command))
-            return AskedCommand("cancellation of the timer of event", key, site=site)
+            return _cancellation("timer", command.seq, outcomes.link_of(command), site)
         case c.RequestCancelActivity():
-            key = str(outcomes.link_of(command))
-            return AskedCommand("cancellation of the activity of event", key, site=site)
+            return _cancellation("activity", command.seq, outcomes.link_of(command), site)
         case c.CancelNexusOperation():
-            key = str(outcomes.link_of(command))
-            return AskedCommand("cancellation of the Nexus operation of event", key, site=site)
+            return _cancellation("Nexus operation", command.seq, outcomes.link_of(command), site)
         case _:
             return asked(command, site)
+
+
+def _cancellation(what: str, seq: int, event_id: int, site: Site) -> AskedCommand:
+    if event_id:
+        return AskedCommand(f"cancellation of the {what} of event", str(event_id), site=site)
+    return AskedCommand(f"cancellation of {what} number", str(seq), site=site)
 
 
 def _groups(tasks: Sequence[MarkedTask]) -> list[list[MarkedTask]]:
