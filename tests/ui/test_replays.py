@@ -142,8 +142,10 @@ def test_dead_replay_process_is_reported_and_replaced(client: Client, code: Modu
 
 
 def _seen(walked: Walked) -> dict[str, Any]:
-    (fiber,) = walked.moments[0].fibers or ()
-    return fiber.frames[0].values
+    fibers = walked.moments[0].fibers
+    assert fibers is not None
+    assert len(fibers) == 1
+    return fibers[0].frames[0].values
 
 
 def test_replay_process_inherits_no_secrets(

@@ -245,7 +245,9 @@ def _side_by_side(walk: HistoryWalk, other: HistoryWalk, at: int | None, json: b
     """Both walks up to where they part, and what each does there; or what each does at an event."""
     parted = _parts_at(walk, other)
     if json:
-        connecting.write_json({"parts_at": parted, "code": _document(walk, at), "what_if": _document(other, at)})
+        connecting.write_json(
+            {"parts_at": parted, "code": _document(walk, at), "what_if": _document(other, at)}
+        )
         if other.result.error is not None:
             raise typer.Exit(1)
         return

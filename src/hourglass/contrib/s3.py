@@ -19,7 +19,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from time import sleep
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from hourglass.converter import (
@@ -48,7 +48,7 @@ class StorageUnavailableError(HourglassError):
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Lets a redirect be raised as the `HTTPError` that it is."""
 
-    def redirect_request(self, *_: object) -> None:
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None:
         """Return no request."""
 
 
