@@ -62,7 +62,7 @@ def test_the_list_says_whose_code_fails(web: httpx.Client, client: Client) -> No
     assert "buy-ada" not in only
     assert "bug" in only
     handle.terminate()
-    assert "parked" not in web.get("/workflows").text
+    assert "running, parked" not in web.get("/workflows").text
 
 
 def test_runs_that_do_not_go_on_are_shown_counted_and_filtered(web: httpx.Client, client: Client) -> None:
