@@ -289,6 +289,28 @@ def test_cancelled_run_cancels_activities_and_ends_worker() -> None:
     asyncio.run(main())
 
 
+def test_run_cancelled_while_it_starts_leaves_nothing() -> None:
+    """Whenever the task of `worker.run()` is cancelled while the worker starts, the queue is free again afterwards."""
+
+    async def main() -> None:
+        client = await Client.connect("local:")
+        for turns in range(12):
+            worker = Worker(client, task_queue=QUEUE, workflows=[Calls], activities=ACTIVITIES)
+            running = asyncio.create_task(worker.run())
+            for _ in range(turns):
+                await asyncio.sleep(0.001)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert not worker.is_running
+        async with Worker(client, task_queue=QUEUE, workflows=[Calls], activities=ACTIVITIES):
+            found = await client.execute_workflow(Calls.run, "which_loop", id="w", task_queue=QUEUE)
+            assert found == id(asyncio.get_running_loop())
+        await client.close()
+
+    asyncio.run(main())
+
+
 def test_run_returns_after_shutdown_has_ended() -> None:
     """Where another task calls `shutdown`, `run` returns when the worker has ended, and not while activities still end."""
 

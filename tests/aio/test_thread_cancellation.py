@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import io
 import logging
 import threading
 import time
@@ -101,7 +102,8 @@ def waits_for_it() -> None:
 @activity.defn
 def logs() -> None:
     """Is in `logging` nearly always, whose locks an exception must not leave held."""
-    quiet = logging.getLogger("tests.quiet")
+    quiet = logging.Logger("quiet")
+    quiet.addHandler(logging.StreamHandler(io.StringIO()))
     while True:
         activity.heartbeat()
         for _ in range(100):
@@ -171,8 +173,6 @@ def _fresh_log() -> None:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_cancellation_is_raised_in_thread(name: str, pool: bool) -> None:
     """Wherever the code of a `def` activity is, `except CancelledError` is reached; in our threads and in an executor's."""
-    logging.getLogger("tests.quiet").handlers[:] = [logging.NullHandler()]
-    logging.getLogger("tests.quiet").propagate = False
 
     async def main() -> tuple[str, list[str]]:
         client = await Client.connect("local:")

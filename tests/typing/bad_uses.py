@@ -192,7 +192,7 @@ def wrong_schedules(client: Client, order: Order, schedule: Schedule) -> None:
 
 
 def wrong_options(client: Client) -> None:
-    RetryPolicy(3)  # E
+    RetryPolicy("3")  # E
     RetryPolicy(maximum_attempts="3")  # E
     RetryPolicy(max_attempts=3)  # E
     Worker("local:")  # E

@@ -24,7 +24,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from hourglass._runtime.hung import HungStack, frame_of, is_debugged, take_stack
@@ -33,6 +33,7 @@ logger = logging.getLogger("hourglass.worker")
 
 _INTERVAL = 0.2
 _BLOCKED_AFTER = 5  # intervals
+_SETTLING = 1.0
 
 
 class ProgramLoopClosed(Exception):
@@ -47,6 +48,14 @@ class ProgramLoop:
     thread: int
     variables: contextvars.Context
     on_closed: Callable[[], object]
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    """Those that execute on it now."""
+
+    async def settle(self) -> None:
+        """Wait, on the loop, until the tasks that were cancelled have ended; for a moment, as some may never do."""
+        waiting = self.tasks - {asyncio.current_task()}
+        if waiting and asyncio.get_running_loop() is self.loop:
+            await asyncio.wait(waiting, timeout=_SETTLING)
 
     @classmethod
     def running(cls, on_closed: Callable[[], object]) -> ProgramLoop:
@@ -61,7 +70,7 @@ class BorrowedLoop:
         self._loop = program.loop
         self._variables = program.variables
         self._thread = program.thread
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = program.tasks
         self._answered = True
 
     def submit(

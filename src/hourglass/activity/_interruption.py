@@ -8,9 +8,9 @@ Invariants:
 
 - The exception is raised at most once for an attempt, and only while the activity's function executes: what has not arrived
   when the function ends is taken back.
-- Nothing is raised inside `shielded`, nor where the thread's innermost frame is one of `logging` or of the import system: an
-  exception between the `acquire` of their locks and the `try` behind it would stop the whole process. `request` is repeated
-  then.
+- Nothing is raised inside `shielded`, nor while the thread is inside `logging` or the import system: an exception between the
+  `acquire` of their locks and the `try` behind it would stop the whole process, and handlers of `logging` swallow exceptions.
+  `request` is repeated then.
 - Under a debugger, a profiler or coverage nothing is raised from outside (and the call watcher lets calls pass while it is): in
   Python 3.11 an exception that waits for a thread in a C call makes every traced thread spin until it is delivered. The next
   heartbeat raises it.
@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os.path import dirname
+from types import FrameType
 from typing import TypeVar
 
 from hourglass.errors import CancelledError
@@ -104,8 +105,7 @@ class ThreadInterruption:
             self._requested = True
             if self._raised or self._shields or self._thread is None or _is_traced():
                 return True
-            frame = sys._current_frames().get(self._thread)
-            if frame is not None and frame.f_code.co_filename.startswith(_UNSAFE):
+            if self._thread != threading.get_ident() and _is_unsafe(sys._current_frames().get(self._thread)):
                 return False
             if not exclusion.begin_raise():
                 return False
@@ -157,6 +157,15 @@ class ThreadInterruption:
                 return
             except CancelledError:
                 continue  # it arrived here, and cannot do so twice
+
+
+def _is_unsafe(frame: FrameType | None) -> bool:
+    """Whether a thread is inside code that must not be interrupted, or would swallow the exception (`logging.Handler`)."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_UNSAFE):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _take_back() -> None:

@@ -179,8 +179,17 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `shutdown` is called or this task is cancelled. Returns when the worker has ended."""
-        async with self:
+        try:
+            await self.__aenter__()
+        except UsageError:
+            if not self._over.is_set():
+                raise
+            await self.__aexit__(None, None, None)  # it was shut down while it started
+            return
+        try:
             await self._over.wait()
+        finally:
+            await self.__aexit__(None, None, None)
 
     async def shutdown(self) -> None:
         """Take no new work, finish what is in flight within the graceful timeout, and end. A worker that has not started yet
@@ -194,8 +203,8 @@ class Worker:
 
     async def __aenter__(self) -> Worker:
         self.wrapped._use_running_loop()
-        await self.wrapped.__aenter__()
         self._ending = None
+        await self.wrapped.__aenter__()
         return self
 
     async def __aexit__(

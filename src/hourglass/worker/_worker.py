@@ -89,6 +89,8 @@ class Worker(WorkerFacts):
 
     _forget_metrics: Callable[[], None] | None = None
     _forget_exit: Callable[[], None] | None = None
+    _beginning: asyncio.Task[Any] | None = None
+    _has_begun = False
 
     def __init__(
         self,
@@ -302,6 +304,10 @@ class Worker(WorkerFacts):
 
     # --- on an event loop of the user's ------------------------------------------------------------------------------
 
+    async def _settle(self) -> None:
+        if self._plan.program_loop is not None:
+            await self._plan.program_loop.settle()
+
     def _use_running_loop(self) -> None:
         """Run `async def` activities on the event loop that runs in this thread, from the next start on."""
         self._plan = replace(self._plan, program_loop=ProgramLoop.running(self._shut_down_soon))
@@ -316,6 +322,9 @@ class Worker(WorkerFacts):
             await asyncio.to_thread(self._plan.resources.open)
             await self._portal.acall(self._begin())
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                await asyncio.shield(self._portal.acall(self._end_begun()))
+                await self._settle()
             self._not_started(error)
             raise
         if not self._started():
@@ -332,6 +341,7 @@ class Worker(WorkerFacts):
             services = await self._portal.acall(self._end_in_time())
             joined = [await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services or ()]
             ended = all(joined) and services is not None
+            await self._settle()
             await asyncio.to_thread(self._plan.resources.close)
         finally:
             self._stopped(ended)
@@ -343,6 +353,7 @@ class Worker(WorkerFacts):
         return self._link.portal
 
     async def _begin(self) -> None:
+        self._beginning = asyncio.current_task()
         connection = await self._link.opened()
         self._life.check_wanted()
         app = _applications.get(self._key)
@@ -360,9 +371,17 @@ class Worker(WorkerFacts):
             await self._serve(self._plan)
             if self._status is not None:
                 await self._status.start()
+            self._has_begun = True
         except BaseException:
             await self._end()
             raise
+
+    async def _end_begun(self) -> None:
+        """End what a start has begun whose caller was cancelled: it tidies up by itself, or was over in that moment."""
+        if self._beginning is not None:
+            await asyncio.wait({self._beginning}, timeout=self._plan.config.graceful_shutdown + _EXIT_MARGIN)
+        if self._has_begun:
+            await self._end_in_time()
 
     async def _serve(self, plan: Plan) -> None:
         queue = plan.config.task_queue
@@ -375,6 +394,7 @@ class Worker(WorkerFacts):
 
     async def _end(self) -> list[QueueServices]:
         services, app = list(self._services.values()), self._application
+        self._has_begun = False
         if self._status is not None:
             await self._status.stop()
         forget, self._forget_metrics = self._forget_metrics, None
