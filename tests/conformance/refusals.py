@@ -306,7 +306,6 @@ def what_the_client_refuses(world: World) -> None:
         lambda: list(client.list_workflows(bad)),
         lambda: client.count_workflows(bad),
         lambda: client.get_schedule_handle(bad).describe(),
-        lambda: start(task_timeout=121),
         lambda: start(cron_schedule=5),
         lambda: start(priority_key=10**30),
         lambda: start(run_timeout=10**400),

@@ -205,13 +205,13 @@ def fill(basket: Any, heard: Heard) -> tuple[int, threading.Thread | None]:
 
 
 def file_moved(path: str) -> None:
-    """A file that is moved away under a worker: nothing is acknowledged; put back, all goes on without a restart."""
+    """A worker whose file is moved away stops; once the file is back, a new process finds everything acknowledged."""
     moved = f"{path}.moved"
     _taken_away(path, lambda: os.rename(path, moved), lambda: os.rename(moved, path))
 
 
 def folder_moved(path: str) -> None:
-    """The same with the whole folder."""
+    """A worker whose file's folder is moved away stops; once it is back, a new process finds everything acknowledged."""
     folder = os.path.dirname(path)
     moved = f"{folder}.moved"
     _taken_away(path, lambda: os.rename(folder, moved), lambda: os.rename(moved, folder))
@@ -222,12 +222,20 @@ def _taken_away(path: str, take: Callable[[], None], put_back: Callable[[], None
         basket = client.start_workflow(Basket.run, id="basket")
         basket.signal(Basket.put, "before")
         take()
-        said = until_refused(lambda _: basket.signal(Basket.put, "", rpc_timeout=1.0))
-        assert "while it was in use" in said or "is gone" in said, said
-        assert path in said
+        message = until_refused(lambda _: basket.signal(Basket.put, "", rpc_timeout=1.0))
+        assert "while it was in use" in message or "is gone" in message, message
+        assert path in message
         put_back()
-        eventually(lambda: basket.signal(Basket.put, "after"), "the file is back")
-        eventually(lambda: basket.signal(Basket.stop), "the file is back")
+        assert refusal(lambda: basket.signal(Basket.put, "late", rpc_timeout=1.0))
+    subprocess.run([sys.executable, "-m", "tests.durability.faults", "basket_is_finished", path], check=True)
+
+
+def basket_is_finished(path: str) -> None:
+    """The basket has what was acknowledged before its file was moved away, and goes on."""
+    with working(path) as client:
+        basket = client.get_workflow_handle("basket", workflow=Basket)
+        basket.signal(Basket.put, "after")
+        basket.signal(Basket.stop)
         assert basket.result(timeout=PATIENCE) == len("beforeafter") + 1
 
 

@@ -1,4 +1,4 @@
-"""`hourglass move`: the open runs of a file go on on a Temporal server, with what they have done; its schedules act there.
+"""`hourglass move`: moves the open runs of a file, with their histories, and its schedules to a Temporal server.
 
 A run is never alive in both places. In this order, of which each step survives the death of this process: the run is paused here,
 for this reason; it is begun there with its history, where no worker gets it yet; the code is replayed on what the server has
@@ -20,7 +20,6 @@ import typer
 from hourglass._cli import connecting, console
 from hourglass._cli.connecting import Json, Namespace
 from hourglass._cli.console import Column, lines
-from hourglass._cli.move_schedules import MOVING, ScheduleMove, ScheduleMover
 from hourglass.errors import (
     HourglassError,
     ServiceError,
@@ -30,8 +29,12 @@ from hourglass.errors import (
 )
 
 if TYPE_CHECKING:
+    from hourglass._cli.move_schedules import ScheduleMove
     from hourglass.client import Client, WorkflowExecution, WorkflowHandle
     from hourglass.replay import History, Replayer
+
+MOVING = "moving to "
+"""How the reason begins for which a run or a schedule is paused while it moves."""
 
 IMPORTING = "hourglass-import"
 """The deployment that a run is pinned to on a server while it is held."""
@@ -74,7 +77,7 @@ def move(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let open workflows and schedules of a file go on on a Temporal server.
+    """Move open workflows and schedules of a file to a server.
 
     It tells which can, and why others cannot; without --yes nothing is changed. Stop the file's workers before, and start
     those of the server when it is done. Schedules are paused meanwhile. It may be interrupted and run again.
@@ -121,6 +124,8 @@ def _moving(
 
     Schedules are held while the runs move, so that none starts a run that nobody moves.
     """
+    from hourglass._cli.move_schedules import ScheduleMover
+
     mover, schedule_mover = _Mover(here, there, replayer), ScheduleMover(here, there)
     schedules = schedule_mover.plan(wanted=not query.strip())
     if carry_out:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hourglass._cli import connecting, console
+from hourglass._cli.move import MOVING
 from hourglass._contract.schedules import (
     CreateSchedule,
     DescribeSchedule,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from hourglass.client import Client, Schedule, ScheduleDescription
 
-MOVING, MOVED = "moving to ", "moved to "
+MOVED = "moved to "
 """How the note of a schedule in the file begins while it moves, and once it has moved. A run is paused with the first, too."""
 HELD = "held by hourglass move until it is complete"
 """The note of a schedule on the server while its move is not complete."""
