@@ -22,7 +22,7 @@ from hourglass._contract.workflows import (
 )
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.rules import problems, tasks, transitions
-from hourglass._embedded.rules.run import PendingTask, Run, Trouble
+from hourglass._embedded.rules.run import Run, Trouble
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite.records import encode_state
 from hourglass._embedded.store.sqlite.store import SqliteStore
@@ -132,17 +132,6 @@ def test_every_cause_has_a_name() -> None:
         assert cause.removeprefix("cause=WorkflowTaskFailedCause").lower() == name.replace("_", "").lower()
     assert problems.values(4)[1] == "cause=WorkflowTaskFailedCauseBadStartTimerAttributes"
     assert problems.values(9999)[1] == "cause=WorkflowTaskFailedCauseUnspecified"
-
-
-def test_a_run_of_an_older_file_is_told_of_at_its_next_failure() -> None:
-    """It knows its attempts alone, and nothing of how they failed."""
-    life = Life("r")
-    old = msgspec.structs.replace(
-        life.run, task=PendingTask(number=7, scheduled_event_id=0, available_ns=1, attempt=6, transient=True)
-    )
-    life.step = msgspec.structs.replace(life.step, run=old)
-    assert fail(life, OTHER_CODE) == CHANGED
-    assert life.run.trouble == Trouble(6, OTHER_CODE)
 
 
 @given(st.lists(st.sampled_from(["fail", "lose", "signalled", "done"]), max_size=12))

@@ -61,13 +61,6 @@ def ids(connection: sqlite3.Connection, text: str = "", limit: int = 100) -> lis
     return [int(each.workflow_id.removeprefix("w-")) for each in found]
 
 
-def test_schema_can_be_applied_again(database: sqlite3.Connection) -> None:
-    """The tables are made only where they are not there yet."""
-    visibility.write(database, [run(1)])
-    database.executescript(visibility.SCHEMA)
-    assert ids(database) == [1]
-
-
 def test_what_comes_back(database: sqlite3.Connection) -> None:
     """A run comes back with its facts, its memo and its search attributes as they were."""
     given_run = run(
