@@ -1,18 +1,23 @@
-"""An update that no worker has accepted yet stands in no history, and is shown all the same where the engine is ours."""
+"""An update that no worker has accepted yet is in no history; `describe` shows it all the same."""
 
 from __future__ import annotations
 
 import re
 import threading
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.ui.conftest import asked
+from tests.waiting import until
 
 from hourglass import Client, Worker, workflow
 from hourglass._cli import main
 from hourglass._ui import addresses
 from hourglass._ui.site import Site
+from hourglass.client import WorkflowHandle
+from hourglass.testing._dev_server import DevServer
 
 
 @workflow.defn
@@ -35,6 +40,35 @@ class Account:
         return self.sum
 
 
+@workflow.defn
+class Slow:
+    """Has an update that waits for a signal."""
+
+    def __init__(self) -> None:
+        self.waits = self.done = False
+
+    @workflow.run
+    def run(self) -> None:
+        """Wait for the signal."""
+        workflow.wait_condition(lambda: self.done and workflow.all_handlers_finished())
+
+    @workflow.update
+    def wait(self) -> None:
+        """Wait for the signal."""
+        self.waits = True
+        workflow.wait_condition(lambda: self.done)
+
+    @workflow.query
+    def is_waiting(self) -> bool:
+        """Whether the update was accepted."""
+        return self.waits
+
+    @workflow.signal
+    def finish(self) -> None:
+        """Let the update end."""
+        self.done = True
+
+
 def test_it_is_shown_until_a_worker_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By `describe`, in a program and as a command, and on the page, with its name and id; no longer once it is accepted."""
     target = f"local:{tmp_path / 'accounts.db'}"
@@ -55,3 +89,55 @@ def test_it_is_shown_until_a_worker_takes_it(tmp_path: Path, capsys: pytest.Capt
             assert handle.result() == 5
             asking.join(60)
         assert handle.describe().pending_updates == ()
+
+
+def until_pending(handle: WorkflowHandle[Any]) -> list[tuple[str, str]]:
+    """Wait until `describe` shows an update, and return the ids and names of all."""
+    found: list[tuple[str, str]] = []
+
+    def is_there() -> bool:
+        found[:] = [(update.id, update.name) for update in handle.describe().pending_updates]
+        return bool(found)
+
+    until(is_there)
+    return found
+
+
+def check_pending_update(client: Client, workflow_id: str) -> None:
+    """Request an update without a worker, see it as pending, and no longer once a worker has accepted it."""
+    handle = client.start_workflow(Account.run, id=workflow_id, task_queue=workflow_id)
+    request = threading.Thread(target=lambda: handle.execute_update(Account.deposit, 5, id="first"))
+    request.start()
+    assert until_pending(handle) == [("first", "deposit")]
+    with Worker(client, workflow_id, workflows=[Account]):
+        assert handle.result() == 5
+        request.join(60)
+    assert handle.describe().pending_updates == ()
+
+
+def test_pending_update_on_a_file_without_a_worker(tmp_path: Path) -> None:
+    """The client that waits for the update knows it while no process owns the file."""
+    with Client.connect(f"local:{tmp_path / 'accounts.db'}") as client:
+        check_pending_update(client, "account-2")
+
+
+@pytest.mark.server
+def test_pending_update_on_a_server(quick_server: DevServer) -> None:
+    """A server lists no update that no worker has accepted: the client that waits for it does."""
+    with Client.connect(quick_server.target) as client:
+        check_pending_update(client, f"account-{uuid.uuid4()}")
+
+
+@pytest.mark.server
+def test_accepted_update_is_not_pending(quick_server: DevServer) -> None:
+    """An update that a worker has accepted is not pending, though its caller still waits for the result."""
+    with Client.connect(quick_server.target) as client:
+        name = f"account-{uuid.uuid4()}"
+        with Worker(client, name, workflows=[Slow]):
+            handle = client.start_workflow(Slow.run, id=name, task_queue=name)
+            request = threading.Thread(target=lambda: handle.execute_update(Slow.wait, id="slow"))
+            request.start()
+            until(lambda: handle.query(Slow.is_waiting))
+            assert handle.describe().pending_updates == ()
+            handle.signal(Slow.finish)
+            request.join(60)

@@ -274,7 +274,7 @@ class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """An update that no worker has accepted yet: it stands in no history. Only the embedded engine tells."""
+    """An update that no worker has accepted yet: it is in no history. Only the embedded engine lists them."""
 
     update_id: str
     name: str

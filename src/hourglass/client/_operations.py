@@ -27,6 +27,7 @@ from hourglass._contract.workflows import (
     Outcome,
     Page,
     PauseWorkflow,
+    PendingUpdate,
     QueryAnswer,
     QueryRejectCondition,
     QueryWorkflow,
@@ -51,6 +52,8 @@ from hourglass._engine.options import (
     whole_number,
 )
 from hourglass._engine.specs import StartSpec, check_override
+from hourglass._history.codec import read_event
+from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass.client._calls import (
     CancelWorkflowInput,
     CountWorkflowsInput,
@@ -405,12 +408,50 @@ def describe(session: ClientSession, reference: Reference) -> ClientOperation[Wo
             workflow_id=call.id,
             run_id=call.run_id or "",
         )
-        return asking(request, parse)
+
+        async def ask(session: ClientSession) -> Description:
+            return await _with_requested_updates(session, await session.call(request))
+
+        return ClientOperation(ask, parse)
 
     def parse(answer: Description) -> WorkflowDescription:
         return description_from(answer, session.converter)
 
     return through(session, DescribeWorkflowInput(**reference.addressed(), _proceed=build))
+
+
+async def _with_requested_updates(session: ClientSession, answer: Description) -> Description:
+    """Add the updates that this client has requested and no worker has accepted.
+
+    A server does not list such updates, and on a file without a worker they have not left the client. A request that also waits
+    for the result stays open after the update was accepted, so the history decides.
+    """
+    summary = answer.summary
+    listed = {update.update_id for update in answer.pending_updates}
+    requested = [
+        request
+        for request in list(session.link.requested_updates.values())
+        if request.workflow_id == summary.workflow_id
+        and request.run_id in ("", summary.run_id)
+        and request.update_id not in listed
+    ]
+    if not requested or summary.close_time_ns:
+        return answer
+    run = Reference(workflow_id=summary.workflow_id, run_id=summary.run_id, pinned=True)
+    events = await fetch_history_events(run).ask(session)
+    accepted = {
+        attributes.update_id
+        for event in events
+        if isinstance(
+            attributes := read_event(msgspec.json.decode(event)).attributes, WorkflowExecutionUpdateAccepted
+        )
+    }
+    pending = [
+        PendingUpdate(update_id=request.update_id, name=request.update_name)
+        for request in requested
+        if request.update_id not in accepted
+    ]
+    return msgspec.structs.replace(answer, pending_updates=(*answer.pending_updates, *pending))
 
 
 def look(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:

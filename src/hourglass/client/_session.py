@@ -35,6 +35,7 @@ from hourglass._contract.workflows import (
     Page,
     QueryRejectCondition,
     StartWorkflow,
+    UpdateWorkflow,
 )
 from hourglass._engine.options import INT32, choice, seconds, whole_number
 from hourglass._forks import ForkStage, at_fork, leak
@@ -102,6 +103,8 @@ class Link:
         self.closed = False
         self.unserved: set[tuple[str, ...]] = set()
         """The workflows' task queues, and the activities, of which a client that waits has said that no worker takes them."""
+        self.requested_updates: dict[str, UpdateWorkflow] = {}
+        """Updates that this client waits for and of which no service has said yet that they were accepted, by id."""
         self._opener = opener
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal

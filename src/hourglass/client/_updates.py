@@ -175,7 +175,12 @@ def replace_run(state: UpdateState, run_id: str) -> UpdateState:
 
 @asynccontextmanager
 async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIterator[None]:
-    """The caller's time limit for an update, over however many requests it takes; what keeps it is told meanwhile."""
+    """The caller's time limit for an update, over however many requests it takes; what keeps it is told meanwhile.
+
+    While it lasts `describe` shows the update as pending unless the history says that it was accepted.
+    """
+    requested = session.link.requested_updates
+    requested[request.update_id] = request
     try:
         with told_of(session, request.workflow_id, request.run_id):
             async with session.within(request.rpc_timeout):
@@ -186,6 +191,9 @@ async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIte
             f"{request.rpc_timeout or 0:g} s",
             status="DEADLINE_EXCEEDED",
         ) from None
+    finally:
+        if requested.get(request.update_id) is request:
+            del requested[request.update_id]
 
 
 async def _to_stage(session: ClientSession, state: UpdateState, stage: UpdateStage) -> UpdateState:

@@ -154,8 +154,10 @@ class TimeSkippingInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingUpdateInfo:
-    """An update that was asked for, and that no worker has accepted yet. Only the embedded engine tells: a server keeps such an
-    update to itself until then.
+    """An update that was requested and that no worker has accepted yet.
+
+    The embedded engine lists those of all clients while a worker runs on the file. A server lists none: `describe` shows those
+    that the same client waits for.
     """
 
     id: str
