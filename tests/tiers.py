@@ -131,7 +131,6 @@ TIERS = {
     "tests/temporal/test_contract.py": UNIT,
     "tests/temporal/test_handle.py": UNIT,
     "tests/temporal/test_histories.py": UNIT,
-    "tests/temporal/test_quick_json.py": UNIT,
     "tests/temporal/test_translation.py": UNIT,
     "tests/temporal/test_version.py": UNIT,
     "tests/temporal/test_versions.py": UNIT,

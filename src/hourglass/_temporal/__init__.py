@@ -19,7 +19,6 @@ refusals         what a server, or the way to it, refuses, as errors of ours
 import_plan      which history a server can be brought to, and by which workflow tasks
 importing        a history on a server: a run is taken through the same workflow tasks again
 connection       connecting to a server; every request, sent
-quick_json       messages from their JSON form, the quick way
 histories        histories as JSON and as messages, and what holds in each
 """
 

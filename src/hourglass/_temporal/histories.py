@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History, HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryResponse
@@ -23,10 +23,10 @@ from hourglass._history import events as h
 from hourglass._history.codec import documents_in, load_json, read_event
 from hourglass._history.dialect import Dialect, dialect_of
 from hourglass._history.walk import check, check_start
-from hourglass._temporal import quick_json
 from hourglass.errors import HistoryError
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*").fullmatch
+_CAPITALS = re.compile("([A-Z]+)")
 _DEEPEST = 200  # levels of JSON; a chain of causes takes one each
 
 
@@ -158,15 +158,6 @@ def check_replayable(events: Sequence[h.HistoryEvent]) -> None:
 def _event(event: Any, at: int) -> HistoryEvent:
     if not isinstance(event, dict):
         raise HistoryError(f"event {at} is no JSON object")
-    try:
-        built: HistoryEvent = quick_json.build(HistoryEvent, event)
-        return built
-    except Exception:  # protobuf raises errors of every kind for what is no value of a field
-        return _event_in_full(event, at)
-
-
-def _event_in_full(event: dict[str, Any], at: int) -> HistoryEvent:
-    """The same for an event that is not plain, or cannot be read: it is said why."""
     message = HistoryEvent()
     try:
         modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
@@ -192,7 +183,7 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
     if isinstance(value, list):
         return [_modern_field(item, field, depth) for item in value]
     if field.enum_type is not None and isinstance(value, str):
-        return quick_json.modern_name(value, field.enum_type)
+        return _modern_name(value, field.enum_type)
     if field.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str) and not _is_base64(value):
         # Protobuf would leave out what it cannot read, and take the rest for the whole.
         raise ValueError(f"its field {field.json_name} is no base64")
@@ -203,6 +194,15 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
         inner = kind.fields_by_name["value"]
         return {key: _modern_field(item, inner, depth) for key, item in value.items()}
     return _modernise(value, kind, depth)
+
+
+def _modern_name(name: str, enum: EnumDescriptor) -> str:
+    """Return an enum's value as it is spelled today: `EVENT_TYPE_TIMER_FIRED` for `TimerFired`."""
+    if name in enum.values_by_name:
+        return name
+    prefix = enum.values[0].name.removesuffix("_UNSPECIFIED")
+    modern = prefix + _CAPITALS.sub(r"_\1", name).upper()
+    return modern if modern in enum.values_by_name else name
 
 
 def _is_base64(text: str) -> bool:
