@@ -70,7 +70,7 @@ def load(path: str, prefix: str) -> None:
                 client.start_workflow("twice", number, id=f"{prefix}-{number}", rpc_timeout=10)
             except HourglassError as error:
                 print("error", str(error).replace("\n", " "), flush=True)
-                time.sleep(0.05)
+                time.sleep(0.05)  # not a wait: the load of a client that retries
             else:
                 print("ack", f"{prefix}-{number}", flush=True)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client, History, Replayer, Worker, activity, workflow
 from hourglass.errors import ApplicationError, NondeterminismError
@@ -165,7 +165,4 @@ def test_spinning_workflow_leaves_no_thread(histories: dict[str, History], code:
     """After the verdict on a workflow that never ends its thread ends too."""
     with Replayer(workflows=[workflow.defn(name="spawn")(code)], timeout=0.3) as replayer:
         assert isinstance(replayer.try_replay(histories["spawn"]).error, TimeoutError)
-    limit = time.monotonic() + 30
-    while [each for each in threading.enumerate() if each.name.startswith("hourglass-replay")]:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    until(lambda: not any(each.name.startswith("hourglass-replay") for each in threading.enumerate()))

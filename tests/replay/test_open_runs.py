@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client, History, Replayer, Worker, activity, workflow
 from hourglass.errors import WorkflowNotFoundError
@@ -90,12 +91,15 @@ def entities(*, changed: bool) -> list[Any]:
 
 def wait_for(pairs: dict[str, Any], ready: Callable[[str, list[dict[str, Any]]], bool]) -> None:
     """Wait until the histories of all runs are ready."""
-    limit = time.monotonic() + 300
     left = dict(pairs)
-    while left:
-        assert time.monotonic() < limit, list(left)
-        time.sleep(0.05)
-        left = {name: each for name, each in left.items() if not ready(name, each.history().events)}
+
+    def are_ready() -> bool:
+        for name, each in list(left.items()):
+            if ready(name, each.history().events):
+                del left[name]
+        return not left
+
+    until(are_ready, "not all runs became ready", limit=300)
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:

@@ -79,7 +79,8 @@ class Cart:
         assert_type(await workflow.execute_child_workflow("by name", 1, result_type=int), int)
         assert_type(await workflow.execute_child_workflow("by name", 1), Any)
         assert_type(
-            await workflow.start_child_workflow("by name", result_type=int), workflow.ChildWorkflowHandle[int]
+            await workflow.start_child_workflow("by name", result_type=int),
+            workflow.ChildWorkflowHandle[Any, int],
         )
         with workflow.create_event_group("g").scope():
             group = workflow.create_event_group("h", label="a group")

@@ -274,7 +274,7 @@ def test_forgetting_many_runs_takes_small_commits(
         for _ in range(6000):
             if not (await store.count("")).count:
                 break
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # a pause between looks: the condition is the line above
         assert sum(commits) == 301
         assert max(commits) == FORGET_RUNS
         # A few checkpoints' worth: all of it is several times as much.
