@@ -40,6 +40,7 @@ class Slow:
             identity="me",
             interceptors=(),
             contextual=False,
+            link=SimpleNamespace(requested_updates={}),
             within=lambda _: nullcontext(),
         )
         found.of_workflow = lambda _: found

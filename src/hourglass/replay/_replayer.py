@@ -198,21 +198,17 @@ class Replayer:
             settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
             if facts.dialect is Dialect.OTHER:
                 execution, error = self._walks(history, settings)
+                difference = error
             else:
                 execution, verdict = self._cores(history, settings)
-                error = verdict.difference
+                error = difference = verdict.difference
                 if facts.is_open:
                     refused_by = verdict.refused_by
                     if facts.engine == "temporal" and refused_by == ("embedded",):
                         error = None
-            difference = error
-            if facts.dialect is Dialect.OTHER:
-                pass
-            elif error is None:
-                difference = verdict.difference
-            elif facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
-                # Its SDK may only have issued the same commands in another order, which Core does not take.
-                difference = self._second_look(history, settings)
+                if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
+                    # Its SDK may only have issued the same commands in another order, which Core does not accept.
+                    difference = self._second_look(history, settings)
         except (HourglassError, TimeoutError) as raised:
             error = difference = raised
         if difference is not None:

@@ -95,6 +95,7 @@ class EnvironmentLink(Link):
         self.target = connection.target
         self.namespace = connection.namespace
         self.closed = False
+        self.requested_updates = {}
         self._connection = connection
 
     @property
