@@ -73,11 +73,15 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Until here. What a file leaves behind for good is frozen, so that tests that collect garbage need not go through it."""
+    """End the guard of a unit test before fixtures are torn down: those of the session may belong to tests of other tiers.
+
+    What a file leaves behind for good is frozen, so that tests that collect garbage need not go through it.
+    """
+    refused = tiers.GUARD.end()
     try:
         yield
+        tiers.check(refused)
     finally:
-        tiers.end(item)
         if nextitem is None or nextitem.path != item.path:
             gc.collect()
             gc.freeze()

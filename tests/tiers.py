@@ -330,7 +330,7 @@ def begin(item: pytest.Item) -> None:
         GUARD.begin()
 
 
-def end(item: pytest.Item) -> None:
-    """Fail the test if it was refused something, also where the exception was caught."""
-    if refused := GUARD.end():
+def check(refused: list[str]) -> None:
+    """Fail the test if it was refused something, also where it caught the exception."""
+    if refused:
         raise NotAUnitTest(f"this unit test {', '.join(sorted(set(refused)))}: see tests/tiers.py")

@@ -79,15 +79,20 @@ def test_longest_entry_decides(test: str, tier: str) -> None:
 REFUSED: dict[str, Callable[[], object]] = {
     "subprocess": lambda: subprocess.run([sys.executable, "-c", ""], check=True),
     "spawn": lambda: os.posix_spawn(sys.executable, [sys.executable, "-c", ""], {}),
-    "bind": lambda: socket.socket().bind(("127.0.0.1", 0)),
-    "connect": lambda: socket.create_connection(("127.0.0.1", 1)),
+    "bind": lambda: _with_socket(lambda opened: opened.bind(("127.0.0.1", 0))),
+    "connect": lambda: _with_socket(lambda opened: opened.connect(("127.0.0.1", 1))),
     "sleep": lambda: time.sleep(0.001),
     "fork": os.fork,
 }
 
 
+def _with_socket(use: Callable[[socket.socket], object]) -> None:
+    """Call a function with a socket, and close the socket."""
+    with socket.socket() as opened:
+        use(opened)
+
+
 @pytest.mark.parametrize("what", REFUSED)
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_unit_tests_are_refused_what_leaves_the_process(what: str) -> None:
     """A program, a socket or a sleep raises in a unit test, and is noted for those who catch the exception."""
     with pytest.raises(Exception, match="a unit test") as caught:

@@ -163,6 +163,13 @@ def spins_after_an_error() -> None:
 )
 def test_spinning_workflow_leaves_no_thread(histories: dict[str, History], code: Any) -> None:
     """After the verdict on a workflow that never ends its thread ends too."""
+    before = set(threading.enumerate())  # other tests of this process may have replayers
     with Replayer(workflows=[workflow.defn(name="spawn")(code)], timeout=0.3) as replayer:
         assert isinstance(replayer.try_replay(histories["spawn"]).error, TimeoutError)
-    until(lambda: not any(each.name.startswith("hourglass-replay") for each in threading.enumerate()))
+    until(
+        lambda: (
+            not any(
+                thread.name.startswith("hourglass-replay") for thread in set(threading.enumerate()) - before
+            )
+        )
+    )
