@@ -91,11 +91,11 @@ def _shared(scope: NameScope) -> set[str]:
     node = scope.node
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return set()
-    given = node.args
-    places = [*given.posonlyargs, *given.args]
+    arguments = node.args
+    places = [*arguments.posonlyargs, *arguments.args]
     pairs = [
-        *zip(reversed(places), reversed(given.defaults), strict=False),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        *zip(reversed(places), reversed(arguments.defaults), strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
     ]
     return {parameter.arg for parameter, default in pairs if isinstance(default, _CONTAINERS)}
 
@@ -110,8 +110,8 @@ def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
     """What a variable is made from that is something else in the next process; None if it is a constant."""
     for value in _values(variable):
         for node in ast.walk(value):
-            if isinstance(node, ast.Call | ast.Attribute) and (found := _differs(node, variable, resolver)):
-                return found
+            if isinstance(node, ast.Call | ast.Attribute) and (source := _differs(node, variable, resolver)):
+                return source
     return None
 
 
@@ -125,8 +125,8 @@ def _values(variable: Shared) -> Iterator[ast.expr]:
 
 def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueResolver) -> str | None:
     target = node.func if isinstance(node, ast.Call) else node
-    for each in resolver.values(target, variable.module.scope):
-        name = each.name if isinstance(each, External) else ""
+    for value in resolver.values(target, variable.module.scope):
+        name = value.name if isinstance(value, External) else ""
         if isinstance(node, ast.Call) and rule_of_call(name, node) in _DIFFERS:
             return f"{name.replace('()', '')}()"
         if READS.get(name) in _DIFFERS:
@@ -180,7 +180,7 @@ class SharedUses:
         if "." in variable.name:
             return False
         values = self._lens.resolver.lookup(variable.name, variable.module.scope)
-        return any(isinstance(each, External) and each.name.startswith("hourglass.") for each in values)
+        return any(isinstance(value, External) and value.name.startswith("hourglass.") for value in values)
 
 
 # --- the walk --------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class _Walk:
         return self._lens.resolver.values(node, self._scope, self._receiver)
 
     def _externals(self, node: ast.expr) -> Iterator[str]:
-        return (each.name for each in self._values(node) if isinstance(each, External))
+        return (value.name for value in self._values(node) if isinstance(value, External))
 
     def _hit(self, code: str, node: ast.AST, message: str) -> None:
         self.seen.hits.append(Hit(code, self._module, node, message))
@@ -300,7 +300,7 @@ class _Walk:
             self._visit(decorator)
         if isinstance(node, ast.ClassDef):
             return
-        for default in [*node.args.defaults, *(each for each in node.args.kw_defaults if each is not None)]:
+        for default in [*node.args.defaults, *(value for value in node.args.kw_defaults if value is not None)]:
             self._visit(default)
         if node.decorator_list:
             self._follow(Func(self._module, node, self._scope, self._receiver), node)
@@ -308,7 +308,7 @@ class _Walk:
     def _is_unsafe(self, items: list[ast.withitem]) -> bool:
         return any(
             isinstance(item.context_expr, ast.Call)
-            and any(each in _UNSAFE for each in self._externals(item.context_expr.func))
+            and any(name in _UNSAFE for name in self._externals(item.context_expr.func))
             for item in items
         )
 
@@ -336,13 +336,13 @@ class _Walk:
                 case _:
                     pass
         self._out_of_tables(node.func)
-        given = [*node.args, *(each.value for each in node.keywords)]
-        for argument in given:
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        for argument in arguments:
             self._handed_on(argument)
             self._out_of_tables(argument)
         if self._lens.durable.is_durable(node, self._scope, self._receiver):
             self.seen.asks = True
-            for argument in given:
+            for argument in arguments:
                 if not isinstance(argument, ast.Starred) and self._ordering.is_set(argument):
                     self._hit(rules.SET_ORDER, argument, "the argument is sent in the order of a set")
 
@@ -411,9 +411,9 @@ class _Walk:
         if self._lens.kinds.is_boundary(cls):
             return
         self._methods(cls, _BUILT_WITH, node)
-        for each in self._lens.resolver.members.bases(cls):
-            scope = each.module.scope_of_class(each.node, each.scope)
-            for statement in each.node.body:
+        for base in self._lens.resolver.members.bases(cls):
+            scope = base.module.scope_of_class(base.node, base.scope)
+            for statement in base.node.body:
                 factory = _default_factory(statement)
                 for value in self._lens.resolver.values(factory, scope) if factory is not None else ():
                     if isinstance(value, Func):
@@ -423,9 +423,9 @@ class _Walk:
                         and (code := rule_of_call(value.name, None))
                         and factory is not None
                     ):
-                        message = f"{_shown(value.name)}() {rules.RULES[code].title}, for each {each.node.name} that is made"
+                        message = f"{_shown(value.name)}() {rules.RULES[code].title}, for each {base.node.name} that is made"
                         self.seen.hits.append(
-                            Hit(code, each.module, factory, message, (each.node.name, node))
+                            Hit(code, base.module, factory, message, (base.node.name, node))
                         )
 
     def _methods(self, cls: Class, names: tuple[str, ...], node: ast.AST) -> None:
@@ -450,8 +450,8 @@ class _Walk:
         for code, message in self._shared.changed(node):
             self._hit(code, node, message)
 
-    def _order(self, found: Iterator[tuple[ast.expr, str]]) -> None:
-        for expression, how in found:
+    def _order(self, uses: Iterator[tuple[ast.expr, str]]) -> None:
+        for expression, how in uses:
             self._hit(rules.SET_ORDER, expression, f"{how} a set, in an order that differs between processes")
 
     def _branch(self, node: ast.If | ast.While, test: ast.expr) -> None:
@@ -474,14 +474,14 @@ class _Walk:
             )
 
     def _try(self, node: ast.Try) -> None:
-        for each in self._lens.catching.never_caught(
+        for handler in self._lens.catching.never_caught(
             node, self._scope, self._receiver, is_async=self._is_async
         ):
-            by, wrapped = _WRAPPED_IN[each.remote]
+            by, wrapped = _WRAPPED_IN[handler.remote]
             self._hit(
                 rules.NEVER_CAUGHT,
-                each.node,
-                f"what {by} raises is the cause of {wrapped}, which except {each.name} lets pass",
+                handler.node,
+                f"what {by} raises is the cause of {wrapped}, which except {handler.name} lets pass",
             )
 
     def _endless(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -499,8 +499,8 @@ class _Walk:
                 case Func(node=node) if node is self._function.node and self._lens.kinds.is_boundary(value):
                     return True
                 case External("hourglass.workflow.execute_child_workflow") if call.args:
-                    given = self._values(call.args[0])
-                    return any(isinstance(each, Func) and each.node is self._function.node for each in given)
+                    callees = self._values(call.args[0])
+                    return any(isinstance(candidate, Func) and candidate.node is self._function.node for candidate in callees)
                 case _:
                     pass
         return False
@@ -556,7 +556,7 @@ _WRAPPED_IN = {
 def _default_factory(node: ast.stmt) -> ast.expr | None:
     match node:
         case ast.AnnAssign(value=ast.Call(keywords=keywords)) | ast.Assign(value=ast.Call(keywords=keywords)):
-            return next((each.value for each in keywords if each.arg in ("default_factory", "factory")), None)
+            return next((keyword.value for keyword in keywords if keyword.arg in ("default_factory", "factory")), None)
         case _:
             return None
 

@@ -169,46 +169,46 @@ class Catching:
         ]
         if any(value == UNKNOWN or self._wraps(value) for _, value in named):
             return
-        wanted = [(part, value) for part, value in named if self._is_wrapped(value)]
-        if not wanted:
+        wrapped = [(part, value) for part, value in named if self._is_wrapped(value)]
+        if not wrapped:
             return
         raised = _Raised()
         _Body(self, raised, scope, receiver, is_async=is_async).walk(node.body)
         if raised.anything or not raised.remote:
             return
-        for part, value in wanted:
+        for part, value in wrapped:
             if not self._may_be(value, raised):
                 yield NeverCaught(part, ast.unparse(part), raised.remote[0])
 
     def _exceptions(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Sequence[Value]:
         """What a handler names."""
-        found: list[Value] = []
+        types: list[Value] = []
         for value in self.resolver.values(node, scope, receiver):
-            found += value.elements if isinstance(value, Items) else (value,)
-        return [each if isinstance(each, Class | External) else UNKNOWN for each in found]
+            types += value.elements if isinstance(value, Items) else (value,)
+        return [item if isinstance(item, Class | External) else UNKNOWN for item in types]
 
     def bases(self, value: Value) -> _Bases:
         """An exception and its bases: classes of the project, and names."""
         match value:
             case External(name):
-                known = _ALIASES.get(name, name)
-                if _is_ours(known):
-                    also = ("builtins.TimeoutError", "builtins.OSError") if "Time" in _last(known) else ()
-                    return frozenset((f"ours.{_last(known)}", "ours.*", *also))
-                if known in _PLAIN:
+                qualified_name = _ALIASES.get(name, name)
+                if _is_ours(qualified_name):
+                    also = ("builtins.TimeoutError", "builtins.OSError") if "Time" in _last(qualified_name) else ()
+                    return frozenset((f"ours.{_last(qualified_name)}", "ours.*", *also))
+                if qualified_name in _PLAIN:
                     return frozenset()
-                cls = getattr(builtins, known, None)
+                cls = getattr(builtins, qualified_name, None)
                 if isinstance(cls, type) and issubclass(cls, BaseException):
-                    return frozenset(f"builtins.{each.__name__}" for each in cls.__mro__)
-                return frozenset((known, _FOREIGN))
+                    return frozenset(f"builtins.{ancestor.__name__}" for ancestor in cls.__mro__)
+                return frozenset((qualified_name, _FOREIGN))
             case Class():
-                found: set[str | ast.ClassDef] = set()
-                for each in self.resolver.members.bases(value):
-                    found.add(each.node)
-                    for base in each.node.bases:
-                        for told in self.resolver.values(base, each.scope):
-                            found |= self.bases(told) if not isinstance(told, Class) else frozenset()
-                return frozenset(found)
+                result: set[str | ast.ClassDef] = set()
+                for ancestor in self.resolver.members.bases(value):
+                    result.add(ancestor.node)
+                    for base in ancestor.node.bases:
+                        for base_value in self.resolver.values(base, ancestor.scope):
+                            result |= self.bases(base_value) if not isinstance(base_value, Class) else frozenset()
+                return frozenset(result)
             case _:
                 return frozenset((_STRANGE,))
 
@@ -222,9 +222,9 @@ class Catching:
         if _STRANGE in bases or "builtins.TypeError" in bases:
             return False
         if isinstance(value, Class):
-            ours = {each for each in bases if isinstance(each, str) and each.startswith("ours.")} - {"ours.*"}
-            known = {"ours." + name for name in _WRAPPED}
-            return ours <= known and ("builtins.BaseException" in bases or bool(ours) or _FOREIGN in bases)
+            ours = {base for base in bases if isinstance(base, str) and base.startswith("ours.")} - {"ours.*"}
+            only_as_cause = {"ours." + name for name in _WRAPPED}
+            return ours <= only_as_cause and ("builtins.BaseException" in bases or bool(ours) or _FOREIGN in bases)
         if isinstance(value, External):
             name = _ALIASES.get(value.name, value.name)
             if _is_ours(name):
@@ -279,10 +279,10 @@ class _Body:
         for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
                 continue
-            for each in (node, *own_nodes(node)):
+            for inner in (node, *own_nodes(node)):
                 if self._raised.anything:
                     return
-                self._node(each)
+                self._node(inner)
 
     def _values(self, node: ast.expr) -> Sequence[Value]:
         return self._resolver.values(node, self._scope, self._receiver)
@@ -310,10 +310,10 @@ class _Body:
 
     def _attribute(self, node: ast.Attribute) -> None:
         """A property is a call: of what reads it, sets it or deletes it."""
-        found = [each for each in self._values(node) if isinstance(each, Func)]
-        if any("property" in self._kinds.of(each) for each in found):
-            for each in found:
-                self._function(each)
+        functions = [value for value in self._values(node) if isinstance(value, Func)]
+        if any("property" in self._kinds.of(value) for value in functions):
+            for value in functions:
+                self._function(value)
 
     def _operate(self, node: ast.AST) -> None:
         """Operators, loops and the like call methods of an object, where its class has its own."""
@@ -330,7 +330,7 @@ class _Body:
                 operands = [operand]
             case _:
                 return
-        for value in [each for operand in operands for each in self._values(operand)]:
+        for value in [resolved for operand in operands for resolved in self._values(operand)]:
             if isinstance(value, Instance) and any(
                 map(_has_operators, self._resolver.members.bases(value.cls))
             ):
@@ -386,9 +386,9 @@ class _Body:
 
     def _is_harmless(self, method: ast.Attribute) -> bool:
         owners = self._values(method.value)
-        if method.attr == "get" and all(isinstance(each, Items) for each in owners):
+        if method.attr == "get" and all(isinstance(owner, Items) for owner in owners):
             return True
-        return method.attr in _METHODS and not any(isinstance(each, Instance) for each in owners)
+        return method.attr in _METHODS and not any(isinstance(owner, Instance) for owner in owners)
 
     def _outside(self, name: str, node: ast.Call) -> None:
         """A function outside the project may call those that it is given, and raise what its own package has."""
@@ -396,8 +396,8 @@ class _Body:
             pass
         elif not isinstance(getattr(builtins, name, None), type) or not name.endswith(("Error", "Exception")):
             self._raised.calls_others = True
-        given = [*node.args, *(each.value for each in node.keywords)]
-        for argument in given[:1] if _ours(External(name)) == "map" else given:
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        for argument in arguments[:1] if _ours(External(name)) == "map" else arguments:
             bare = argument.value if isinstance(argument, ast.Starred) else argument
             if isinstance(bare, _WALKED):
                 continue
@@ -441,9 +441,9 @@ class _Body:
     def _remote(self, node: ast.Call) -> Remote | None:
         """What a call waits for, if that is an activity or a child workflow and nothing else."""
         values = self._values(node.func)
-        if all(map(self._kinds.is_boundary, values)) and not any(isinstance(each, Class) for each in values):
+        if all(map(self._kinds.is_boundary, values)) and not any(isinstance(value, Class) for value in values):
             return self._kind(values[0])
-        names = {_ours(each) for each in values}
+        names = {_ours(value) for value in values}
         if len(names) == 1:
             (name,) = names
             if self._is_async and "local" in name:
@@ -484,7 +484,7 @@ class _Body:
     def _wait_for(self, task: ast.expr) -> None:
         """`task.result()` and `await task`: of what was started elsewhere, or of whatever it is."""
         assigned = self._assigned(task)
-        started: list[Remote] = [each for each in map(self._started, assigned) if each is not None]
+        started: list[Remote] = [kind for kind in map(self._started, assigned) if kind is not None]
         self._raised.remote += started
         self._raised.anything |= not started or len(started) < len(assigned)
 
@@ -493,12 +493,12 @@ class _Body:
         if not isinstance(task, ast.Name):
             return [task]
         bindings = self._scope.names.get(task.id, ())
-        found = [
-            each.meaning.value.value if isinstance(each.meaning.value, ast.Await) else each.meaning.value
-            for each in bindings
-            if isinstance(each.meaning, Assigned) and each.meaning.value is not None
+        expressions = [
+            binding.meaning.value.value if isinstance(binding.meaning.value, ast.Await) else binding.meaning.value
+            for binding in bindings
+            if isinstance(binding.meaning, Assigned) and binding.meaning.value is not None
         ]
-        return found if len(found) == len(bindings) else []
+        return expressions if len(expressions) == len(bindings) else []
 
     def _boundary(self, owner: ast.expr) -> Remote | None:
         values = self._values(owner)
@@ -517,9 +517,9 @@ _QUIET = words(
 def _has_operators(cls: Class) -> bool:
     """Whether a class has methods that operators call, as far as is written there."""
     return any(
-        each.name.startswith("__") and each.name not in _QUIET
-        for each in cls.node.body
-        if isinstance(each, ast.FunctionDef)
+        statement.name.startswith("__") and statement.name not in _QUIET
+        for statement in cls.node.body
+        if isinstance(statement, ast.FunctionDef)
     )
 
 

@@ -45,8 +45,8 @@ def check_paths(paths: Sequence[Path], base: Path) -> rules.CheckReport:
     """Check files, and directories with all that is below them; names are shown as seen from `base`."""
     roots = [path.resolve() for path in paths if path.is_dir()]
     project = Project(base, roots)
-    found = python_files(paths)
-    return _Checker(project).check(project.load(found), len(found))
+    files = python_files(paths)
+    return _Checker(project).check(project.load(files), len(files))
 
 
 class _Checker:
@@ -74,9 +74,9 @@ class _Checker:
                 self._begin(root)
         while self._todo:
             self._look(self._todo.popleft())
-        found = [*self._findings.values(), *map(_broken, self._project.broken)]
-        found.sort(key=lambda each: (each.place.file, each.place.line, each.place.column, each.code))
-        return rules.CheckReport(tuple(found), files, len(workflows))
+        findings = [*self._findings.values(), *map(_broken, self._project.broken)]
+        findings.sort(key=lambda finding: (finding.place.file, finding.place.line, finding.place.column, finding.code))
+        return rules.CheckReport(tuple(findings), files, len(workflows))
 
     def _begin(self, root: Root) -> None:
         function = root.function
@@ -139,8 +139,8 @@ def _allowed_at(module: Module, node: ast.AST) -> frozenset[str]:
     first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
     if isinstance(node, ast.FunctionDef | ast.For | ast.While | ast.If | ast.With):
         last = first
-    found = frozenset(code for line in range(first, last + 1) for code in module.allowed.get(line, ()))
-    return EVERYTHING if "*" in found else found
+    codes = frozenset(code for line in range(first, last + 1) for code in module.allowed.get(line, ()))
+    return EVERYTHING if "*" in codes else codes
 
 
 def _finding(hit: Hit, path: tuple[rules.CallStep, ...]) -> rules.CheckFinding:
@@ -163,6 +163,6 @@ def _column(source: str, offset: int) -> int:
     return len(source.encode()[:offset].decode(errors="ignore")) + 1
 
 
-def _broken(each: UnreadableFile) -> rules.CheckFinding:
-    place = rules.SourceRange(each.shown, each.line, max(each.column, 1), each.line, max(each.column, 1) + 1)
-    return rules.CheckFinding(rules.BROKEN, place, each.reason, each.source)
+def _broken(broken: UnreadableFile) -> rules.CheckFinding:
+    place = rules.SourceRange(broken.shown, broken.line, max(broken.column, 1), broken.line, max(broken.column, 1) + 1)
+    return rules.CheckFinding(rules.BROKEN, place, broken.reason, broken.source)

@@ -61,25 +61,25 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
 
 def own_nodes(node: ast.AST) -> list[ast.AST]:
     """Everything in a function that is not in a function or class inside of it."""
-    found: list[ast.AST] = []
+    nodes: list[ast.AST] = []
     todo = list(ast.iter_child_nodes(node))
     while todo:
-        each = todo.pop()
-        found.append(each)
-        if not isinstance(each, _NESTED):
-            todo += ast.iter_child_nodes(each)
-    return found
+        inner = todo.pop()
+        nodes.append(inner)
+        if not isinstance(inner, _NESTED):
+            todo += ast.iter_child_nodes(inner)
+    return nodes
 
 
 def own_nodes_on(node: ast.AST, lines: list[int]) -> Iterator[ast.AST]:
     """Those of a function's own nodes that stand on some of these lines."""
     todo = [node]
     while todo:
-        for each in ast.iter_child_nodes(todo.pop()):
-            if is_on(each, lines):
-                yield each
-                if not isinstance(each, _NESTED):
-                    todo.append(each)
+        for child in ast.iter_child_nodes(todo.pop()):
+            if is_on(child, lines):
+                yield child
+                if not isinstance(child, _NESTED):
+                    todo.append(child)
 
 
 def is_on(node: ast.AST, lines: list[int]) -> bool:

@@ -62,7 +62,7 @@ class Kinds:
             return frozenset()
         if node not in self._known:
             self._known[node] = frozenset(
-                kind for each in node.decorator_list for kind in self._decorated(each, value.scope)
+                kind for decorator in node.decorator_list for kind in self._decorated(decorator, value.scope)
             )
         return self._known[node]
 
@@ -78,11 +78,11 @@ class Kinds:
 
     def decorators(self, function: Func) -> Iterator[Func]:
         """The functions that run in the place of a decorated one: those that decorators of the project return."""
-        for each in getattr(function.node, "decorator_list", ()):
-            bare = each.func if isinstance(each, ast.Call) else each
+        for expression in getattr(function.node, "decorator_list", ()):
+            bare = expression.func if isinstance(expression, ast.Call) else expression
             for value in self._resolver.values(bare, function.scope):
                 if isinstance(value, Func):
-                    made = _returned_functions(value) if isinstance(each, ast.Call) else [value]
+                    made = _returned_functions(value) if isinstance(expression, ast.Call) else [value]
                     for decorator in made:
                         yield from _returned_functions(decorator)
 
@@ -127,16 +127,16 @@ class Kinds:
 
     def _methods(self, cls: Class) -> Iterator[Root]:
         """The methods of a workflow class that are called from outside, inherited ones included."""
-        found: dict[str, Func] = {}
-        for each in self._resolver.members.bases(cls):
-            scope = each.module.scope_of_class(each.node, each.scope)
-            for method in each.node.body:
-                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or method.name in found:
+        methods: dict[str, Func] = {}
+        for base in self._resolver.members.bases(cls):
+            scope = base.module.scope_of_class(base.node, base.scope)
+            for method in base.node.body:
+                if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or method.name in methods:
                     continue
                 if method.name in ("__init__", "__post_init__") or self.is_handler_method(method, scope):
-                    found[method.name] = Func(each.module, method, scope, cls)
-        is_async = any(isinstance(each.node, ast.AsyncFunctionDef) for each in found.values())
-        for name, function in found.items():
+                    methods[method.name] = Func(base.module, method, scope, cls)
+        is_async = any(isinstance(base.node, ast.AsyncFunctionDef) for base in methods.values())
+        for name, function in methods.items():
             yield Root(function, f"{cls.node.name}.{name}", is_async)
 
     def _defined_by_call(self, module: Module) -> Iterator[Root]:
@@ -162,7 +162,7 @@ def _returned_functions(function: Func) -> list[Func]:
     scope = function.module.scope_of_function(function.node, function.scope)
     nodes = own_nodes(function.node)
     returned = {
-        each.value.id for each in nodes if isinstance(each, ast.Return) and isinstance(each.value, ast.Name)
+        statement.value.id for statement in nodes if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Name)
     }
     return [
         Func(function.module, node, scope, function.receiver)
@@ -227,11 +227,11 @@ class Durable:
         self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None, *, waiting: bool
     ) -> bool:
         return any(
-            self._is_direct(each, scope, receiver, waiting=waiting)
-            or self._is_inside(each, scope, receiver, waiting)
+            self._is_direct(inner, scope, receiver, waiting=waiting)
+            or self._is_inside(inner, scope, receiver, waiting)
             for node in nodes
-            for each in (node, *own_nodes(node))
-            if isinstance(each, ast.Call)
+            for inner in (node, *own_nodes(node))
+            if isinstance(inner, ast.Call)
         )
 
     def _is_direct(self, call: ast.Call, scope: NameScope, receiver: Class | None, *, waiting: bool) -> bool:

@@ -32,11 +32,11 @@ SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "d
 
 def python_files(paths: Sequence[Path]) -> list[Path]:
     """The files among these paths and the Python files below them, each once; virtual environments are left out."""
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for path in paths:
-        for each in _below(path) if path.is_dir() else [path]:
-            found.setdefault(each.resolve())
-    return list(found)
+        for file in _below(path) if path.is_dir() else [path]:
+            files.setdefault(file.resolve())
+    return list(files)
 
 
 def _below(directory: Path) -> Iterator[Path]:
@@ -98,16 +98,16 @@ def allowed_lines(text: str) -> dict[int, frozenset[str]]:
     """The lines that carry such a comment, and the codes that each allows."""
     if "hourglass:" not in text.lower():
         return {}
-    found: dict[int, frozenset[str]] = {}
+    silenced: dict[int, frozenset[str]] = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
             if match is not None:
                 codes = re.findall(r"HG\d+", match["codes"].upper())
-                found[token.start[0]] = frozenset(codes) or EVERYTHING
+                silenced[token.start[0]] = frozenset(codes) or EVERYTHING
     except (tokenize.TokenError, SyntaxError):
         pass  # `Project` reports it as broken when it parses it
-    return found
+    return silenced
 
 
 def allows(allowed: frozenset[str], code: str) -> bool:
@@ -184,7 +184,7 @@ class Project:
     @property
     def modules(self) -> list[Module]:
         """Everything that has been parsed so far."""
-        return [each for each in self._modules.values() if each is not None]
+        return [module for module in self._modules.values() if module is not None]
 
     def load(self, paths: Iterable[Path]) -> list[Module]:
         """Parse these files; the broken ones are remembered."""
@@ -208,9 +208,9 @@ class Project:
         if parts[0] in OURS or parts[0] in sys.stdlib_module_names:
             return None
         for root in [package_root(importer), *self._roots]:
-            found = self._at(root, parts)
-            if found is not None:
-                return found
+            target = self._at(root, parts)
+            if target is not None:
+                return target
         return None
 
     def below(self, directory: Path, name: str) -> ModuleRef | NamespacePackage | None:
@@ -221,11 +221,11 @@ class Project:
         where = "/".join((str(directory), *parts))
         if where not in self._located:
             choices = [f"{where}.py", f"{where}/__init__.py"] if parts else [f"{where}/__init__.py"]
-            found = next((each for each in choices if is_file(each)), None)
-            if found is None:
+            existing = next((choice for choice in choices if is_file(choice)), None)
+            if existing is None:
                 self._located[where] = NamespacePackage(where) if holds_python(where) else None
             else:
-                self._located[where] = Path(found).resolve()
+                self._located[where] = Path(existing).resolve()
         located = self._located[where]
         if not isinstance(located, Path):
             return located

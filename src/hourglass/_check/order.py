@@ -66,7 +66,7 @@ def _is_start(method: ast.stmt) -> bool:
 def _by_inner(name: str, function: Func) -> Iterator[ast.AST]:
     """Functions inside of this one that change its variable."""
     for inner in _inner_functions(function):
-        bound = {each.arg for each in ast.walk(inner) if isinstance(each, ast.arg)}
+        bound = {parameter.arg for parameter in ast.walk(inner) if isinstance(parameter, ast.arg)}
         if name not in bound and not _assigns(inner, name):
             yield from _resizes(inner, name, own=False)
 
@@ -154,8 +154,8 @@ def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 def ordered_by_comprehension(node: ast.AST, free: set[ast.AST]) -> Iterator[tuple[ast.expr, str]]:
     """What a comprehension walks, unless its result has no order, or the code around it does not use that order."""
     if isinstance(node, _COMPREHENSIONS) and node not in free:
-        for each in node.generators:
-            yield each.iter, "the comprehension walks"
+        for generator in node.generators:
+            yield generator.iter, "the comprehension walks"
 
 
 def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
@@ -195,7 +195,7 @@ def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
     """Expressions whose value only tells objects apart: keys, elements of sets, and what is compared for being equal."""
     match node:
         case ast.Compare(left=left, ops=operators, comparators=others) if all(
-            isinstance(each, _TELLING_APART) for each in operators
+            isinstance(operator, _TELLING_APART) for operator in operators
         ):
             yield from (left, *others)
         case ast.Subscript(slice=key):
@@ -244,10 +244,10 @@ class Ordering:
             case ast.Call(func=ast.Attribute(value=owner), args=parts) if self.is_set(owner):
                 yield from bare(parts)
             case ast.SetComp(generators=generators):
-                yield from (each.iter for each in generators)
+                yield from (generator.iter for generator in generators)
             case ast.GeneratorExp(generators=generators) | ast.ListComp(generators=generators):
                 if node in self._free:
-                    yield from (each.iter for each in generators)
+                    yield from (generator.iter for generator in generators)
             case ast.For(body=body) if only_collects(body, self.is_set):
                 yield node
             case _:

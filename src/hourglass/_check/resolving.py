@@ -116,14 +116,14 @@ def _subscripted(resolver: ValueResolver, owner: ast.expr, inside: ast.expr, sco
             case External(name) if name in _WRAPPERS and parts:
                 return value_of(resolver, parts[0], scope)
             case External("typing.Union"):
-                return _first_known(*(value_of(resolver, each, scope) for each in parts))
+                return _first_known(*(value_of(resolver, part, scope) for part in parts))
             case External(name) if name in _CONTAINERS and parts:
                 return Items((value_of(resolver, parts[0], scope),))
             case External(name) if name in _MAPPINGS and parts:
                 return Items((value_of(resolver, parts[-1], scope),))
             case External(name) if name in _TYPES and parts:
-                told = value_of(resolver, parts[0], scope)
-                return told.cls if isinstance(told, Instance) else UNKNOWN
+                described = value_of(resolver, parts[0], scope)
+                return described.cls if isinstance(described, Instance) else UNKNOWN
             case Class():
                 return Instance(outer)
             case _:
@@ -132,7 +132,7 @@ def _subscripted(resolver: ValueResolver, owner: ast.expr, inside: ast.expr, sco
 
 
 def _first_known(*values: Value) -> Value:
-    return next((each for each in values if each not in (UNKNOWN, External("None"))), UNKNOWN)
+    return next((value for value in values if value not in (UNKNOWN, External("None"))), UNKNOWN)
 
 
 # --- classes ---------------------------------------------------------------------------------------------------------
@@ -152,56 +152,56 @@ class Members:
 
     def bases(self, cls: Class) -> list[Class]:
         """The class and those of the project that it inherits from, nearest first."""
-        found: list[Class] = []
+        result: list[Class] = []
         todo = [cls]
         while todo:
-            each = todo.pop(0)
-            if any(each.node is known.node for known in found):
+            current = todo.pop(0)
+            if any(current.node is visited.node for visited in result):
                 continue
-            found.append(each)
-            for base in each.node.bases:
+            result.append(current)
+            for base in current.node.bases:
                 bare = base.value if isinstance(base, ast.Subscript) else base
                 todo += [
-                    value for value in self._resolver.values(bare, each.scope) if isinstance(value, Class)
+                    value for value in self._resolver.values(bare, current.scope) if isinstance(value, Class)
                 ]
-        return found
+        return result
 
     def inherited(self, cls: Class, name: str, receiver: Class) -> Values:
         """What a class or one that it inherits from has under a name in its body; methods are bound to `receiver`."""
-        for each in self.bases(cls):
-            scope = each.module.scope_of_class(each.node, each.scope)
+        for base in self.bases(cls):
+            scope = base.module.scope_of_class(base.node, base.scope)
             if name in scope.names:
-                found = self._resolver.lookup(name, scope)
+                values = self._resolver.lookup(name, scope)
                 return tuple(
                     Func(value.module, value.node, value.scope, receiver)
                     if isinstance(value, Func)
                     else value
-                    for value in found
+                    for value in values
                 )
         return ()
 
     def assigned(self, cls: Class, name: str) -> Values:
         """What methods assign to an attribute of `self`."""
-        found: list[Value] = []
-        for each in self.bases(cls):
-            scope = each.module.scope_of_class(each.node, each.scope)
-            for method, value, annotation in self._own_attributes(each).get(name, ()):
-                inner = each.module.scope_of_function(method, scope)
+        result: list[Value] = []
+        for base in self.bases(cls):
+            scope = base.module.scope_of_class(base.node, base.scope)
+            for method, value, annotation in self._own_attributes(base).get(name, ()):
+                inner = base.module.scope_of_function(method, scope)
                 if annotation is not None:
-                    found.append(value_of(self._resolver, annotation, inner))
+                    result.append(value_of(self._resolver, annotation, inner))
                 elif value is not None:
-                    found += self._resolver.values(value, inner, cls)
-        return tuple(found)
+                    result += self._resolver.values(value, inner, cls)
+        return tuple(result)
 
     def _own_attributes(self, cls: Class) -> dict[str, list[_Assignment]]:
         if cls.node not in self._attributes:
-            found: dict[str, list[_Assignment]] = {}
+            assignments: dict[str, list[_Assignment]] = {}
             for method in cls.node.body:
                 for name, assignment in (
                     _self_assignments(method) if isinstance(method, ast.FunctionDef) else ()
                 ):
-                    found.setdefault(name, []).append(assignment)
-            self._attributes[cls.node] = found
+                    assignments.setdefault(name, []).append(assignment)
+            self._attributes[cls.node] = assignments
         return self._attributes[cls.node]
 
 
@@ -266,19 +266,19 @@ class ValueResolver:
         outer, self._cut_short = self._cut_short, False
         self._busy.add(key)
         try:
-            found = _few(find())
+            values = _few(find())
         finally:
             self._busy.discard(key)
         # An answer that was cut short somewhere inside is not remembered: asked by itself, from another place, the
         # same expression may have a better one. The outermost question has no such place.
         if not self._cut_short or not self._busy:
-            self._known[key] = found
+            self._known[key] = values
         self._cut_short = (self._cut_short or outer) and bool(self._busy)
-        return found
+        return values
 
     def is_set(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> bool:
         """Whether an expression is a set, whichever of its bindings holds."""
-        return all(isinstance(each, AnySet) for each in self.values(node, scope, receiver))
+        return all(isinstance(value, AnySet) for value in self.values(node, scope, receiver))
 
     # --- names -------------------------------------------------------------------------------------------------------
 
@@ -292,26 +292,26 @@ class ValueResolver:
                 (External(name),) if name in _BUILTINS else NOTHING
             )
         bindings = home.bindings(name, line if home is scope else None)
-        return tuple(value for each in bindings for value in self._bound(each, home, receiver)) or NOTHING
+        return tuple(value for binding in bindings for value in self._bound(binding, home, receiver)) or NOTHING
 
     def home(self, name: str, scope: NameScope) -> NameScope | None:
         """The scope that binds a name, as Python looks for it."""
-        each: NameScope | None = scope
-        while each is not None:
-            if name in each.global_names:
-                each = each.module.scope
-            if name in each.names and (each.kind != "class" or each is scope):
-                return each
-            each = each.parent
+        candidate: NameScope | None = scope
+        while candidate is not None:
+            if name in candidate.global_names:
+                candidate = candidate.module.scope
+            if name in candidate.names and (candidate.kind != "class" or candidate is scope):
+                return candidate
+            candidate = candidate.parent
         return None
 
     def _bound(self, binding: Binding, home: NameScope, receiver: Class | None) -> Values:
         match binding.meaning:
             case Assigned(value, annotation):
                 if annotation is not None:
-                    told = value_of(self, annotation, home)
-                    if told != UNKNOWN:
-                        return (told,)
+                    described = value_of(self, annotation, home)
+                    if described != UNKNOWN:
+                        return (described,)
                 return self.values(value, home, receiver) if value is not None else NOTHING
             case Imported() as imported:
                 return (self._imported(imported, home.module),)
@@ -332,7 +332,7 @@ class ValueResolver:
     def _parameter(self, node: ast.arg, first: bool, home: NameScope, receiver: Class | None) -> Values:
         owner = home.parent
         if first and owner is not None and owner.kind == "class" and isinstance(owner.node, ast.ClassDef):
-            decorators = {last_name(each) for each in getattr(home.node, "decorator_list", ())}
+            decorators = {last_name(decorator) for decorator in getattr(home.node, "decorator_list", ())}
             cls = receiver or Class(owner.module, owner.node, owner.parent or owner.module.scope)
             if "classmethod" in decorators:
                 return (cls,)
@@ -343,10 +343,10 @@ class ValueResolver:
         return (value_of(self, node.annotation, home.parent),)
 
     def _imported(self, imported: Imported, module: Module) -> Value:
-        found = self.project.find(imported.module, imported.level, module.path)
+        reference = self.project.find(imported.module, imported.level, module.path)
         if imported.name is None:
-            return found if found is not None else External(imported.module)
-        match found:
+            return reference if reference is not None else External(imported.module)
+        match reference:
             case ModuleRef(target):
                 return self._member(target, imported.name, module)
             case NamespacePackage(directory):
@@ -367,12 +367,12 @@ class ValueResolver:
     def _from_stars(self, name: str, module: Module) -> Values:
         """A name that `from module import *` may have brought."""
         for star in module.scope.stars:
-            found = self.project.find(star.module, star.level, module.path)
-            if isinstance(found, ModuleRef) and found.module is not module:
-                value = self._member(found.module, name)
+            target = self.project.find(star.module, star.level, module.path)
+            if isinstance(target, ModuleRef) and target.module is not module:
+                value = self._member(target.module, name)
                 if value != UNKNOWN:
                     return (value,)
-            elif found is None and f"{star.module}.{name}" in CALLS:
+            elif target is None and f"{star.module}.{name}" in CALLS:
                 return (External(f"{star.module}.{name}"),)
         return ()
 
@@ -411,7 +411,7 @@ class ValueResolver:
                 return NOTHING
 
     def _several(self, nodes: list[ast.expr], scope: NameScope, receiver: Class | None) -> Values:
-        return _few(tuple(value for each in nodes for value in self.values(each, scope, receiver)))
+        return _few(tuple(value for expression in nodes for value in self.values(expression, scope, receiver)))
 
     def _operation(self, node: ast.BinOp, scope: NameScope, receiver: Class | None) -> Values:
         if isinstance(node.op, ast.Div):  # a path joined with another
@@ -424,14 +424,14 @@ class ValueResolver:
         if isinstance(node.func, ast.Attribute):
             name = node.func.attr
             bases = self.values(node.func.value, scope, receiver)
-            if name in _SET_METHODS and all(isinstance(each, AnySet) for each in bases):
+            if name in _SET_METHODS and all(isinstance(candidate, AnySet) for candidate in bases):
                 return (SET,)
-            if name in _ITEM_METHODS and any(isinstance(each, Items) for each in bases):
+            if name in _ITEM_METHODS and any(isinstance(candidate, Items) for candidate in bases):
                 return self.elements(bases)
-            if name in _VIEW_METHODS and any(isinstance(each, Items) for each in bases):
+            if name in _VIEW_METHODS and any(isinstance(candidate, Items) for candidate in bases):
                 return bases
-        found = self.values(node.func, scope, receiver)
-        return tuple(value for each in found for value in self._result(each, node, scope, receiver))
+        callees = self.values(node.func, scope, receiver)
+        return tuple(value for candidate in callees for value in self._result(candidate, node, scope, receiver))
 
     def _result(self, called: Value, node: ast.Call, scope: NameScope, receiver: Class | None) -> Values:
         match called:
@@ -443,8 +443,8 @@ class ValueResolver:
                 return (Instance(receiver),)
             case External(name) if name in _SAME_ITEMS and node.args:
                 return tuple(
-                    each if isinstance(each, Items) else UNKNOWN
-                    for each in self.values(node.args[0], scope, receiver)
+                    candidate if isinstance(candidate, Items) else UNKNOWN
+                    for candidate in self.values(node.args[0], scope, receiver)
                 )
             case External("getattr") if name := _constant(node.args[1:2]):
                 bases = self.values(node.args[0], scope, receiver)
@@ -471,29 +471,29 @@ class ValueResolver:
         if node.returns is not None:
             return (value_of(self, node.returns, function.scope),)
         ends = [
-            each.value for each in own_nodes(node) if isinstance(each, ast.Return) and each.value is not None
+            statement.value for statement in own_nodes(node) if isinstance(statement, ast.Return) and statement.value is not None
         ]
         return tuple(value for end in ends for value in self.values(end, inner, function.receiver)) or NOTHING
 
     def _entered(self, values: Values) -> Values:
         """What `with` gives a name to: files, pools and most others give themselves."""
-        found: list[Value] = []
-        for each in values:
+        result: list[Value] = []
+        for value in values:
             entering = (
-                self.members.inherited(each.cls, "__enter__", each.cls) if isinstance(each, Instance) else ()
+                self.members.inherited(value.cls, "__enter__", value.cls) if isinstance(value, Instance) else ()
             )
             for method in entering:
-                found += self.returned(method) if isinstance(method, Func) else NOTHING
+                result += self.returned(method) if isinstance(method, Func) else NOTHING
             if not entering:
-                found.append(each if isinstance(each, External | Instance) else UNKNOWN)
-        return tuple(found)
+                result.append(value if isinstance(value, External | Instance) else UNKNOWN)
+        return tuple(result)
 
     # --- parts of values ---------------------------------------------------------------------------------------------
 
     def elements(self, values: Values) -> Values:
         """What a loop over these takes out of them."""
         return (
-            tuple(part for each in values for part in (each.elements if isinstance(each, Items) else NOTHING))
+            tuple(part for value in values for part in (value.elements if isinstance(value, Items) else NOTHING))
             or NOTHING
         )
 
@@ -516,8 +516,8 @@ class ValueResolver:
 
 def _few(values: Values) -> Values:
     """Each value once, and not too many of them: an expression with over a dozen meanings is as good as unknown."""
-    found = tuple(dict.fromkeys(values)) or NOTHING
-    return found if len(found) <= _MOST else (*found[:_MOST], UNKNOWN)
+    unique = tuple(dict.fromkeys(values)) or NOTHING
+    return unique if len(unique) <= _MOST else (*unique[:_MOST], UNKNOWN)
 
 
 def _constant(nodes: list[ast.expr]) -> str:
@@ -546,4 +546,4 @@ def last_name(node: ast.expr) -> str:
 
 def _one(values: Values) -> Value:
     """One of several: what is known goes before what is not."""
-    return next((each for each in values if each != UNKNOWN), UNKNOWN)
+    return next((value for value in values if value != UNKNOWN), UNKNOWN)

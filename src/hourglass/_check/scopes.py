@@ -100,14 +100,14 @@ class NameScope:
 
     def bindings(self, name: str, line: int | None) -> list[Binding]:
         """The bindings that a use on this line may see: in a function the last settled one before it, and later ones."""
-        found = self.names.get(name, [])
+        all_bindings = self.names.get(name, [])
         if line is None or self.kind != "function":
-            return found
-        before = [each for each in found if each.line < line or each.everywhere]
-        last = max((index for index, each in enumerate(before) if each.settled), default=None)
+            return all_bindings
+        before = [binding for binding in all_bindings if binding.line < line or binding.everywhere]
+        last = max((index for index, binding in enumerate(before) if binding.settled), default=None)
         if last is None:
-            return found
-        return before[last:] + [each for each in before[:last] if each.everywhere]
+            return all_bindings
+        return before[last:] + [binding for binding in before[:last] if binding.everywhere]
 
 
 def module_scope(module: Module, tree: ast.Module) -> NameScope:
@@ -183,7 +183,7 @@ def _statement(scope: NameScope, node: ast.stmt, *, deep: bool, settled: bool = 
         case ast.Delete() | ast.Try() | ast.Match() | _:
             pass
     if deep:
-        _expressions(scope, [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)])
+        _expressions(scope, [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)])
     _blocks(scope, node, deep=deep)
 
 
@@ -230,11 +230,11 @@ def _target(scope: NameScope, target: ast.expr, value: ast.expr, at: Binding) ->
             (ast.Tuple(elts=names) | ast.List(elts=names)),
             (ast.Tuple(elts=parts) | ast.List(elts=parts)),
         ) if len(names) == len(parts):
-            for each, part in zip(names, parts, strict=True):
-                _target(scope, each, part, at)
+            for element, part in zip(names, parts, strict=True):
+                _target(scope, element, part, at)
         case ((ast.Tuple(elts=names) | ast.List(elts=names)), _):
-            for each in names:
-                _bind_names(scope, each, Opaque(), at.line)
+            for element in names:
+                _bind_names(scope, element, Opaque(), at.line)
         case ast.Starred(value=inner), _:
             _bind_names(scope, inner, Opaque(), at.line)
         case _:

@@ -66,9 +66,9 @@ class Sharing:
             original = getattr(binding.meaning, "name", None)
             if isinstance(source, str) and isinstance(original, str) and home is not None:
                 level = getattr(binding.meaning, "level", 0)
-                found = self._resolver.project.find(source, level, home.module.path)
-                if isinstance(found, ModuleRef) and _is_variable(found.module.scope, original):
-                    return Shared(found.module, original)
+                target = self._resolver.project.find(source, level, home.module.path)
+                if isinstance(target, ModuleRef) and _is_variable(target.module.scope, original):
+                    return Shared(target.module, original)
         return None
 
     def _attribute(
@@ -81,34 +81,34 @@ class Sharing:
                 case Class():
                     return self._of_class(value, name)
                 case Instance(cls) if not self._resolver.members.assigned(cls, name):
-                    found = self._of_class(cls, name)
-                    if found is not None and self._is_container(cls, name) and self._is_plain(cls):
-                        return found
+                    variable = self._of_class(cls, name)
+                    if variable is not None and self._is_container(cls, name) and self._is_plain(cls):
+                        return variable
                 case _:
                     pass
         return None
 
     def _of_class(self, cls: Class, name: str) -> Shared | None:
-        for each in self._resolver.members.bases(cls):
-            scope = each.module.scope_of_class(each.node, each.scope)
+        for base in self._resolver.members.bases(cls):
+            scope = base.module.scope_of_class(base.node, base.scope)
             if name in scope.names:
-                return Shared(each.module, f"{each.node.name}.{name}") if _is_variable(scope, name) else None
+                return Shared(base.module, f"{base.node.name}.{name}") if _is_variable(scope, name) else None
         return None
 
     def _is_plain(self, cls: Class) -> bool:
         """Whether its objects share what stands in the class body: models of libraries copy it for each object."""
-        for each in self._resolver.members.bases(cls):
-            values = [value for base in each.node.bases for value in self._resolver.values(base, each.scope)]
+        for base_class in self._resolver.members.bases(cls):
+            values = [value for base in base_class.node.bases for value in self._resolver.values(base, base_class.scope)]
             foreign = [
                 value for value in values if isinstance(value, External) and value.name not in _PLAIN_BASES
             ]
-            if foreign or each.node.keywords or Unknown() in values:
+            if foreign or base_class.node.keywords or Unknown() in values:
                 return False
         return True
 
     def _is_container(self, cls: Class, name: str) -> bool:
-        for each in self._resolver.members.bases(cls):
-            scope = each.module.scope_of_class(each.node, each.scope)
+        for base in self._resolver.members.bases(cls):
+            scope = base.module.scope_of_class(base.node, base.scope)
             for binding in scope.names.get(name, ()):
                 if isinstance(binding.meaning, Assigned):
                     return isinstance(
@@ -122,35 +122,35 @@ class Sharing:
         """The shared variables that a statement or expression changes itself, not in what is inside of it."""
         for target in _stored(node):
             if isinstance(target, ast.Name):
-                if target.id in scope.global_names and (found := self.variable(target, scope, receiver)):
-                    yield found
-            elif (isinstance(target, ast.Attribute) and (found := self._set_on(target, scope, receiver))) or (
-                found := self._root(_owner(target), scope, receiver)
+                if target.id in scope.global_names and (variable := self.variable(target, scope, receiver)):
+                    yield variable
+            elif (isinstance(target, ast.Attribute) and (variable := self._set_on(target, scope, receiver))) or (
+                variable := self._root(_owner(target), scope, receiver)
             ):
-                yield found
+                yield variable
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in MUTATORS:
-                if found := self._root(owner, scope, receiver):
-                    yield found
+                if variable := self._root(owner, scope, receiver):
+                    yield variable
             case ast.Call(func=ast.Name(id="next"), args=[ast.Name() | ast.Attribute() as source, *_]):
-                if found := self.variable(source, scope, receiver):
-                    yield found
+                if variable := self.variable(source, scope, receiver):
+                    yield variable
             case _:
                 pass
 
     def _set_on(self, target: ast.Attribute, scope: NameScope, receiver: Class | None) -> Shared | None:
         """`Cart.count = …` and `module.NAME = …`; `self.count = …` is the run's own."""
-        if any(isinstance(each, Instance) for each in self._resolver.values(target.value, scope, receiver)):
+        if any(isinstance(value, Instance) for value in self._resolver.values(target.value, scope, receiver)):
             return self._root(target.value, scope, receiver)
         return self.variable(target, scope, receiver) or self._root(target.value, scope, receiver)
 
     def _root(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Shared | None:
         """The shared variable that an expression is, or is a part of."""
-        each: ast.expr | None = node
-        while each is not None:
-            if (found := self.variable(each, scope, receiver)) is not None:
-                return found
-            each = each.value if isinstance(each, ast.Attribute | ast.Subscript) else None
+        part: ast.expr | None = node
+        while part is not None:
+            if (variable := self.variable(part, scope, receiver)) is not None:
+                return variable
+            part = part.value if isinstance(part, ast.Attribute | ast.Subscript) else None
         return None
 
     def changed_at(self, variable: Shared) -> tuple[Module, ast.AST] | None:
@@ -166,14 +166,14 @@ class Sharing:
         mentioned = re.compile(rf"\b{re.escape(last)}\b")
         for module in self._mentioning(variable, last):
             lines = sorted(
-                {module.text.count("\n", 0, each.start()) + 1 for each in mentioned.finditer(module.text)}
+                {module.text.count("\n", 0, match.start()) + 1 for match in mentioned.finditer(module.text)}
             )
             for function in self._definitions.of(module):
                 if isinstance(function, Class) or not is_on(function.node, lines):
                     continue
                 scope = module.scope_of_function(function.node, function.scope)
                 for node in own_nodes_on(function.node, lines):
-                    found = any(each == variable for each in self.changes(node, scope, function.receiver))
+                    found = any(match == variable for match in self.changes(node, scope, function.receiver))
                     if found and not self._runs_at_import(function):
                         yield module, node
 
@@ -186,7 +186,7 @@ class Sharing:
         home = variable.module.path
         imported = home.parent.name if home.name == "__init__.py" else home.stem
         near = self._words.get(last, set()) & self._words.get(imported, set())
-        return sorted({variable.module, *near}, key=lambda each: (each is not variable.module, each.shown))
+        return sorted({variable.module, *near}, key=lambda candidate: (candidate is not variable.module, candidate.shown))
 
     def _runs_at_import(self, function: Func) -> bool:
         if function.name in _AT_IMPORT:
@@ -197,35 +197,35 @@ class Sharing:
             name = getattr(outermost.node, "name", name)
             outermost = outermost.parent
         return outermost.kind == "module" and any(
-            name in self._called_at_import(each) for each in self._words.get(name, ())
+            name in self._called_at_import(module) for module in self._words.get(name, ())
         )
 
     def _called_at_import(self, module: Module) -> frozenset[str]:
         """Names of functions that a module's own statements call, or decorate with."""
         if module not in self._at_import:
-            found: set[str] = set()
+            names: set[str] = set()
             todo: list[ast.AST] = list(module.tree.body)
             while todo:
                 node = todo.pop()
                 match node:
                     case ast.FunctionDef() | ast.AsyncFunctionDef():
-                        found.update(last_name(each) for each in node.decorator_list)
+                        names.update(last_name(decorator) for decorator in node.decorator_list)
                     case ast.ClassDef():
-                        found.update(last_name(each) for each in node.decorator_list)
+                        names.update(last_name(decorator) for decorator in node.decorator_list)
                         todo += node.body
                     case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
                         pass  # the program itself, not the import
                     case _:
                         if isinstance(node, ast.Call):
-                            found.add(last_name(node))
+                            names.add(last_name(node))
                         todo += ast.iter_child_nodes(node)
-            self._at_import[module] = frozenset(found)
+            self._at_import[module] = frozenset(names)
         return self._at_import[module]
 
 
 def _is_variable(scope: NameScope, name: str) -> bool:
     bindings = scope.names.get(name, ())
-    return bool(bindings) and all(isinstance(each.meaning, Assigned) for each in bindings)
+    return bool(bindings) and all(isinstance(binding.meaning, Assigned) for binding in bindings)
 
 
 def _stored(node: ast.AST) -> Iterator[ast.expr]:
