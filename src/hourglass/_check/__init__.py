@@ -1,27 +1,29 @@
-"""Determinism, and slips that only show when it runs, checked before: a linter for workflow code that follows calls
-through a project.
+"""A linter for workflow code: finds what is not deterministic, and mistakes that otherwise show only at run
+time.
+
+It follows calls through a whole project.
 
     report = check([Path("app")])
     for finding in report.findings:
         print(finding.place.file, finding.place.line, finding.message)
 
-It begins at the functions and methods that `@workflow.defn` and its like mark, and follows calls within the project;
-activities and child workflows are boundaries. Nothing is imported or executed: it reads syntax trees, with the standard
-library's `ast` alone, and imports nothing else of Hourglass.
+It begins at functions and methods that are marked with `@workflow.defn` and the like, and follows calls
+within the project; activities and child workflows are boundaries. Nothing is imported or executed: it reads
+syntax trees with the standard library's `ast`, and imports nothing else of Hourglass.
 
-    modules     reads the disk, alone in doing so; the project as parsed files, imports, and comments that silence
-    scopes      what names are bound to
-    values      what an expression may stand for, as data
+    modules     the only part that reads files: parsed modules, imports, and comments that silence findings
+    scopes      which names each scope binds
+    values      the possible values of an expression, as data
     resolving   from an expression to its values: names, attributes, annotations, results of calls
     defining    every function and class of a module
-    kinds       decorators, and where workflows begin; which calls ask for something or wait
+    kinds       decorators, entry points of workflow code, and which calls issue commands or wait
     sharing     variables that runs share, and where a project changes them
-    external    what functions outside the project do
-    order       where code depends on the order of a set, or walks what changes meanwhile
-    catching    handlers of exceptions that never catch
-    body        the walk through one function
-    checker     a whole check: from every workflow through all that it calls
-    rules       what can be found, and the report of what was
+    external    effects of functions outside the project
+    order       code that depends on the order of a set, or loops over a collection that changes meanwhile
+    catching    exception handlers that never catch
+    body        the analysis of one function
+    checker     a whole check: from every workflow through everything it calls
+    rules       the rules, and the report of a check
 """
 
 from __future__ import annotations
@@ -36,5 +38,7 @@ __all__ = ["RULES", "CallStep", "CheckFinding", "CheckReport", "Rule", "SourceRa
 
 
 def check(paths: Sequence[Path], *, base: Path | None = None) -> CheckReport:
-    """Check files, and directories with everything below them. File names are shown as seen from `base`, by default here."""
+    """Check files, and directories recursively. File names are shown relative to `base`, by default the working
+    directory.
+    """
     return check_paths(paths, base if base is not None else Path.cwd())

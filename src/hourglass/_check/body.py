@@ -1,11 +1,13 @@
-"""One function of workflow code, statement by statement: what in it breaks a rule, and which functions it leads to.
+"""The analysis of one function of workflow code, statement by statement: broken rules, and the functions it
+leads to.
 
-A function that is mentioned counts as called: it may be given to `spawn`, `map` or `sorted(key=…)`, or put into a table
-first. What stands in `with workflow.unsafe():`, or where the code knows that it is in no workflow, does not count.
+A function that is mentioned counts as called: it may be passed to `spawn`, `map` or `sorted(key=…)`, or be
+stored in a table first. Code inside `with workflow.unsafe():`, or behind a check that it is not in a
+workflow, does not count.
 
-Before the walk come the rules on what runs share that need more than a name: defaults of parameters (a list, a dict
-or a set is one object, made once, that every call without that argument shares), and variables that each process
-makes for itself while it imports a module, from a clock, randomness, or its environment.
+The rules on state that runs share come first: defaults of parameters (a list, a dict or a set is one object
+that every call without that argument shares), and variables that each process computes at import from a
+clock, randomness or its environment.
 """
 
 from __future__ import annotations
@@ -25,12 +27,10 @@ from hourglass._check.scopes import NameScope
 from hourglass._check.sharing import MUTATORS, Shared, Sharing
 from hourglass._check.values import Class, External, Func, Instance, Value
 
-# --- what the walk through a function takes and gives ---------------------------------------------
-
 
 @dataclass(frozen=True)
 class Lens:
-    """All that answers questions about a project."""
+    """The analyses of a project that the walk through a function queries."""
 
     resolver: ValueResolver
     kinds: Kinds
@@ -41,7 +41,7 @@ class Lens:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A rule broken at a node. `via` names what stands between this function and a node in another place."""
+    """A broken rule at a node. `via` names the calls between this function and a node in another function."""
 
     code: str
     module: Module
@@ -52,23 +52,20 @@ class Hit:
 
 @dataclass(slots=True)
 class Seen:
-    """What the walk through a function found."""
+    """The result of the walk through one function."""
 
     hits: list[Hit] = field(default_factory=list)
     calls: list[tuple[Func, ast.AST]] = field(default_factory=list)
     asks: bool = False
 
 
-# --- defaults of parameters ------------------------------------------------------------------------------------------
-
-
 _CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
 
 
 def default_changed(node: ast.AST, scope: NameScope) -> Iterator[str]:
-    """The parameters of a function whose shared default a statement or call changes itself."""
+    """Yield the parameters of a function whose shared default this statement or call changes."""
     name = _changed(node)
-    # A name that is bound more than once may be a copy of the default.
+    # A name with several bindings may be a copy of the default.
     if name and name in _shared(scope) and len(scope.names.get(name, ())) == 1:
         yield name
 
@@ -100,14 +97,11 @@ def _shared(scope: NameScope) -> set[str]:
     return {parameter.arg for parameter, default in pairs if isinstance(default, _CONTAINERS)}
 
 
-# --- variables made at import ----------------------------------------------------------------------------------------
-
-
 _DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTITY})
 
 
 def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
-    """What a variable is made from that is something else in the next process; None if it is a constant."""
+    """Return the part of a variable's value that differs between processes, or None if the value is constant."""
     for value in _values(variable):
         for node in ast.walk(value):
             if isinstance(node, ast.Call | ast.Attribute) and (source := _differs(node, variable, resolver)):
@@ -116,7 +110,7 @@ def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
 
 
 def _values(variable: Shared) -> Iterator[ast.expr]:
-    """What is assigned to a variable, but for lines whose comment allows it."""
+    """Yield the expressions assigned to a variable, except on lines whose comment silences the rule."""
     for binding in variable.module.scope.names.get(variable.name, ()):
         value = getattr(binding.meaning, "value", None)
         if isinstance(value, ast.expr) and binding.line not in variable.module.allowed:
@@ -134,23 +128,21 @@ def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueRe
     return None
 
 
-# --- uses of what runs share -----------------------------------------------------------------------------------------
-
-
 class SharedUses:
-    """How one function uses variables that runs share: what it changes, what it reads that other code changes or each
-    process makes for itself. It is given the nodes of the function, and gives the code and message of each rule that
-    one breaks.
+    """One function's uses of shared variables: those it changes, and reads of those that change elsewhere or
+    differ by process.
+
+    It receives the nodes of the function and yields the code and message of each broken rule.
     """
 
     def __init__(self, lens: Lens, scope: NameScope, receiver: Class | None) -> None:
         self._lens = lens
         self._scope = scope
         self._receiver = receiver
-        self._changed: set[tuple[Shared, int]] = set()  # said already, and worse than reading
+        self._changed: set[tuple[Shared, int]] = set()  # reported already; a change is worse than a read
 
     def changed(self, node: ast.AST) -> Iterator[tuple[str, str]]:
-        """What a statement or call changes."""
+        """Yield the rules that a statement or call breaks by changing shared variables."""
         for name in default_changed(node, self._scope):
             yield rules.GLOBALS, f"it changes the default of {name}, which all runs in a process share"
         for variable in self._lens.sharing.changes(node, self._scope, self._receiver):
@@ -159,7 +151,7 @@ class SharedUses:
                 yield rules.GLOBALS, f"it changes {variable.name}, which all runs in a process share"
 
     def read(self, node: ast.expr) -> Iterator[tuple[str, str]]:
-        """What is wrong with reading a variable."""
+        """Yield the rules that reading a variable breaks."""
         variable = self._lens.sharing.variable(node, self._scope, self._receiver)
         if variable is None or self._is_ours(variable) or (variable, node.lineno) in self._changed:
             return
@@ -176,14 +168,11 @@ class SharedUses:
             yield rules.IMPORT_TIME, f"{variable.name} is made from {made} when its module is imported"
 
     def _is_ours(self, variable: Shared) -> bool:
-        """Channels and other things of Hourglass are meant to be shared."""
+        """Whether a variable holds a channel or another object of Hourglass that is meant to be shared."""
         if "." in variable.name:
             return False
         values = self._lens.resolver.lookup(variable.name, variable.module.scope)
         return any(isinstance(value, External) and value.name.startswith("hourglass.") for value in values)
-
-
-# --- the walk --------------------------------------------------------------------------------------------------------
 
 
 _DECIDED_BY_PROCESS = (
@@ -199,7 +188,7 @@ _UNSAFE = frozenset(("hourglass.workflow.unsafe", "hourglass.workflow.unsafe.san
 
 
 def look(function: Func, lens: Lens, *, is_root: bool, is_async: bool = False) -> Seen:
-    """Walk through a function; one `is_async` that runs on a workflow's event loop, as an `async def` does in any case."""
+    """Analyse a function. `is_async` means that it runs on a workflow's event loop; an `async def` always does."""
     walk = _Walk(function, lens, is_root, is_async or isinstance(function.node, ast.AsyncFunctionDef))
     walk.function()
     return walk.seen
@@ -215,13 +204,15 @@ class _Walk:
         self._module = function.module
         self._scope = function.module.scope_of_function(function.node, function.scope)
         self._receiver = function.receiver
-        self._told_apart: set[ast.AST] = set()  # ids that only tell objects apart
-        self._by_reference: set[ast.AST] = set()  # names of what runs elsewhere
+        self._told_apart: set[ast.AST] = set()  # `id(…)` calls that only compare identities
+        self._by_reference: set[ast.AST] = (
+            set()
+        )  # names of activities and workflows that are passed by reference
         self._ordering = Ordering(lambda node: lens.resolver.is_set(node, self._scope, self._receiver))
         self._shared = SharedUses(lens, self._scope, self._receiver)
 
     def function(self) -> None:
-        """The body, and what decorators put around it."""
+        """Analyse the body and the functions that decorators wrap around it."""
         node = self._function.node
         if self._is_root and not isinstance(node, ast.Lambda):
             self._endless(node)
@@ -229,8 +220,6 @@ class _Walk:
             self._visit(statement)
         for wrapper in self._lens.kinds.decorators(self._function):
             self._follow(wrapper, node)
-
-    # --- answers -----------------------------------------------------------------------------------------------------
 
     def _values(self, node: ast.expr) -> tuple[Value, ...]:
         return self._lens.resolver.values(node, self._scope, self._receiver)
@@ -244,8 +233,6 @@ class _Walk:
     def _follow(self, function: Func, node: ast.AST) -> None:
         if not self._lens.kinds.is_boundary(function):
             self.seen.calls.append((function, node))
-
-    # --- the walk ----------------------------------------------------------------------------------------------------
 
     def _visit(self, node: ast.AST) -> None:
         match node:
@@ -295,12 +282,17 @@ class _Walk:
                 pass
 
     def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
-        """What is defined here runs when it is called; handlers, and all else that is given to a decorator, may be."""
+        """Note a nested definition: it runs when it is called; handlers and other decorated functions may be
+        called.
+        """
         for decorator in node.decorator_list:
             self._visit(decorator)
         if isinstance(node, ast.ClassDef):
             return
-        for default in [*node.args.defaults, *(value for value in node.args.kw_defaults if value is not None)]:
+        for default in [
+            *node.args.defaults,
+            *(value for value in node.args.kw_defaults if value is not None),
+        ]:
             self._visit(default)
         if node.decorator_list:
             self._follow(Func(self._module, node, self._scope, self._receiver), node)
@@ -313,7 +305,7 @@ class _Walk:
         )
 
     def _in_workflow(self, node: ast.If) -> list[ast.stmt] | None:
-        """The branch that a workflow takes, where the code asks whether it is one."""
+        """Return the branch that a workflow takes of an `if` that asks whether code runs in a workflow."""
         test, chosen = node.test, node.body
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, chosen = test.operand, node.orelse
@@ -321,8 +313,6 @@ class _Walk:
             test.func
         )
         return chosen if is_question else None
-
-    # --- calls and names ---------------------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call) -> None:
         for value in self._values(node.func):
@@ -361,7 +351,9 @@ class _Walk:
         self._order(self._ordering.at_call(node, name))
 
     def _on_loop(self, name: str, node: ast.Call) -> None:
-        """A call of asyncio's on a workflow's own event loop, where it is deterministic, unless it goes by sets."""
+        """Check a call of asyncio on a workflow's event loop: it is deterministic there, except for functions
+        that use sets.
+        """
         if name in BY_SETS:
             short = name.rpartition(".")[2]
             self._hit(
@@ -371,7 +363,7 @@ class _Walk:
             )
 
     def _handed_on(self, argument: ast.expr) -> None:
-        """A function that is given to another one will be called by it: `key=id`, `default_factory=uuid4`."""
+        """Treat a function argument as called: `key=id`, `default_factory=uuid4`."""
         if isinstance(argument, ast.Name | ast.Attribute):
             for name in self._externals(argument):
                 code = None if self._is_async and name in ON_LOOP else rule_of_call(name, None)
@@ -383,7 +375,7 @@ class _Walk:
                     )
 
     def _out_of_tables(self, node: ast.expr) -> None:
-        """`STEPS[name]` and `STEPS.get(name)`: functions that are mentioned elsewhere."""
+        """Treat functions in `STEPS[name]` and `STEPS.get(name)` as called."""
         if isinstance(node, ast.Subscript | ast.Call):
             for value in self._values(node):
                 if isinstance(value, Func) and not isinstance(value.node, ast.Lambda):
@@ -407,7 +399,7 @@ class _Walk:
             self._hit(code, node, message)
 
     def _build(self, cls: Class, node: ast.Call) -> None:
-        """An object is made: its constructors run, and so do the defaults of its fields."""
+        """Follow the creation of an object: its constructors and the default factories of its fields."""
         if self._lens.kinds.is_boundary(cls):
             return
         self._methods(cls, _BUILT_WITH, node)
@@ -443,8 +435,6 @@ class _Walk:
                     code = rule_of_call(f"{value.name}.__enter__", None)
                     if code is not None:
                         self._hit(code, item.context_expr, f"a {value.name} {rules.RULES[code].title}")
-
-    # --- variables, order, branches ----------------------------------------------------------------------------------
 
     def _changes(self, node: ast.AST) -> None:
         for code, message in self._shared.changed(node):
@@ -485,7 +475,9 @@ class _Walk:
             )
 
     def _endless(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """A call of the workflow by itself that nothing stands before: no branch, nothing that may raise on purpose."""
+        """Report a workflow that calls itself unconditionally: no branch and no deliberate exception comes
+        first.
+        """
         for call in _certain_calls(node.body):
             if self._is_itself(call):
                 self._hit(rules.ENDLESS, call, f"{self._shown_name()} calls itself whatever happens")
@@ -500,7 +492,10 @@ class _Walk:
                     return True
                 case External("hourglass.workflow.execute_child_workflow") if call.args:
                     callees = self._values(call.args[0])
-                    return any(isinstance(candidate, Func) and candidate.node is self._function.node for candidate in callees)
+                    return any(
+                        isinstance(candidate, Func) and candidate.node is self._function.node
+                        for candidate in callees
+                    )
                 case _:
                     pass
         return False
@@ -510,7 +505,7 @@ class _Walk:
         return f"{owner}{self._function.name}"
 
     def _goes_on(self, call: ast.Call) -> bool:
-        """Whether a call is known to give something back, or to fail for a reason that is no plan of this workflow's."""
+        """Whether a call is known to return, or to fail only for reasons that the workflow does not plan for."""
         return all(
             self._lens.kinds.is_boundary(value)
             or (isinstance(value, External) and value.name != "hourglass.workflow.continue_as_new")
@@ -519,7 +514,7 @@ class _Walk:
 
 
 def _certain_calls(statements: list[ast.stmt]) -> Iterator[ast.Call]:
-    """The calls that are made whatever happens, in order, as far as nothing can end the function before."""
+    """Yield the calls that are always made, in order, until the function may end."""
     for statement in statements:
         match statement:
             case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign():
@@ -534,7 +529,7 @@ def _certain_calls(statements: list[ast.stmt]) -> Iterator[ast.Call]:
 
 
 def _called_in(node: ast.AST) -> Iterator[ast.Call]:
-    """The calls in an expression that no condition stands before, arguments first."""
+    """Yield the unconditional calls in an expression, arguments first."""
     match node:
         case ast.BoolOp(values=[first, *_]) | ast.IfExp(test=first):
             yield from _called_in(first)
@@ -556,7 +551,9 @@ _WRAPPED_IN = {
 def _default_factory(node: ast.stmt) -> ast.expr | None:
     match node:
         case ast.AnnAssign(value=ast.Call(keywords=keywords)) | ast.Assign(value=ast.Call(keywords=keywords)):
-            return next((keyword.value for keyword in keywords if keyword.arg in ("default_factory", "factory")), None)
+            return next(
+                (keyword.value for keyword in keywords if keyword.arg in ("default_factory", "factory")), None
+            )
         case _:
             return None
 

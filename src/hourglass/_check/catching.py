@@ -1,10 +1,13 @@
-"""Handlers that never catch: what an activity or a child workflow raises comes to the workflow as the cause of an
-`ActivityError` or a `ChildWorkflowError`, so `except Declined:` around the call is passed by.
+"""Exception handlers that never catch.
 
-A false alarm here would send authors to break what works. So a handler is found only if all else in the body of its
-`try` is known, and raises nothing of its kind: calls are followed through the project; a call, a `raise` or a context
-manager that the text does not tell ends the search in silence, and so does a handler beside it that names the
-wrapping error: its author knows, and means the others for calls outside of a workflow, where nothing is wrapped.
+An exception that an activity or a child workflow raises reaches the workflow as the cause of an
+`ActivityError` or a `ChildWorkflowError`, so `except Declined:` around the call never matches.
+
+A false alarm would make authors break working code. So a handler is reported only if everything else in the
+`try` body is known and raises nothing of its kind: calls are followed through the project; an unknown call,
+`raise` or context manager ends the search without a report. So does a sibling handler that names the wrapping
+error: its author knows the rule, and uses the other handlers for calls outside a workflow, where nothing is
+wrapped.
 """
 
 from __future__ import annotations
@@ -23,28 +26,25 @@ from hourglass._check.scopes import Assigned, NameScope
 from hourglass._check.values import UNKNOWN, Class, External, Func, Instance, Items, Value, words
 
 Remote: TypeAlias = Literal["activity", "workflow"]
-"""What runs elsewhere: an activity or a child workflow."""
+"""The kind of remote call: an activity or a child workflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeverCaught:
-    """An exception in a handler, as it is written there, and what is called in the body."""
+    """An exception that a handler names, as written there, and the remote call in the body."""
 
     node: ast.expr
     name: str
     remote: Remote
 
 
-# --- kinds of exceptions ----------------------------------------------------------------------------------------------
-
-
 _WRAPPING = words(
     "ActivityError ChildWorkflowError NexusOperationError FailureError HourglassError TemporalError"
 )
-"""Ours, and Temporal's, that a durable call raises, and their bases."""
+"""Exceptions of Hourglass and of Temporal's SDK that a durable call raises directly, and their bases."""
 
 _WRAPPED = words("ApplicationError TimedOutError TimeoutError TerminatedError ServerError")
-"""Ours, and Temporal's, that come as their causes alone."""
+"""Exceptions of Hourglass and of Temporal's SDK that appear only as a cause."""
 
 _BUILTINS = words(
     "ValueError UnicodeError UnicodeDecodeError UnicodeEncodeError LookupError KeyError IndexError ArithmeticError "
@@ -53,7 +53,7 @@ _BUILTINS = words(
     "FileNotFoundError FileExistsError PermissionError IsADirectoryError NotADirectoryError InterruptedError "
     "BlockingIOError ChildProcessError ProcessLookupError"
 )
-"""Those of Python's that no durable call raises itself. `TypeError` is not among them: wrong arguments are one."""
+"""Built-in exceptions that no durable call raises itself. `TypeError` is absent: wrong arguments raise it."""
 
 _ALIASES = {
     "IOError": "OSError",
@@ -68,13 +68,13 @@ _PLAIN = words("object typing.NamedTuple typing.Protocol abc.ABC")
 """Bases that raise nothing."""
 
 _LOOPS = ("asyncio.", "concurrent.", "trio.", "anyio.", "greenlet.")
-"""Where exceptions come from that end the wait of the code they reach."""
+"""Modules whose exceptions interrupt the waiting code: cancellation and timeouts."""
 
 _STRANGE = "?"
-"""Among the bases of an exception: one that the text does not tell."""
+"""Marks a base of an exception that could not be resolved."""
 
 _FOREIGN = "foreign"
-"""Among the bases of an exception: one of another package, with bases of its own."""
+"""Marks a base of an exception that belongs to another package and may have bases of its own."""
 
 _Bases: TypeAlias = frozenset["str | ast.ClassDef"]
 
@@ -87,9 +87,6 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-# --- what can be raised in a body -------------------------------------------------------------------------------------
-
-
 _HARMLESS = words(
     "print len str repr bool isinstance issubclass callable type list dict tuple set frozenset enumerate zip range reversed "
     "sorted any all abs round hasattr getattr id object super datetime.timedelta datetime.datetime datetime.date "
@@ -98,7 +95,7 @@ _HARMLESS = words(
     f"hourglass.workflow.{name}"
     for name in words("now time uuid4 random info sleep patched is_replaying set_current_details upsert_memo")
 )
-"""Functions outside the project that raise nothing that an author would name in a handler."""
+"""Functions outside the project that raise nothing an author would name in a handler."""
 
 _FAMILIES = ("logging.", "hourglass.workflow.logger.")
 
@@ -106,17 +103,17 @@ _METHODS = words(
     "append extend items keys values join strip lower upper startswith endswith isoformat total_seconds model_dump "
     "debug info warning"
 )
-"""Methods that are harmless, whatever has them."""
+"""Methods that are harmless on any object."""
 
 _WAITING = words(
     "asyncio.gather asyncio.wait asyncio.wait_for asyncio.as_completed asyncio.shield"
 ) | frozenset(
     f"hourglass.workflow.{name}" for name in words("gather wait wait_for as_completed map spawn run_async")
 )
-"""What waits for tasks, or calls functions: of those that come from elsewhere, it raises what they do."""
+"""Functions that wait for tasks or call functions, and raise whatever those raise."""
 
 _WALKED = (ast.Constant, ast.Call, ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp)
-"""Expressions that are nothing to be called themselves; what is called in them is seen by itself."""
+"""Expressions that are not calls of anything themselves; calls inside them are visited on their own."""
 
 _ACTIVITIES = words("execute_activity execute_local_activity step")
 _CHILDREN = words("execute_child_workflow")
@@ -136,22 +133,22 @@ _SYNTAX: dict[type[ast.AST], frozenset[str]] = {
     ast.Starred: words("ValueError"),
     ast.FormattedValue: words("ValueError"),
 }
-"""What of Python's own a piece of syntax may raise."""
+"""Built-in exceptions that a kind of syntax may raise."""
 
 
 @dataclass(slots=True)
 class _Raised:
-    """What the body of a `try` may raise."""
+    """Exceptions that the body of a `try` may raise."""
 
     remote: list[Remote] = field(default_factory=list)
     kinds: list[_Bases] = field(default_factory=list)
     builtin: set[str] = field(default_factory=set)
-    calls_others: bool = False  # functions of other packages, or of ours that wait
+    calls_others: bool = False  # functions of other packages, or functions of ours that wait
     anything: bool = False
 
 
 class Catching:
-    """Finds handlers that never catch, in one project."""
+    """Finds exception handlers of a project that never catch."""
 
     def __init__(self, resolver: ValueResolver, kinds: Kinds) -> None:
         self.resolver = resolver
@@ -160,7 +157,7 @@ class Catching:
     def never_caught(
         self, node: ast.Try, scope: NameScope, receiver: Class | None, *, is_async: bool
     ) -> Iterator[NeverCaught]:
-        """The exceptions in the handlers of a `try` that only what runs elsewhere could raise."""
+        """Yield the exceptions in the handlers of a `try` that only the activity or child workflow could raise."""
         named = [
             (part, value)
             for handler in node.handlers
@@ -181,19 +178,23 @@ class Catching:
                 yield NeverCaught(part, ast.unparse(part), raised.remote[0])
 
     def _exceptions(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Sequence[Value]:
-        """What a handler names."""
+        """Return the exception types that a handler names."""
         types: list[Value] = []
         for value in self.resolver.values(node, scope, receiver):
             types += value.elements if isinstance(value, Items) else (value,)
         return [item if isinstance(item, Class | External) else UNKNOWN for item in types]
 
     def bases(self, value: Value) -> _Bases:
-        """An exception and its bases: classes of the project, and names."""
+        """Return an exception and all of its bases: classes of the project, and names of others."""
         match value:
             case External(name):
                 qualified_name = _ALIASES.get(name, name)
                 if _is_ours(qualified_name):
-                    also = ("builtins.TimeoutError", "builtins.OSError") if "Time" in _last(qualified_name) else ()
+                    also = (
+                        ("builtins.TimeoutError", "builtins.OSError")
+                        if "Time" in _last(qualified_name)
+                        else ()
+                    )
                     return frozenset((f"ours.{_last(qualified_name)}", "ours.*", *also))
                 if qualified_name in _PLAIN:
                     return frozenset()
@@ -207,24 +208,28 @@ class Catching:
                     result.add(ancestor.node)
                     for base in ancestor.node.bases:
                         for base_value in self.resolver.values(base, ancestor.scope):
-                            result |= self.bases(base_value) if not isinstance(base_value, Class) else frozenset()
+                            result |= (
+                                self.bases(base_value) if not isinstance(base_value, Class) else frozenset()
+                            )
                 return frozenset(result)
             case _:
                 return frozenset((_STRANGE,))
 
     def _wraps(self, value: Value) -> bool:
-        """Whether a handler of it was made for the errors that wrap."""
+        """Whether a handler for this exception expects the wrapping errors."""
         return any(f"ours.{name}" in self.bases(value) for name in _WRAPPING)
 
     def _is_wrapped(self, value: Value) -> bool:
-        """Whether it can only come as a cause."""
+        """Whether the exception can only appear as a cause."""
         bases = self.bases(value)
         if _STRANGE in bases or "builtins.TypeError" in bases:
             return False
         if isinstance(value, Class):
             ours = {base for base in bases if isinstance(base, str) and base.startswith("ours.")} - {"ours.*"}
             only_as_cause = {"ours." + name for name in _WRAPPED}
-            return ours <= only_as_cause and ("builtins.BaseException" in bases or bool(ours) or _FOREIGN in bases)
+            return ours <= only_as_cause and (
+                "builtins.BaseException" in bases or bool(ours) or _FOREIGN in bases
+            )
         if isinstance(value, External):
             name = _ALIASES.get(value.name, value.name)
             if _is_ours(name):
@@ -233,7 +238,7 @@ class Catching:
         return False
 
     def _may_be(self, value: Value, raised: _Raised) -> bool:
-        """Whether something else in the body may raise it."""
+        """Whether something else in the body may raise the exception."""
         own: str | ast.ClassDef
         if isinstance(value, Class):
             own = value.node
@@ -245,7 +250,8 @@ class Catching:
             )
             if raised.calls_others or name in raised.builtin:
                 return True
-        # A class of another package may inherit from Python's or its own, but not from one of the project.
+        # A class of another package may inherit from built-in classes or its own, but not from a class of the
+        # project.
         unsure = {_STRANGE} if isinstance(value, Class) else {_STRANGE, _FOREIGN}
         return any(own in kind or not kind.isdisjoint(unsure) for kind in raised.kinds)
 
@@ -256,11 +262,10 @@ def _parts(node: ast.expr | None) -> list[ast.expr]:
     return node.elts if isinstance(node, ast.Tuple) else [node]
 
 
-# --- the walk through a body ------------------------------------------------------------------------------------------
-
-
 class _Body:
-    """Goes through the body of a `try`, and through the functions that it calls, and notes what they may raise."""
+    """The walk through the body of a `try` and the functions it calls; collects the exceptions that they may
+    raise.
+    """
 
     def __init__(
         self, catching: Catching, raised: _Raised, scope: NameScope, receiver: Class | None, *, is_async: bool
@@ -275,7 +280,7 @@ class _Body:
         self._known: set[ast.AST] = set()
 
     def walk(self, nodes: Sequence[ast.AST]) -> None:
-        """Look at these statements."""
+        """Visit these statements."""
         for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
                 continue
@@ -309,14 +314,14 @@ class _Body:
                 self._operate(node)
 
     def _attribute(self, node: ast.Attribute) -> None:
-        """A property is a call: of what reads it, sets it or deletes it."""
+        """Treat the use of a property as a call of its getter, setter or deleter."""
         functions = [value for value in self._values(node) if isinstance(value, Func)]
         if any("property" in self._kinds.of(value) for value in functions):
             for value in functions:
                 self._function(value)
 
     def _operate(self, node: ast.AST) -> None:
-        """Operators, loops and the like call methods of an object, where its class has its own."""
+        """Follow operators, loops and other syntax that call methods of an object whose class defines them."""
         match node:
             case ast.BinOp(left=left, right=right):
                 operands = [left, right]
@@ -356,8 +361,6 @@ class _Body:
                 case _:
                     self._raised.anything = True
 
-    # --- calls -------------------------------------------------------------------------------------------------------
-
     def _call(self, node: ast.Call) -> None:
         remote = self._remote(node)
         if remote is not None:
@@ -391,7 +394,9 @@ class _Body:
         return method.attr in _METHODS and not any(isinstance(owner, Instance) for owner in owners)
 
     def _outside(self, name: str, node: ast.Call) -> None:
-        """A function outside the project may call those that it is given, and raise what its own package has."""
+        """Note a call of a function outside the project: it may call its function arguments and raise its
+        package's exceptions.
+        """
         if name in _HARMLESS or name.startswith(_FAMILIES) or ("()." in name and _last(name) in _METHODS):
             pass
         elif not isinstance(getattr(builtins, name, None), type) or not name.endswith(("Error", "Exception")):
@@ -410,7 +415,7 @@ class _Body:
                     self._raised.anything = True
 
     def _made(self, cls: Class) -> None:
-        """An object is made: its own constructors run, and those of bases from elsewhere."""
+        """Follow the creation of an object: its own constructors, and those of its bases in other packages."""
         if self._kinds.is_boundary(cls):
             self._raised.anything = True
             return
@@ -436,18 +441,18 @@ class _Body:
         self.walk([node.body] if isinstance(node, ast.Lambda) else node.body)
         self._scope, self._receiver = before
 
-    # --- what runs elsewhere -----------------------------------------------------------------------------------------
-
     def _remote(self, node: ast.Call) -> Remote | None:
-        """What a call waits for, if that is an activity or a child workflow and nothing else."""
+        """Return the kind of remote call that this call waits for, or None if it may be something else."""
         values = self._values(node.func)
-        if all(map(self._kinds.is_boundary, values)) and not any(isinstance(value, Class) for value in values):
+        if all(map(self._kinds.is_boundary, values)) and not any(
+            isinstance(value, Class) for value in values
+        ):
             return self._kind(values[0])
         names = {_ours(value) for value in values}
         if len(names) == 1:
             (name,) = names
             if self._is_async and "local" in name:
-                return None  # there its failure comes out as it is
+                return None  # its failure is not wrapped there
             if name in _ACTIVITIES:
                 return "activity"
             if name in _CHILDREN:
@@ -461,7 +466,7 @@ class _Body:
                 return None
 
     def _started(self, node: ast.expr) -> Remote | None:
-        """What an expression has started, if it is a call that starts an activity or a child workflow."""
+        """Return the kind of remote call that an expression has started, or None."""
         if not isinstance(node, ast.Call):
             return None
         for value in self._values(node.func):
@@ -474,7 +479,7 @@ class _Body:
                 return None
 
     def _is_changed(self, function: ast.expr) -> bool:
-        """`charge.options(…)`, which only makes another of an activity or a workflow."""
+        """Whether this is `charge.options(…)`, which only returns a copy of an activity or a workflow."""
         return (
             isinstance(function, ast.Attribute)
             and function.attr == "options"
@@ -482,19 +487,23 @@ class _Body:
         )
 
     def _wait_for(self, task: ast.expr) -> None:
-        """`task.result()` and `await task`: of what was started elsewhere, or of whatever it is."""
+        """Note `task.result()` or `await task`: a remote call if the task was started as one, else an unknown
+        wait.
+        """
         assigned = self._assigned(task)
         started: list[Remote] = [kind for kind in map(self._started, assigned) if kind is not None]
         self._raised.remote += started
         self._raised.anything |= not started or len(started) < len(assigned)
 
     def _assigned(self, task: ast.expr) -> list[ast.expr]:
-        """The expressions that a local variable is bound to; nothing if it is bound in another way, too."""
+        """Return the expressions assigned to a local variable; an empty list if it is also bound in another way."""
         if not isinstance(task, ast.Name):
             return [task]
         bindings = self._scope.names.get(task.id, ())
         expressions = [
-            binding.meaning.value.value if isinstance(binding.meaning.value, ast.Await) else binding.meaning.value
+            binding.meaning.value.value
+            if isinstance(binding.meaning.value, ast.Await)
+            else binding.meaning.value
             for binding in bindings
             if isinstance(binding.meaning, Assigned) and binding.meaning.value is not None
         ]
@@ -515,7 +524,7 @@ _QUIET = words(
 
 
 def _has_operators(cls: Class) -> bool:
-    """Whether a class has methods that operators call, as far as is written there."""
+    """Whether a class defines methods that operators call, as far as its own body shows."""
     return any(
         statement.name.startswith("__") and statement.name not in _QUIET
         for statement in cls.node.body
@@ -524,14 +533,16 @@ def _has_operators(cls: Class) -> bool:
 
 
 def _ours(value: Value) -> str:
-    """The name of a function of `hourglass.workflow`."""
+    """Return the name of a function of `hourglass.workflow`, or "" for anything else."""
     if isinstance(value, External) and value.name.startswith("hourglass.workflow."):
         return value.name.removeprefix("hourglass.workflow.")
     return ""
 
 
 def _is_made(node: ast.AST) -> bool:
-    """A tuple or a list that is made, not one that is taken apart; a value in a text that has no format of its own."""
+    """Whether a node creates a tuple or list (rather than unpacking one), or formats a value without a format
+    spec.
+    """
     match node:
         case ast.Tuple(ctx=ast.Load()) | ast.List(ctx=ast.Load()) | ast.FormattedValue(format_spec=None):
             return True

@@ -1,4 +1,6 @@
-"""A whole check: from every workflow through all that it calls, the shortest way first. Each place is reported once."""
+"""A whole check: from every workflow through everything it calls, shortest path first. Each place is reported
+once.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A function to look at: how it was reached, what comments on the way allow, and a cached function on the way."""
+    """A function to analyse: how it was reached, which codes comments on the path silence, and a cached function
+    on the path.
+    """
 
     function: Func
     path: tuple[rules.CallStep, ...]
@@ -42,7 +46,7 @@ class _Visit:
 
 
 def check_paths(paths: Sequence[Path], base: Path) -> rules.CheckReport:
-    """Check files, and directories with all that is below them; names are shown as seen from `base`."""
+    """Check files, and directories recursively; names are shown relative to `base`."""
     roots = [path.resolve() for path in paths if path.is_dir()]
     project = Project(base, roots)
     files = python_files(paths)
@@ -66,7 +70,7 @@ class _Checker:
         self._findings: dict[tuple[str, int, int, str], rules.CheckFinding] = {}
 
     def check(self, modules: Iterable[Module], files: int) -> rules.CheckReport:
-        """Look at all workflows of these modules and at what they call, wherever that is in the project."""
+        """Check all workflows of these modules and everything they call, wherever it is in the project."""
         workflows: set[str] = set()
         for module in modules:
             for root in self._lens.kinds.roots(module):
@@ -75,7 +79,9 @@ class _Checker:
         while self._todo:
             self._look(self._todo.popleft())
         findings = [*self._findings.values(), *map(_broken, self._project.broken)]
-        findings.sort(key=lambda finding: (finding.place.file, finding.place.line, finding.place.column, finding.code))
+        findings.sort(
+            key=lambda finding: (finding.place.file, finding.place.line, finding.place.column, finding.code)
+        )
         return rules.CheckReport(tuple(findings), files, len(workflows))
 
     def _begin(self, root: Root) -> None:
@@ -133,7 +139,9 @@ class _Checker:
 
 
 def _allowed_at(module: Module, node: ast.AST) -> frozenset[str]:
-    """What comments allow on the lines that a node stands on; all of a long statement's first and last line count."""
+    """Return the codes that comments silence on the lines of a node; for a statement, its first to its last
+    line.
+    """
     if not module.allowed:
         return _NOTHING
     first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
@@ -159,10 +167,12 @@ def _finding(hit: Hit, path: tuple[rules.CallStep, ...]) -> rules.CheckFinding:
 
 
 def _column(source: str, offset: int) -> int:
-    """Syntax trees count bytes, people count characters."""
+    """Return the column in characters for an offset in bytes, as syntax trees count."""
     return len(source.encode()[:offset].decode(errors="ignore")) + 1
 
 
 def _broken(broken: UnreadableFile) -> rules.CheckFinding:
-    place = rules.SourceRange(broken.shown, broken.line, max(broken.column, 1), broken.line, max(broken.column, 1) + 1)
+    place = rules.SourceRange(
+        broken.shown, broken.line, max(broken.column, 1), broken.line, max(broken.column, 1) + 1
+    )
     return rules.CheckFinding(rules.BROKEN, place, broken.reason, broken.source)

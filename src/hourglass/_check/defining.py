@@ -1,7 +1,8 @@
-"""Every function and class of a module, and the walk over a function's own nodes: all of them, or those on given
-lines.
+"""Every function and class of a module, and the nodes of a function without nested functions: all, or those on
+given lines.
 
-Most of a project is no workflow code: so nothing here looks at expressions, and names are collected only of what is needed.
+Most code of a project is not workflow code, so nothing here looks into expressions, and names are collected
+on demand.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 class Definitions:
-    """The functions and classes of modules, found once each."""
+    """The functions and classes of modules, each found once."""
 
     def __init__(self) -> None:
         self._known: dict[Module, list[Func | Class]] = {}
 
     def of(self, module: Module) -> list[Func | Class]:
-        """All of a module, at whatever depth, with the scope that each stands in."""
+        """Return all functions and classes of a module, at any depth, with their scopes."""
         if module not in self._known:
             self._known[module] = list(_definitions(module))
         return self._known[module]
@@ -41,7 +42,7 @@ def _definitions(module: Module) -> Iterator[Func | Class]:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     scope = scope_of()
                     yield Func(module, child, scope, owner)
-                    # Most functions define nothing: their names are not looked at before they are needed.
+                    # Most functions define nothing, so their names are collected only on demand.
                     todo.append((child, partial(module.scope_of_function, child, scope), owner))
                 case ast.ClassDef():
                     scope = scope_of()
@@ -54,13 +55,13 @@ def _definitions(module: Module) -> Iterator[Func | Class]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements right inside of one; handlers and cases count as such."""
+    """Yield the direct child statements, including handlers and cases."""
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         yield from getattr(node, name, ())
 
 
 def own_nodes(node: ast.AST) -> list[ast.AST]:
-    """Everything in a function that is not in a function or class inside of it."""
+    """Return all nodes of a function except those of nested functions and classes."""
     nodes: list[ast.AST] = []
     todo = list(ast.iter_child_nodes(node))
     while todo:
@@ -72,7 +73,7 @@ def own_nodes(node: ast.AST) -> list[ast.AST]:
 
 
 def own_nodes_on(node: ast.AST, lines: list[int]) -> Iterator[ast.AST]:
-    """Those of a function's own nodes that stand on some of these lines."""
+    """Yield a function's own nodes that are on one of these lines."""
     todo = [node]
     while todo:
         for child in ast.iter_child_nodes(todo.pop()):
@@ -83,7 +84,7 @@ def own_nodes_on(node: ast.AST, lines: list[int]) -> Iterator[ast.AST]:
 
 
 def is_on(node: ast.AST, lines: list[int]) -> bool:
-    """Whether some of these lines are a node's; what has no line may have any."""
+    """Whether a node covers one of these lines; a node without a line number may."""
     first = getattr(node, "lineno", None)
     if first is None:
         return True

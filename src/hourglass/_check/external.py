@@ -1,7 +1,8 @@
-"""What functions outside the project do (the standard library's, well-known packages'), by name: a table. Pure.
+"""Effects of functions outside the project (the standard library and well-known packages), as a table by name.
+Pure.
 
-Names are dotted as the module that defines them writes them; an object goes by the name of its class, so that
-`Path("a").read_text` is `pathlib.Path.read_text`. What is not named here is taken to be harmless.
+Names are dotted as in the defining module; an object is named by its class, so that `Path("a").read_text` is
+`pathlib.Path.read_text`. A name that is not listed is assumed to be harmless.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ CALLS: dict[str, str] = _merged(
         _named(IDENTITY, "", "id hash object.__hash__"),
     )
 )
-"""What a call of this name does, by the code of the rule that it breaks."""
+"""The code of the rule that a call of each name breaks."""
 
 BY_SETS = frozenset(("asyncio.wait", "asyncio.as_completed"))
 ON_LOOP = BY_SETS | frozenset(
@@ -116,10 +117,12 @@ ON_LOOP = BY_SETS | frozenset(
         "current_task all_tasks Future Lock Semaphore BoundedSemaphore Event Condition Barrier Queue PriorityQueue LifoQueue",
     )
 )
-"""What of asyncio runs on a workflow's own event loop; in `async def` code it breaks no rule, but for the order of sets."""
+"""Functions of asyncio that run on a workflow's event loop: allowed in `async def` code, except where they use
+sets.
+"""
 
 READS: dict[str, str] = _named(ENVIRONMENT, "", "os.environ os.environb sys.argv sys.stdin sys.flags")
-"""What must not even be looked at."""
+"""Objects that must not even be read."""
 
 _FAMILIES: dict[str, str] = {
     "shutil.": FILES,
@@ -151,7 +154,7 @@ _FAMILIES: dict[str, str] = {
         )
     },
 }
-"""Whole packages and classes: every call below them."""
+"""Packages and classes for which every call breaks a rule."""
 
 _HARMLESS = words(
     "httpx.URL httpx.Timeout httpx.Limits httpx.Headers httpx.QueryParams httpx.Request "
@@ -197,36 +200,40 @@ RESULTS: dict[str, str] = {
     "hourglass.workflow.start_local_activity": "hourglass.workflow.Task",
     "hourglass.workflow.start_child_workflow": "hourglass.workflow.Task",
 }
-"""What calls of functions that do not look like classes give back, by the name of its class."""
+"""The class of the object that a function returns, for functions that are not classes themselves."""
 
 _OBJECTS = frozenset(RESULTS.values())
 
 
 def rule_of_call(name: str, call: ast.Call | None) -> str | None:
-    """The code of the rule that a call of this name breaks; with `call` its arguments are looked at too."""
+    """Return the code of the rule that a call of this name breaks, or None; `call` adds the arguments to the
+    decision.
+    """
     if name in CALLS:
         return CALLS[name]
     if call is not None and name in _NOW_WITHOUT_ARGUMENTS:
         return CLOCK if len(call.args) <= _NOW_WITHOUT_ARGUMENTS[name] and not call.keywords else None
-    if name == "random.Random":  # with a seed of the author's it is deterministic
+    if name == "random.Random":  # deterministic with a seed from the author
         return RANDOM if call is not None and not call.args and not call.keywords else None
     last = name.rpartition(".")[2]
     if name.startswith(_PATHS):
         return FILES if last in _PATH_METHODS else ENVIRONMENT if last in _PATH_ENVIRONMENT else None
     if last.endswith(("Error", "Exception")) or name in _HARMLESS or ".types." in name:
         return None
-    if "()" in name:  # what a call gave back is data, unless it is known better
+    if "()" in name:  # the result of a call is data unless its class is known
         return None
     return next((code for family, code in _FAMILIES.items() if name.startswith(family)), None)
 
 
 def is_function(name: str) -> bool:
-    """Whether a name is one of a function: not of a class, nor of an object."""
+    """Whether a name refers to a function, not to a class or an object."""
     return not name.rpartition(".")[2][:1].isupper() and name not in _OBJECTS and "()" not in name
 
 
 def result_of_call(name: str) -> str:
-    """The name of the class of what such a call gives back: a class gives its objects, of others next to nothing is known."""
+    """Return the class name of the result of a call: a class returns its instances; little is known of
+    functions.
+    """
     if name in RESULTS:
         return RESULTS[name]
     return name if name.rpartition(".")[2][:1].isupper() else f"{name}()"

@@ -1,7 +1,7 @@
-"""What decorators make of functions and classes, and where workflow code begins.
+"""The kind of a function or class by its decorators, and the entry points of workflow code.
 
-A decorator of the project that calls `workflow.defn` or `activity.defn` counts as such. Activities and workflows are
-boundaries: what they do is not part of the workflow that calls them.
+A decorator of the project that calls `workflow.defn` or `activity.defn` counts as that decorator. Activities
+and workflows are boundaries: their code is not part of the workflow that calls them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from hourglass._check.modules import Module
 from hourglass._check.resolving import ValueResolver
 from hourglass._check.scopes import NameScope
 from hourglass._check.values import Class, External, Func, Value, words
-
-# --- decorators -----------------------------------------------------------------------------------
-
 
 Kind: TypeAlias = Literal["workflow", "activity", "handler", "cached", "property"]
 
@@ -40,15 +37,15 @@ _DEFINING = frozenset({"hourglass.workflow.defn", "hourglass.activity.defn"})
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where workflow code begins: a function, and the name to show for it."""
+    """An entry point of workflow code: a function, and the name to show for it."""
 
     function: Func
     name: str
-    is_async: bool = False  # of a workflow whose code runs on an event loop
+    is_async: bool = False  # its code runs on an event loop
 
 
 class Kinds:
-    """Answers what functions and classes are; remembers it."""
+    """The kinds of functions and classes, computed on demand and cached."""
 
     def __init__(self, resolver: ValueResolver) -> None:
         self.definitions = Definitions()
@@ -56,7 +53,7 @@ class Kinds:
         self._known: dict[ast.AST, frozenset[Kind]] = {}
 
     def of(self, value: Func | Class) -> frozenset[Kind]:
-        """What its decorators make of a function or class."""
+        """Return the kinds that decorators give a function or class."""
         node = value.node
         if isinstance(node, ast.Lambda):
             return frozenset()
@@ -67,17 +64,17 @@ class Kinds:
         return self._known[node]
 
     def is_boundary(self, value: Value) -> bool:
-        """Whether a call of it is an activity or a child workflow."""
+        """Whether calling it runs an activity or a child workflow."""
         return isinstance(value, Func | Class) and not self.of(value).isdisjoint(("activity", "workflow"))
 
     def is_handler_method(self, method: ast.AST, scope: NameScope) -> bool:
-        """Whether a method is a workflow's own: run, init, a handler or a validator."""
+        """Whether a method belongs to the workflow itself: run, init, a handler or a validator."""
         if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
             return False
         return "handler" in self.of(Func(scope.module, method, scope))
 
     def decorators(self, function: Func) -> Iterator[Func]:
-        """The functions that run in the place of a decorated one: those that decorators of the project return."""
+        """Yield the functions that run instead of a decorated one: those that decorators of the project return."""
         for expression in getattr(function.node, "decorator_list", ()):
             bare = expression.func if isinstance(expression, ast.Call) else expression
             for value in self._resolver.values(bare, function.scope):
@@ -100,7 +97,7 @@ class Kinds:
                     pass
 
     def _made_by(self, decorator: Func) -> Iterator[Kind]:
-        """What a decorator of the project makes, by what it calls."""
+        """Yield the kinds that a decorator of the project gives, by the functions it calls."""
         scope = decorator.module.scope_of_function(decorator.node, decorator.scope)
         for node in ast.walk(decorator.node):
             if isinstance(node, ast.Attribute | ast.Name) and "defn" in (
@@ -111,10 +108,8 @@ class Kinds:
                     if isinstance(value, External) and value.name in _DEFINING:
                         yield _KINDS[value.name]
 
-    # --- roots -------------------------------------------------------------------------------------------------------
-
     def roots(self, module: Module) -> Iterator[Root]:
-        """Everything in a module where workflow code begins."""
+        """Yield every entry point of workflow code in a module."""
         for value in self.definitions.of(module):
             if "workflow" not in self.of(value):
                 continue
@@ -126,7 +121,7 @@ class Kinds:
             yield from self._defined_by_call(module)
 
     def _methods(self, cls: Class) -> Iterator[Root]:
-        """The methods of a workflow class that are called from outside, inherited ones included."""
+        """Yield the methods of a workflow class that are called from outside, including inherited ones."""
         methods: dict[str, Func] = {}
         for base in self._resolver.members.bases(cls):
             scope = base.module.scope_of_class(base.node, base.scope)
@@ -140,7 +135,7 @@ class Kinds:
             yield Root(function, f"{cls.node.name}.{name}", is_async)
 
     def _defined_by_call(self, module: Module) -> Iterator[Root]:
-        """`workflow.defn(fn)` and `workflow.defn(name=…)(fn)`, without a decorator's @, at the top of a module."""
+        """Yield workflows defined by a call at module level: `workflow.defn(fn)` or `workflow.defn(name=…)(fn)`."""
         for statement in module.tree.body:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
@@ -158,20 +153,19 @@ class Kinds:
 
 
 def _returned_functions(function: Func) -> list[Func]:
-    """The functions inside of this one that it returns."""
+    """Return the nested functions that a function returns."""
     scope = function.module.scope_of_function(function.node, function.scope)
     nodes = own_nodes(function.node)
     returned = {
-        statement.value.id for statement in nodes if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Name)
+        statement.value.id
+        for statement in nodes
+        if isinstance(statement, ast.Return) and isinstance(statement.value, ast.Name)
     }
     return [
         Func(function.module, node, scope, function.receiver)
         for node in nodes
         if isinstance(node, ast.FunctionDef) and node.name in returned
     ]
-
-
-# --- calls that ask the engine for something or wait ----------------------------------------------
 
 
 _WAITING = frozenset(
@@ -200,11 +194,11 @@ BY_REFERENCE = frozenset(
         "execute_child_workflow start_child_workflow continue_as_new"
     )
 )
-"""Calls whose first argument names an activity or a workflow: it runs elsewhere."""
+"""Calls whose first argument names an activity or a workflow, which runs elsewhere."""
 
 
 class Durable:
-    """Answers whether code asks for something, or waits; remembers it by function."""
+    """Whether code issues commands or waits, cached by function."""
 
     def __init__(self, resolver: ValueResolver, kinds: Kinds) -> None:
         self._resolver = resolver
@@ -212,15 +206,15 @@ class Durable:
         self._known: dict[tuple[ast.AST, Class | None, bool], bool] = {}
 
     def asks(self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None) -> bool:
-        """Whether these statements ask the engine for anything."""
+        """Whether these statements issue commands."""
         return self._any(nodes, scope, receiver, waiting=False)
 
     def waits(self, nodes: Iterable[ast.AST], scope: NameScope, receiver: Class | None) -> bool:
-        """Whether handlers or other tasks of the run get a turn while these statements run."""
+        """Whether handlers or other tasks of the run may run while these statements wait."""
         return self._any(nodes, scope, receiver, waiting=True)
 
     def is_durable(self, call: ast.Call, scope: NameScope, receiver: Class | None) -> bool:
-        """Whether a call itself is one of an activity, a child workflow or a primitive that asks."""
+        """Whether a call is itself an activity, a child workflow or a primitive that issues a command."""
         return self._is_direct(call, scope, receiver, waiting=False)
 
     def _any(
@@ -258,7 +252,7 @@ class Durable:
     def _function(self, function: Func, waiting: bool) -> bool:
         key = (function.node, function.receiver, waiting)
         if key not in self._known:
-            self._known[key] = False  # while it is being looked into: a function that calls itself
+            self._known[key] = False  # stops the recursion of a function that calls itself
             inner = function.module.scope_of_function(function.node, function.scope)
             body = [function.node.body] if isinstance(function.node, ast.Lambda) else function.node.body
             self._known[key] = self._any(body, inner, function.receiver, waiting=waiting)

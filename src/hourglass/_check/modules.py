@@ -1,10 +1,10 @@
-"""The project: its files, its modules, parsed once each, and how an import finds them. Nothing is ever imported.
+"""The files of a project as modules, each parsed once, and the resolution of imports. Nothing is imported.
 
-A module is known by its file. What cannot be read or parsed is kept as broken and otherwise treated as absent. The
-only part of the check that reads the disk.
+A module is identified by its file. A file that cannot be read or parsed is recorded as broken and otherwise
+treated as absent. This is the only part of the check that reads files.
 
-A comment silences findings on its line: `# hourglass: allow`, or `# hourglass: allow HG101, HG104` for some codes
-only.
+A comment silences findings on its line: `# hourglass: allow`, or `# hourglass: allow HG101, HG104` for some
+codes only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from pathlib import Path
 from hourglass._check.scopes import NameScope, class_scope, function_scope, module_scope
 from hourglass._check.values import FunctionNode, ModuleRef, NamespacePackage
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
 
 def python_files(paths: Sequence[Path]) -> list[Path]:
-    """The files among these paths and the Python files below them, each once; virtual environments are left out."""
+    """Return the files among these paths and the Python files below them, without duplicates and virtual
+    environments.
+    """
     files: dict[Path, None] = {}
     for path in paths:
         for file in _below(path) if path.is_dir() else [path]:
@@ -54,19 +53,19 @@ def _below(directory: Path) -> Iterator[Path]:
 
 
 def read_source(path: Path) -> str:
-    """A file's text, in the encoding that it declares. Raises OSError, SyntaxError or UnicodeDecodeError."""
+    """Return a file's text in the encoding that it declares. Raise OSError, SyntaxError or UnicodeDecodeError."""
     data = path.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     return io.IncrementalNewlineDecoder(None, translate=True).decode(data.decode(encoding), final=True)
 
 
 def is_file(path: str) -> bool:
-    """Whether there is such a file."""
+    """Whether the path is an existing file. Cached."""
     return os.path.isfile(path)
 
 
 def holds_python(path: str) -> bool:
-    """Whether a directory may be a package without a file of its own: it holds Python, or packages that do."""
+    """Whether a directory may be a namespace package: it contains Python files, or packages that do."""
     if not os.path.isdir(path):
         return False
     for folder, inner, names in os.walk(path):
@@ -78,24 +77,21 @@ def holds_python(path: str) -> bool:
 
 
 def package_root(path: Path) -> Path:
-    """The directory that the file's package is imported from."""
+    """Return the directory from which the file's package is imported."""
     directory = path.parent
     while is_file(str(directory / "__init__.py")) and directory.parent != directory:
         directory = directory.parent
     return directory
 
 
-# --- comments that silence -------------------------------------------------------------------------------------------
-
-
 EVERYTHING = frozenset({"*"})
-"""What a comment without codes allows."""
+"""The codes that a comment without codes silences: all."""
 
 _COMMENT = re.compile(r"#\s*hourglass:\s*allow\b(?P<codes>(?:[\s,]+HG\d+\b)*)", re.IGNORECASE)
 
 
 def allowed_lines(text: str) -> dict[int, frozenset[str]]:
-    """The lines that carry such a comment, and the codes that each allows."""
+    """Return the lines with such a comment, and the codes that each silences."""
     if "hourglass:" not in text.lower():
         return {}
     silenced: dict[int, frozenset[str]] = {}
@@ -106,25 +102,22 @@ def allowed_lines(text: str) -> dict[int, frozenset[str]]:
                 codes = re.findall(r"HG\d+", match["codes"].upper())
                 silenced[token.start[0]] = frozenset(codes) or EVERYTHING
     except (tokenize.TokenError, SyntaxError):
-        pass  # `Project` reports it as broken when it parses it
+        pass  # `Project` reports the file as broken when it parses it
     return silenced
 
 
 def allows(allowed: frozenset[str], code: str) -> bool:
-    """Whether these codes silence that one."""
+    """Whether these codes silence the given one."""
     return code in allowed or "*" in allowed
 
 
-# --- modules ---------------------------------------------------------------------------------------------------------
-
-
 OURS = frozenset({"hourglass", "temporalio"})
-"""Never followed, even where their sources are part of the project."""
+"""Packages that are never followed, even if their sources are part of the project."""
 
 
 @dataclass(eq=False)
 class Module:
-    """One file: text, syntax tree, and the scopes in it, made when they are asked for."""
+    """One file: its text, its syntax tree, and its scopes, which are created on demand."""
 
     path: Path
     shown: str
@@ -134,27 +127,27 @@ class Module:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The text by lines."""
+        """The lines of the text."""
         return self.text.splitlines()
 
     @cached_property
     def allowed(self) -> dict[int, frozenset[str]]:
-        """Where comments silence which codes."""
+        """The codes that comments silence, by line."""
         return allowed_lines(self.text)
 
     @cached_property
     def scope(self) -> NameScope:
-        """The module's names."""
+        """The module's own scope."""
         return module_scope(self, self.tree)
 
     def scope_of_class(self, node: ast.ClassDef, parent: NameScope) -> NameScope:
-        """The names in a class body."""
+        """Return the scope of a class body."""
         if node not in self._scopes:
             self._scopes[node] = class_scope(self, node, parent)
         return self._scopes[node]
 
     def scope_of_function(self, node: FunctionNode, parent: NameScope) -> NameScope:
-        """The names of a function."""
+        """Return the scope of a function."""
         if node not in self._scopes:
             self._scopes[node] = function_scope(self, node, parent)
         return self._scopes[node]
@@ -162,7 +155,7 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableFile:
-    """A file that could not be read or parsed, and why."""
+    """A file that could not be read or parsed, and the reason."""
 
     shown: str
     line: int
@@ -172,7 +165,7 @@ class UnreadableFile:
 
 
 class Project:
-    """Modules by their files, and imports by the directories that they may start from."""
+    """The modules of a project by file, and the directories from which imports are resolved."""
 
     def __init__(self, base: Path, roots: Sequence[Path] = ()) -> None:
         self._base = base.resolve()
@@ -183,25 +176,25 @@ class Project:
 
     @property
     def modules(self) -> list[Module]:
-        """Everything that has been parsed so far."""
+        """Return all modules parsed so far."""
         return [module for module in self._modules.values() if module is not None]
 
     def load(self, paths: Iterable[Path]) -> list[Module]:
-        """Parse these files; the broken ones are remembered."""
+        """Parse these files and return the modules; broken files are recorded."""
         return [module for path in paths if (module := self.module(path)) is not None]
 
     def module(self, path: Path) -> Module | None:
-        """The module in a file, None if it is broken."""
+        """Return the module of a file, or None if the file is broken."""
         if path not in self._modules:
             self._modules[path] = self._parse(path)
         return self._modules[path]
 
     def shown(self, path: Path) -> str:
-        """A file's name as seen from the base directory."""
+        """Return a file's name relative to the base directory."""
         return str(path.relative_to(self._base)) if path.is_relative_to(self._base) else str(path)
 
     def find(self, dotted: str, level: int, importer: Path) -> ModuleRef | NamespacePackage | None:
-        """The module of the project that an import names; None for all that is not of the project."""
+        """Return the module of the project that an import names, or None if it is not part of the project."""
         parts = dotted.split(".") if dotted else []
         if level:
             return self._at(importer.parents[level - 1], parts) if level <= len(importer.parents) else None
@@ -214,7 +207,7 @@ class Project:
         return None
 
     def below(self, directory: Path, name: str) -> ModuleRef | NamespacePackage | None:
-        """The module of this name in a package's directory."""
+        """Return the module of this name in a package's directory, or None."""
         return self._at(directory, [name])
 
     def _at(self, directory: Path, parts: Sequence[str]) -> ModuleRef | NamespacePackage | None:
@@ -237,7 +230,7 @@ class Project:
         try:
             text = read_source(path)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the authors' escapes are not what is checked
+                warnings.simplefilter("ignore")  # invalid escapes in the author's code are not our subject
                 return Module(path, shown, text, ast.parse(text, shown))
         except SyntaxError as error:
             reason = f"{type(error).__name__}: {error.msg}"

@@ -1,5 +1,7 @@
-"""Where code depends on the order of what it walks (which expressions of a node must not be sets), and loops that
-wait while a handler or another task of the run changes the collection that they walk. Knows syntax and names.
+"""Code that depends on iteration order, and loops over a collection that a handler or another task changes
+meanwhile.
+
+It knows, for each kind of syntax, which expressions must not be sets. It looks at syntax and names only.
 """
 
 from __future__ import annotations
@@ -11,9 +13,6 @@ from hourglass._check.kinds import Kinds
 from hourglass._check.resolving import ValueResolver
 from hourglass._check.values import Func, words
 
-# --- changed meanwhile -----------------------------------------------------------------------------------------------
-
-
 _RESIZING = words(
     "append appendleft extend insert remove pop popleft popitem clear add discard update setdefault"
 )
@@ -21,7 +20,7 @@ _VIEWS = frozenset({"items", "values", "keys"})
 
 
 def changed_meanwhile(loop: ast.For, function: Func, resolver: ValueResolver, kinds: Kinds) -> ast.AST | None:
-    """The place where a handler or another task of the run changes what this loop walks; None if there is none."""
+    """Return the node where a handler or another task changes the collection of this loop, or None."""
     collection = _collection(loop.iter)
     match collection:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
@@ -43,7 +42,9 @@ def _collection(node: ast.expr) -> ast.expr:
 
 
 def _by_others(name: str, function: Func, resolver: ValueResolver, kinds: Kinds) -> Iterator[ast.AST]:
-    """Handlers of the same object that change the attribute: other methods, and functions inside of this one."""
+    """Yield handlers of the same object that change the attribute: other methods, and functions nested in this
+    one.
+    """
     if function.receiver is None:
         return
     for cls in resolver.members.bases(function.receiver):
@@ -64,7 +65,7 @@ def _is_start(method: ast.stmt) -> bool:
 
 
 def _by_inner(name: str, function: Func) -> Iterator[ast.AST]:
-    """Functions inside of this one that change its variable."""
+    """Yield functions nested in this one that change its variable."""
     for inner in _inner_functions(function):
         bound = {parameter.arg for parameter in ast.walk(inner) if isinstance(parameter, ast.arg)}
         if name not in bound and not _assigns(inner, name):
@@ -107,14 +108,11 @@ def _is(node: ast.expr, name: str, own: bool) -> bool:
             return False
 
 
-# --- uses of an order ------------------------------------------------------------------------------------------------
-
-
 INSENSITIVE = words(
     "sorted set frozenset len min max sum any all bool isinstance collections.Counter math.fsum "
     "statistics.mean statistics.median"
 )
-"""Functions that give the same whatever the order is."""
+"""Functions whose result does not depend on the order."""
 
 _ORDERED = words(
     "list tuple enumerate iter zip map filter str repr format dict.fromkeys collections.deque "
@@ -131,7 +129,9 @@ _COMPREHENSIONS = ast.ListComp | ast.GeneratorExp | ast.DictComp
 
 
 def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Expressions that a node walks in their order, and how; calls and comprehensions are told apart below."""
+    """Yield expressions that a node iterates over in order, and how; calls and comprehensions have functions of
+    their own.
+    """
     match node:
         case ast.For(iter=iterable):
             yield iterable, "the loop walks"
@@ -152,14 +152,14 @@ def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 
 
 def ordered_by_comprehension(node: ast.AST, free: set[ast.AST]) -> Iterator[tuple[ast.expr, str]]:
-    """What a comprehension walks, unless its result has no order, or the code around it does not use that order."""
+    """Yield the iterables of a comprehension, unless its result is unordered or the order is not used."""
     if isinstance(node, _COMPREHENSIONS) and node not in free:
         for generator in node.generators:
             yield generator.iter, "the comprehension walks"
 
 
 def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
-    """Arguments that a function outside the project takes in their order."""
+    """Yield arguments that a function outside the project iterates over in order."""
     if name in _ORDERED or name in _ORDERED_HERE:
         shown = name.removeprefix("hourglass.")
         for argument in node.args:
@@ -167,7 +167,7 @@ def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]
 
 
 def bare(nodes: Sequence[ast.expr]) -> Iterator[ast.expr]:
-    """Expressions, and what stands behind their stars."""
+    """Yield the expressions, without their stars."""
     for node in nodes:
         yield node
         if isinstance(node, ast.Starred):
@@ -175,7 +175,7 @@ def bare(nodes: Sequence[ast.expr]) -> Iterator[ast.expr]:
 
 
 def only_collects(body: Sequence[ast.stmt], is_set: Callable[[ast.expr], bool]) -> bool:
-    """Whether statements do nothing but put things into sets, or take them out: in any order, the same comes out."""
+    """Whether statements only add items to sets or remove them, so that the order does not matter."""
     for statement in body:
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="add" | "discard"))) if is_set(
@@ -192,7 +192,7 @@ def only_collects(body: Sequence[ast.stmt], is_set: Callable[[ast.expr], bool]) 
 
 
 def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
-    """Expressions whose value only tells objects apart: keys, elements of sets, and what is compared for being equal."""
+    """Yield expressions used only for identity: keys, elements of sets, and operands of equality."""
     match node:
         case ast.Compare(left=left, ops=operators, comparators=others) if all(
             isinstance(operator, _TELLING_APART) for operator in operators
@@ -206,12 +206,11 @@ def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
             pass
 
 
-# --- one function ----------------------------------------------------------------------------------------------------
-
-
 class Ordering:
-    """Where one function uses the order of a set. It is given every node of the function, outer ones first, since
-    they tell where no order matters; it says which expressions are sets whose order is used, and how.
+    """One function's uses of the order of a set.
+
+    It receives every node of the function, outer nodes first, since they decide where order does not matter.
+    It yields the sets whose order is used, and how.
     """
 
     def __init__(self, is_set: Callable[[ast.expr], bool]) -> None:
@@ -219,7 +218,7 @@ class Ordering:
         self._free: set[ast.AST] = set()
 
     def at(self, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-        """The sets whose order a node uses by what it is."""
+        """Yield the sets whose order a node uses by its syntax."""
         self._free.update(self._freed_by(node))
         for expression, how in ordered_by_syntax(node):
             if node not in self._free and self.is_set(expression):
@@ -229,7 +228,7 @@ class Ordering:
                 yield expression, how
 
     def at_call(self, node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
-        """The sets whose order a function outside the project uses."""
+        """Yield the sets whose order a function outside the project uses."""
         if name in INSENSITIVE or node in self._free:
             self._free.update(bare(node.args))
             return

@@ -1,10 +1,12 @@
-"""From an expression to what it may stand for: names through scopes and imports, attributes through classes, calls by results.
+"""The possible values of an expression: names through scopes and imports, attributes through classes, calls by
+results.
 
-Knows no rule. Guesses nothing: what the text does not tell is `Unknown`. Every binding that a use may see gives its values, so an
-answer may have several; an expression that needs itself to be resolved gives `Unknown` there.
+It knows no rules and guesses nothing: a value that the text does not determine is `Unknown`. Every visible
+binding contributes its values, so an expression may have several; an expression that depends on itself is
+`Unknown` there.
 
-An annotation tells what a value is like: an object of a class, a set, a container of such. `Members` tells what
-classes of the project are made of: what they inherit, what stands in their bodies, what methods put on `self`.
+An annotation describes a value: an object of a class, a set, a container of them. `Members` describes the
+classes of a project: what they inherit, what their bodies contain, what methods assign to `self`.
 """
 
 from __future__ import annotations
@@ -47,9 +49,6 @@ if TYPE_CHECKING:
     from hourglass._check.scopes import NameScope
 
 
-# --- annotations -----------------------------------------------------------------------------------------------------
-
-
 _SETS = words(
     "set frozenset typing.Set typing.FrozenSet typing.AbstractSet typing.MutableSet "
     "collections.abc.Set collections.abc.MutableSet"
@@ -71,7 +70,7 @@ _TYPES = frozenset({"type", "typing.Type"})
 
 
 def value_of(resolver: ValueResolver, node: ast.expr, scope: NameScope) -> Value:
-    """What something with this annotation is."""
+    """Return the value that an annotation describes."""
     match node:
         case ast.Constant(value=str(text)):
             return _quoted(resolver, text, scope)
@@ -135,23 +134,20 @@ def _first_known(*values: Value) -> Value:
     return next((value for value in values if value not in (UNKNOWN, External("None"))), UNKNOWN)
 
 
-# --- classes ---------------------------------------------------------------------------------------------------------
-
-
 Values: TypeAlias = tuple[Value, ...]
 _Assignment: TypeAlias = tuple[ast.FunctionDef, ast.expr | None, ast.expr | None]
-"""A method, and value and annotation of what it assigns to an attribute."""
+"""A method, and the value and annotation that it assigns to an attribute."""
 
 
 class Members:
-    """Answers about classes; remembers their attributes."""
+    """The members of classes; attributes are cached."""
 
     def __init__(self, resolver: ValueResolver) -> None:
         self._resolver = resolver
         self._attributes: dict[ast.ClassDef, dict[str, list[_Assignment]]] = {}
 
     def bases(self, cls: Class) -> list[Class]:
-        """The class and those of the project that it inherits from, nearest first."""
+        """Return the class and the classes of the project that it inherits from, nearest first."""
         result: list[Class] = []
         todo = [cls]
         while todo:
@@ -167,7 +163,7 @@ class Members:
         return result
 
     def inherited(self, cls: Class, name: str, receiver: Class) -> Values:
-        """What a class or one that it inherits from has under a name in its body; methods are bound to `receiver`."""
+        """Return the values of a name in the body of a class or its bases; methods are bound to `receiver`."""
         for base in self.bases(cls):
             scope = base.module.scope_of_class(base.node, base.scope)
             if name in scope.names:
@@ -181,7 +177,7 @@ class Members:
         return ()
 
     def assigned(self, cls: Class, name: str) -> Values:
-        """What methods assign to an attribute of `self`."""
+        """Return the values that methods assign to an attribute of `self`."""
         result: list[Value] = []
         for base in self.bases(cls):
             scope = base.module.scope_of_class(base.node, base.scope)
@@ -206,7 +202,7 @@ class Members:
 
 
 def _self_assignments(method: ast.FunctionDef) -> Iterator[tuple[str, _Assignment]]:
-    """Each assignment to an attribute of `self` in a method."""
+    """Yield each assignment to an attribute of `self` in a method."""
     for node in ast.walk(method):
         match node:
             case ast.Assign(targets=targets, value=value):
@@ -228,9 +224,6 @@ def _own_attribute(node: ast.expr) -> str:
             return ""
 
 
-# --- expressions -----------------------------------------------------------------------------------------------------
-
-
 _BUILTINS = frozenset(dir(builtins))
 _SET_METHODS = words("union intersection difference symmetric_difference copy")
 _ITEM_METHODS = words("get pop setdefault popleft")
@@ -243,7 +236,7 @@ NOTHING: Values = (UNKNOWN,)
 
 
 class ValueResolver:
-    """Resolves expressions in the scopes of a project; remembers what it has found out."""
+    """Resolves expressions in the scopes of a project and caches the results."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -253,11 +246,11 @@ class ValueResolver:
         self._cut_short = False
 
     def values(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> Values:
-        """What an expression may stand for; at least one value."""
+        """Return the possible values of an expression; at least one."""
         return self._once((node, receiver), lambda: self._values(node, scope, receiver))
 
     def _once(self, key: tuple[ast.AST, Class | None], find: Callable[[], Values]) -> Values:
-        """Find something out, or remember it; what needs itself to be found out is unknown."""
+        """Compute values, or return the cached ones; an expression that depends on itself is unknown."""
         if key in self._known:
             return self._known[key]
         if key in self._busy or len(self._busy) > _DEPTH:
@@ -269,33 +262,33 @@ class ValueResolver:
             values = _few(find())
         finally:
             self._busy.discard(key)
-        # An answer that was cut short somewhere inside is not remembered: asked by itself, from another place, the
-        # same expression may have a better one. The outermost question has no such place.
+        # A result that was cut short by recursion is not cached: resolved on its own, the expression may have
+        # a better one. The outermost expression cannot have been cut short.
         if not self._cut_short or not self._busy:
             self._known[key] = values
         self._cut_short = (self._cut_short or outer) and bool(self._busy)
         return values
 
     def is_set(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> bool:
-        """Whether an expression is a set, whichever of its bindings holds."""
+        """Whether an expression is a set under every binding."""
         return all(isinstance(value, AnySet) for value in self.values(node, scope, receiver))
-
-    # --- names -------------------------------------------------------------------------------------------------------
 
     def lookup(
         self, name: str, scope: NameScope, line: int | None = None, receiver: Class | None = None
     ) -> Values:
-        """What a name stands for in a scope."""
+        """Return the values of a name in a scope."""
         home = self.home(name, scope)
         if home is None:
             return self._from_stars(name, scope.module) or (
                 (External(name),) if name in _BUILTINS else NOTHING
             )
         bindings = home.bindings(name, line if home is scope else None)
-        return tuple(value for binding in bindings for value in self._bound(binding, home, receiver)) or NOTHING
+        return (
+            tuple(value for binding in bindings for value in self._bound(binding, home, receiver)) or NOTHING
+        )
 
     def home(self, name: str, scope: NameScope) -> NameScope | None:
-        """The scope that binds a name, as Python looks for it."""
+        """Return the scope that binds a name, by Python's rules."""
         candidate: NameScope | None = scope
         while candidate is not None:
             if name in candidate.global_names:
@@ -365,7 +358,7 @@ class ValueResolver:
         return _one(starred) if starred else UNKNOWN
 
     def _from_stars(self, name: str, module: Module) -> Values:
-        """A name that `from module import *` may have brought."""
+        """Return the values of a name that `from module import *` may have imported."""
         for star in module.scope.stars:
             target = self.project.find(star.module, star.level, module.path)
             if isinstance(target, ModuleRef) and target.module is not module:
@@ -375,8 +368,6 @@ class ValueResolver:
             elif target is None and f"{star.module}.{name}" in CALLS:
                 return (External(f"{star.module}.{name}"),)
         return ()
-
-    # --- expressions -------------------------------------------------------------------------------------------------
 
     def _values(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Values:
         match node:
@@ -411,10 +402,12 @@ class ValueResolver:
                 return NOTHING
 
     def _several(self, nodes: list[ast.expr], scope: NameScope, receiver: Class | None) -> Values:
-        return _few(tuple(value for expression in nodes for value in self.values(expression, scope, receiver)))
+        return _few(
+            tuple(value for expression in nodes for value in self.values(expression, scope, receiver))
+        )
 
     def _operation(self, node: ast.BinOp, scope: NameScope, receiver: Class | None) -> Values:
-        if isinstance(node.op, ast.Div):  # a path joined with another
+        if isinstance(node.op, ast.Div):  # joins a path with another
             return self.values(node.left, scope, receiver)
         if not isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
             return NOTHING
@@ -431,7 +424,9 @@ class ValueResolver:
             if name in _VIEW_METHODS and any(isinstance(candidate, Items) for candidate in bases):
                 return bases
         callees = self.values(node.func, scope, receiver)
-        return tuple(value for candidate in callees for value in self._result(candidate, node, scope, receiver))
+        return tuple(
+            value for candidate in callees for value in self._result(candidate, node, scope, receiver)
+        )
 
     def _result(self, called: Value, node: ast.Call, scope: NameScope, receiver: Class | None) -> Values:
         match called:
@@ -459,8 +454,8 @@ class ValueResolver:
                 return NOTHING
 
     def returned(self, function: Func) -> Values:
-        """What calls of a function give: as annotated, else as its return statements say."""
-        # Known by its parameters: the node itself, if it is a lambda, stands for the function.
+        """Return the possible results of a function: by its annotation, else by its return statements."""
+        # Cached by its parameters: for a lambda, the node itself is cached as the function's value.
         return self._once((function.node.args, function.receiver), lambda: self._returned(function))
 
     def _returned(self, function: Func) -> Values:
@@ -471,16 +466,20 @@ class ValueResolver:
         if node.returns is not None:
             return (value_of(self, node.returns, function.scope),)
         ends = [
-            statement.value for statement in own_nodes(node) if isinstance(statement, ast.Return) and statement.value is not None
+            statement.value
+            for statement in own_nodes(node)
+            if isinstance(statement, ast.Return) and statement.value is not None
         ]
         return tuple(value for end in ends for value in self.values(end, inner, function.receiver)) or NOTHING
 
     def _entered(self, values: Values) -> Values:
-        """What `with` gives a name to: files, pools and most others give themselves."""
+        """Return the values that `with … as` binds: files, pools and most context managers return themselves."""
         result: list[Value] = []
         for value in values:
             entering = (
-                self.members.inherited(value.cls, "__enter__", value.cls) if isinstance(value, Instance) else ()
+                self.members.inherited(value.cls, "__enter__", value.cls)
+                if isinstance(value, Instance)
+                else ()
             )
             for method in entering:
                 result += self.returned(method) if isinstance(method, Func) else NOTHING
@@ -488,17 +487,17 @@ class ValueResolver:
                 result.append(value if isinstance(value, External | Instance) else UNKNOWN)
         return tuple(result)
 
-    # --- parts of values ---------------------------------------------------------------------------------------------
-
     def elements(self, values: Values) -> Values:
-        """What a loop over these takes out of them."""
+        """Return the values that a loop over these values binds."""
         return (
-            tuple(part for value in values for part in (value.elements if isinstance(value, Items) else NOTHING))
+            tuple(
+                part for value in values for part in (value.elements if isinstance(value, Items) else NOTHING)
+            )
             or NOTHING
         )
 
     def attribute(self, base: Value, name: str) -> Values:
-        """What an attribute of something stands for."""
+        """Return the values of an attribute."""
         match base:
             case External(owner):
                 return (External(f"{owner}.{name}"),)
@@ -515,13 +514,15 @@ class ValueResolver:
 
 
 def _few(values: Values) -> Values:
-    """Each value once, and not too many of them: an expression with over a dozen meanings is as good as unknown."""
+    """Remove duplicates and cap the number of values: an expression with over a dozen meanings is as good as
+    unknown.
+    """
     unique = tuple(dict.fromkeys(values)) or NOTHING
     return unique if len(unique) <= _MOST else (*unique[:_MOST], UNKNOWN)
 
 
 def _constant(nodes: list[ast.expr]) -> str:
-    """The text that is written there, if one is."""
+    """Return the string constant that is the only node, or ""."""
     match nodes:
         case [ast.Constant(value=str() as text)]:
             return text
@@ -534,7 +535,7 @@ def _is_view(node: ast.expr) -> bool:
 
 
 def last_name(node: ast.expr) -> str:
-    """What an expression, or what it calls, is called, without what stands before the last point; "" if nothing names it."""
+    """Return the last component of the name of an expression or of what it calls; "" if it has no name."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
@@ -545,5 +546,5 @@ def last_name(node: ast.expr) -> str:
 
 
 def _one(values: Values) -> Value:
-    """One of several: what is known goes before what is not."""
+    """Return the first known value, or unknown."""
     return next((value for value in values if value != UNKNOWN), UNKNOWN)

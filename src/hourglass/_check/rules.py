@@ -1,15 +1,12 @@
-"""The rules (what is wrong, why, and what to do instead: a table), and the report of a check: findings, and the way
-to each.
+"""The rules (the problem, the reason and the remedy, as a table), and the report of a check: findings and their
+call paths.
 
-Data only: `body` and `checker` do the finding.
+Data only; `body` and `checker` search.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-# --- the rules -------------------------------------------------------------------------------------------------------
-
 
 CLOCK, RANDOM, SLEEP, SET_ORDER, ENVIRONMENT, FILES, NETWORK, THREADS, LOCKS = (
     f"HG{number}" for number in range(101, 110)
@@ -22,7 +19,7 @@ BROKEN = "HG001"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `reason` and `remedy` are a line each, `example` is code before and after."""
+    """One rule. `reason` and `remedy` are one line each; `example` is code before and after."""
 
     code: str
     title: str
@@ -233,15 +230,12 @@ _ALL = (
 )
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in _ALL}
-"""Every rule by its code."""
-
-
-# --- the report ------------------------------------------------------------------------------------------------------
+"""All rules by code."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """A range in a file. Lines and columns count from 1; the file is given as the user would write it."""
+    """A range in a file. Lines and columns count from 1; the file name is relative to the base directory."""
 
     file: str
     line: int
@@ -252,7 +246,7 @@ class SourceRange:
 
 @dataclass(frozen=True, slots=True)
 class CallStep:
-    """One step on the way from a workflow to a finding: this function, entered from this line."""
+    """One step on the call path from a workflow to a finding: this function, called from this line."""
 
     function: str
     file: str
@@ -261,7 +255,7 @@ class CallStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One place in workflow code that does not do the same when it is executed again, or not what it seems to do."""
+    """One place in workflow code that is not deterministic, or does not do what it seems to do."""
 
     code: str
     place: SourceRange
@@ -271,18 +265,18 @@ class CheckFinding:
 
     @property
     def rule(self) -> Rule:
-        """The rule that it breaks."""
+        """The rule that is broken."""
         return RULES[self.code]
 
     @property
     def workflow(self) -> str:
-        """The workflow whose code it is, or is called from."""
+        """The workflow that contains the code, or calls it."""
         return self.path[0].function if self.path else ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Everything that a check found, in the order of files and lines, and how much it looked at."""
+    """All findings of a check, ordered by file and line, and how much was checked."""
 
     findings: tuple[CheckFinding, ...]
     files: int

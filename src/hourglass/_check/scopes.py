@@ -1,7 +1,7 @@
-"""What each name is bound to, scope by scope, as written: nothing is resolved here.
+"""The bindings of each name, scope by scope, as written; nothing is resolved here.
 
-A scope is a module, a class body or a function. Variables of comprehensions and parameters of lambdas count as names of the
-function around them: coarser than Python, and enough to tell a local name from a global one.
+A scope is a module, a class body or a function. Variables of comprehensions and parameters of lambdas count
+as names of the enclosing function: coarser than Python, and enough to tell a local name from a global one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """`import module` or `from module import name`; `bound` tells `import a.b` (binds a) from `import a.b as c`."""
+    """`import module` or `from module import name`; `bound` distinguishes `import a.b` (binds a) from `import
+    a.b as c`.
+    """
 
     module: str
     name: str | None
@@ -43,21 +45,21 @@ class Defined:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """What a loop takes out of something."""
+    """The loop variable of an iteration."""
 
     iterable: ast.expr
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """What a `with` block gives a name to."""
+    """The target of `with … as`."""
 
     context: ast.expr
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """An argument of the function; `first` may be `self`."""
+    """A parameter of the function; the `first` may be `self`."""
 
     node: ast.arg
     first: bool
@@ -65,7 +67,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """Bound to something that the resolver does not look into: a part of an unpacked value, an exception."""
+    """A binding that the resolver does not analyse: a part of an unpacked value, an exception."""
 
 
 Meaning: TypeAlias = Assigned | Imported | Defined | Element | Entered | Parameter | Opaque
@@ -73,7 +75,9 @@ Meaning: TypeAlias = Assigned | Imported | Defined | Element | Entered | Paramet
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One place where a name is bound. `settled`: from that line on it holds whatever happened before."""
+    """One place where a name is bound. `settled`: unconditional, so it hides all earlier bindings from that line
+    on.
+    """
 
     meaning: Meaning
     line: int
@@ -95,11 +99,12 @@ class NameScope:
     outer_names: set[str] = field(default_factory=set)
 
     def bind(self, name: str, binding: Binding) -> None:
-        """Add a binding."""
         self.names.setdefault(name, []).append(binding)
 
     def bindings(self, name: str, line: int | None) -> list[Binding]:
-        """The bindings that a use on this line may see: in a function the last settled one before it, and later ones."""
+        """Return the bindings visible on a line: in a function, the last settled one before it and all later
+        ones.
+        """
         all_bindings = self.names.get(name, [])
         if line is None or self.kind != "function":
             return all_bindings
@@ -111,7 +116,7 @@ class NameScope:
 
 
 def module_scope(module: Module, tree: ast.Module) -> NameScope:
-    """The names of a module."""
+    """Return the scope of a module."""
     scope = NameScope(module, "module", tree, None)
     for statement in tree.body:
         _statement(scope, statement, deep=False)
@@ -119,7 +124,7 @@ def module_scope(module: Module, tree: ast.Module) -> NameScope:
 
 
 def class_scope(module: Module, node: ast.ClassDef, parent: NameScope) -> NameScope:
-    """The names in a class body."""
+    """Return the scope of a class body."""
     scope = NameScope(module, "class", node, parent)
     for statement in node.body:
         _statement(scope, statement, deep=False)
@@ -127,7 +132,7 @@ def class_scope(module: Module, node: ast.ClassDef, parent: NameScope) -> NameSc
 
 
 def function_scope(module: Module, node: FunctionNode, parent: NameScope) -> NameScope:
-    """The names of a function."""
+    """Return the scope of a function."""
     scope = NameScope(module, "function", node, parent)
     for index, argument in enumerate(arguments_of(node.args)):
         scope.bind(argument.arg, Binding(Parameter(argument, index == 0), node.lineno - 1, settled=True))
@@ -142,7 +147,7 @@ def function_scope(module: Module, node: FunctionNode, parent: NameScope) -> Nam
 
 
 def arguments_of(arguments: ast.arguments) -> Iterator[ast.arg]:
-    """All parameters, the first positional one first."""
+    """Yield all parameters, the first positional one first."""
     yield from arguments.posonlyargs
     yield from arguments.args
     if arguments.vararg is not None:
@@ -188,7 +193,7 @@ def _statement(scope: NameScope, node: ast.stmt, *, deep: bool, settled: bool = 
 
 
 def _blocks(scope: NameScope, node: ast.stmt, *, deep: bool) -> None:
-    """Whatever statements stand inside this one: bound under a condition."""
+    """Bind the names in nested statements, which are conditional."""
     for name in ("body", "orelse", "finalbody"):
         for inner in getattr(node, name, ()):
             _statement(scope, inner, deep=deep)
@@ -207,7 +212,7 @@ def _blocks(scope: NameScope, node: ast.stmt, *, deep: bool) -> None:
 
 
 def _expressions(scope: NameScope, nodes: Sequence[ast.expr]) -> None:
-    """Names that are bound inside expressions: by `:=`, comprehensions and lambdas."""
+    """Bind the names that expressions bind: by `:=`, comprehensions and lambdas."""
     for outer in nodes:
         for node in ast.walk(outer):
             match node:

@@ -1,7 +1,7 @@
-"""Variables that runs share: those of modules, and of classes; and where a project changes them.
+"""Variables of modules and classes, which runs share, and where a project changes them.
 
-A change counts if it is made while the program runs. What happens while a module is imported (its own statements, decorators and
-functions that it calls) builds a constant.
+A change counts if it happens while the program runs. Code that runs while a module is imported (its own
+statements, decorators and functions that it calls) builds a constant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Shared:
 
 
 class Sharing:
-    """Answers which variable an expression is, and where a project changes it."""
+    """The shared variables of a project and the places that change them."""
 
     def __init__(self, resolver: ValueResolver, definitions: Definitions) -> None:
         self._resolver = resolver
@@ -47,7 +47,7 @@ class Sharing:
         self._at_import: dict[Module, frozenset[str]] = {}
 
     def variable(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> Shared | None:
-        """The shared variable that an expression names itself, None for anything else."""
+        """Return the shared variable that an expression names directly, or None."""
         match node:
             case ast.Name(id=name):
                 home = self._resolver.home(name, scope)
@@ -60,7 +60,7 @@ class Sharing:
                 return None
 
     def _imported(self, node: ast.Name, home: NameScope | None, name: str) -> Shared | None:
-        """`from module import NAME`: the variable of the other module."""
+        """Return the variable of another module that `from module import NAME` binds, or None."""
         for binding in home.bindings(name, None) if home is not None else ():
             source = getattr(binding.meaning, "module", None)
             original = getattr(binding.meaning, "name", None)
@@ -96,9 +96,15 @@ class Sharing:
         return None
 
     def _is_plain(self, cls: Class) -> bool:
-        """Whether its objects share what stands in the class body: models of libraries copy it for each object."""
+        """Whether objects of a class share the values of its body; models of some libraries copy them for each
+        object.
+        """
         for base_class in self._resolver.members.bases(cls):
-            values = [value for base in base_class.node.bases for value in self._resolver.values(base, base_class.scope)]
+            values = [
+                value
+                for base in base_class.node.bases
+                for value in self._resolver.values(base, base_class.scope)
+            ]
             foreign = [
                 value for value in values if isinstance(value, External) and value.name not in _PLAIN_BASES
             ]
@@ -116,17 +122,15 @@ class Sharing:
                     )
         return False
 
-    # --- changes -----------------------------------------------------------------------------------------------------
-
     def changes(self, node: ast.AST, scope: NameScope, receiver: Class | None = None) -> Iterator[Shared]:
-        """The shared variables that a statement or expression changes itself, not in what is inside of it."""
+        """Yield the shared variables that a statement or expression changes itself, without its nested nodes."""
         for target in _stored(node):
             if isinstance(target, ast.Name):
                 if target.id in scope.global_names and (variable := self.variable(target, scope, receiver)):
                     yield variable
-            elif (isinstance(target, ast.Attribute) and (variable := self._set_on(target, scope, receiver))) or (
-                variable := self._root(_owner(target), scope, receiver)
-            ):
+            elif (
+                isinstance(target, ast.Attribute) and (variable := self._set_on(target, scope, receiver))
+            ) or (variable := self._root(_owner(target), scope, receiver)):
                 yield variable
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=name)) if name in MUTATORS:
@@ -139,13 +143,15 @@ class Sharing:
                 pass
 
     def _set_on(self, target: ast.Attribute, scope: NameScope, receiver: Class | None) -> Shared | None:
-        """`Cart.count = …` and `module.NAME = …`; `self.count = …` is the run's own."""
+        """Return the variable that `Cart.count = …` or `module.NAME = …` sets; `self.count = …` belongs to the
+        run.
+        """
         if any(isinstance(value, Instance) for value in self._resolver.values(target.value, scope, receiver)):
             return self._root(target.value, scope, receiver)
         return self.variable(target, scope, receiver) or self._root(target.value, scope, receiver)
 
     def _root(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Shared | None:
-        """The shared variable that an expression is, or is a part of."""
+        """Return the shared variable that an expression is, or is part of."""
         part: ast.expr | None = node
         while part is not None:
             if (variable := self.variable(part, scope, receiver)) is not None:
@@ -154,9 +160,9 @@ class Sharing:
         return None
 
     def changed_at(self, variable: Shared) -> tuple[Module, ast.AST] | None:
-        """A place in the project that changes a variable while the program runs."""
+        """Return a place in the project that changes a variable while the program runs, or None."""
         if variable not in self._changes:
-            # None while it is searched: the search may come back to the same variable.
+            # None during the search, which may come back to this variable.
             self._changes[variable] = None
             self._changes[variable] = next(self._search(variable), None)
         return self._changes[variable]
@@ -178,7 +184,7 @@ class Sharing:
                         yield module, node
 
     def _mentioning(self, variable: Shared, last: str) -> list[Module]:
-        """The modules that may change a variable: its own, and those that mention it and where it comes from."""
+        """Return the modules that may change a variable: its own, and those that mention both it and its module."""
         for module in self._resolver.project.modules[self._indexed :]:
             self._indexed += 1
             for word in set(_WORD.findall(module.text)):
@@ -186,7 +192,10 @@ class Sharing:
         home = variable.module.path
         imported = home.parent.name if home.name == "__init__.py" else home.stem
         near = self._words.get(last, set()) & self._words.get(imported, set())
-        return sorted({variable.module, *near}, key=lambda candidate: (candidate is not variable.module, candidate.shown))
+        return sorted(
+            {variable.module, *near},
+            key=lambda candidate: (candidate is not variable.module, candidate.shown),
+        )
 
     def _runs_at_import(self, function: Func) -> bool:
         if function.name in _AT_IMPORT:
@@ -201,7 +210,7 @@ class Sharing:
         )
 
     def _called_at_import(self, module: Module) -> frozenset[str]:
-        """Names of functions that a module's own statements call, or decorate with."""
+        """Return the names of functions that a module's own statements call or use as decorators."""
         if module not in self._at_import:
             names: set[str] = set()
             todo: list[ast.AST] = list(module.tree.body)
@@ -214,7 +223,7 @@ class Sharing:
                         names.update(last_name(decorator) for decorator in node.decorator_list)
                         todo += node.body
                     case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
-                        pass  # the program itself, not the import
+                        pass  # part of the program, not of the import
                     case _:
                         if isinstance(node, ast.Call):
                             names.add(last_name(node))

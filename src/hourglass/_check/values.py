@@ -1,7 +1,7 @@
-"""What an expression may stand for, as far as its text tells: the vocabulary of the resolver. Data only.
+"""The possible values of an expression as far as the text determines them: the resolver's vocabulary. Data only.
 
-`Unknown` is an answer too: a rule that asks whether something is *always* a set must know of the bindings that the
-resolver could not resolve.
+`Unknown` is a value, too: a rule that asks whether something is *always* a set must see bindings that could
+not be resolved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def words(text: str) -> frozenset[str]:
-    """The words of a text: tables of names are written so, which a reader takes in at a glance."""
+    """Return the words of a string as a set; tables of names are written this way for readability."""
     return frozenset(text.split())
 
 
@@ -25,18 +25,18 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """Something outside the project, by its dotted name: `time.time`; an object of a class goes by the class's name."""
+    """An object outside the project, by its dotted name: `time.time`; an instance has the name of its class."""
 
     name: str
 
     def __post_init__(self) -> None:
-        if self.name.startswith("hourglass.aio."):  # the same things, awaited
+        if self.name.startswith("hourglass.aio."):  # the same functions, awaited
             object.__setattr__(self, "name", self.name.replace("hourglass.aio.", "hourglass.", 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A class of the project, and the scope that it stands in."""
+    """A class of the project, and its scope."""
 
     module: Module
     node: ast.ClassDef
@@ -52,7 +52,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Func:
-    """A function of the project, the scope that it stands in, and for what is inside a method the class of `self`."""
+    """A function of the project, its scope, and for code inside a method the class of `self`."""
 
     module: Module
     node: FunctionNode
@@ -61,7 +61,7 @@ class Func:
 
     @property
     def name(self) -> str:
-        """Its own name, without those around it."""
+        """The function's own name, unqualified."""
         return "<lambda>" if isinstance(self.node, ast.Lambda) else self.node.name
 
 
@@ -74,26 +74,26 @@ class ModuleRef:
 
 @dataclass(frozen=True, slots=True)
 class NamespacePackage:
-    """A directory of the project that is imported as a package without a file of its own."""
+    """A directory of the project that is a package without an `__init__.py`."""
 
     directory: str
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A container, and what it may hold."""
+    """A container, and the values it may hold."""
 
     elements: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnySet:
-    """A set: code that walks it sees an order that it does not see in another process."""
+    """A set; its iteration order differs between processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The text does not tell."""
+    """A value that the text does not determine."""
 
 
 Value: TypeAlias = (
