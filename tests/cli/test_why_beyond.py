@@ -19,7 +19,7 @@ from hourglass._story.asking import added, is_paused, with_slots
 from hourglass._story.diagnosis import Cause, Facts
 from hourglass._story.faults import Stand, Waits
 from hourglass._story.reasons import diagnose
-from hourglass._story.timeline import tell
+from hourglass._story.timeline import build_story
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,
@@ -311,5 +311,5 @@ def told(*more: dict[str, Any]) -> Facts:
     ]
     events = events_from([*first, *more])
     now = events[-1].time_ns + 60_000_000_000
-    story = replace(tell(events, now=now), workflow_id="order-1")
+    story = replace(build_story(events, now=now), workflow_id="order-1")
     return Facts(story=story, now=now, events=events)

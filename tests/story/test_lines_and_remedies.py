@@ -13,7 +13,7 @@ from hourglass._story.diagnosis import Cause, Facts, PollerFacts, QueueFacts
 from hourglass._story.faults import Stand, Waits, is_authors
 from hourglass._story.reasons import diagnose
 from hourglass._story.terminal import lines
-from hourglass._story.timeline import tell
+from hourglass._story.timeline import build_story
 
 ELSEWHERE = {"elsewhere": QueueFacts(name="elsewhere", served=("default",))}
 SERVED = {"default": QueueFacts(name="default", workflow_pollers=(PollerFacts("w", 9 * 10**18),))}
@@ -36,7 +36,7 @@ def told(*more: dict[str, Any], queue: str = "default", **begun: Any) -> Facts:
     )
     events = events_from([started, *more])
     now = events[-1].time_ns + 60_000_000_000
-    return Facts(story=replace(tell(events, now=now), workflow_id="order-1"), now=now, events=events)
+    return Facts(story=replace(build_story(events, now=now), workflow_id="order-1"), now=now, events=events)
 
 
 TASK = (

@@ -17,7 +17,7 @@ from hourglass._story.axis import scale, ticks
 from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
 from hourglass._story.terminal import lines
 from hourglass._story.text import MIN, MS, US, YEAR, D, H, S, cells, duration, mono, sans
-from hourglass._story.timeline import tell
+from hourglass._story.timeline import build_story
 
 from .histories import START, Made, many, order
 
@@ -87,14 +87,14 @@ def check(text: str) -> int:
 @pytest.mark.parametrize("spans", [3, 40, 200])
 def test_nothing_overlaps(spans: int) -> None:
     """With 3, 40 and 200 activities, each in a row of its own, nothing overlaps; in the file and in the panels of the page."""
-    story = tell(many(spans).read)
+    story = build_story(many(spans).read)
     assert check(svg.draw(story)) == spans + 1
     assert sum(check(each) for each in svg.panels(story, html.ROWS)) == spans + 1
 
 
 def test_an_order_is_drawn_with_a_break() -> None:
     """A month's timer among seconds is cut short by a visible break that says how long it is; its length stays true."""
-    text = svg.draw(tell(order().read))
+    text = svg.draw(build_story(order().read))
     assert check(text) == 8
     assert "time cut short" in text
     assert '<line x1="' in text
@@ -176,7 +176,7 @@ def test_random_stories_fit_into_a_terminal(story: Story, width: int, plain: boo
 @pytest.mark.parametrize("width", [80, 200])
 def test_a_terminal_shows_all(width: int) -> None:
     """At 80 and 200 columns every span, the reason of a failure, the waits and the axis are there."""
-    drawn = ["".join(text for text, _ in line) for line in lines(tell(order().read), width)]
+    drawn = ["".join(text for text, _ in line) for line in lines(build_story(order().read), width)]
     whole = "\n".join(drawn)
     for said in (
         "charge_card (3 attempts)",
@@ -195,7 +195,7 @@ def test_a_terminal_shows_all(width: int) -> None:
 def test_ascii_is_ascii() -> None:
     """The plain picture of a plain history holds nothing but ASCII, and tells failed from done without colour."""
     drawn = "\n".join(
-        "".join(text for text, _ in line) for line in lines(tell(order().read), 100, plain=True)
+        "".join(text for text, _ in line) for line in lines(build_story(order().read), 100, plain=True)
     )
     assert drawn.isascii()
     assert "xX" in drawn
@@ -203,7 +203,7 @@ def test_ascii_is_ascii() -> None:
 
 def test_a_picture_is_right_without_a_style_sheet() -> None:
     """Programs that are no browsers know no variables and no media: every shape and text has its colour as an attribute."""
-    drawn = svg.draw(tell(order().read))
+    drawn = svg.draw(build_story(order().read))
     assert "var(" not in drawn
     outside = re.sub(
         r"@media [^{]*\{(?:[^{}]*\{[^}]*\})*\}", "", re.findall(r"<style>(.*?)</style>", drawn)[0]
@@ -217,7 +217,7 @@ def test_a_picture_is_right_without_a_style_sheet() -> None:
 
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     """The page and the picture load nothing, run nothing, and carry light, dark and paper."""
-    story = tell(order().read)
+    story = build_story(order().read)
     for text in (html.draw(story), svg.draw(story)):
         assert "<script" not in text
         assert not re.search(r"(?:src|href)=|@import|url\((?!#)", text)
@@ -227,7 +227,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 def test_pictures_are_accessible() -> None:
     """A picture has a role, a title and a description; its rows have tooltips, the page a table of them."""
-    story = tell(order().read)
+    story = build_story(order().read)
     root = ElementTree.fromstring(svg.draw(story))
     assert root.attrib["role"] == "img"
     named = root.attrib["aria-labelledby"].split()
@@ -243,7 +243,7 @@ def test_pictures_are_accessible() -> None:
 def test_what_a_history_says_is_escaped() -> None:
     """Names and messages cannot become markup."""
     made = Made("<script>alert(1)</script>", '"><b>').task().activity("<img src=x>", fails="</text><script>")
-    story = tell(made.fail("</style><script>").read)
+    story = build_story(made.fail("</style><script>").read)
     for text in (html.draw(story), svg.draw(story)):
         assert "<script" not in text
         assert "<img" not in text
@@ -252,7 +252,7 @@ def test_what_a_history_says_is_escaped() -> None:
 
 def test_times_and_legend_are_there() -> None:
     """A picture explains itself: an axis with times, a legend for what it shows, and how long each row took."""
-    text = svg.draw(tell(many(3).read))
+    text = svg.draw(build_story(many(3).read))
     root = ElementTree.fromstring(text)
     classes = [each.attrib["class"] for each in root.iter(f"{SVG}text")]
     assert sum("tick" in each for each in classes) >= 3

@@ -7,7 +7,7 @@ from hourglass._story.faults import Waits, authors_place, stands
 from hourglass._story.reasons import diagnose
 from hourglass._story.spans import Fault
 from hourglass._story.text import S
-from hourglass._story.timeline import Pending, tell
+from hourglass._story.timeline import Pending, build_story
 
 from .histories import Made, failure
 
@@ -21,7 +21,7 @@ def told(
 ) -> Diagnosis:
     """The diagnosis of an open run, so many seconds after its last event."""
     now = made.at + round(waited * S)
-    story = tell(made.read, now=now, pending=pending)
+    story = build_story(made.read, now=now, pending=pending)
     return diagnose(
         Facts(story=story, now=now, events=made.read, queues={each.name: each for each in queues}, died=died)
     )

@@ -12,7 +12,7 @@ from hourglass._history.shapes import read_payloads
 from hourglass._story.axis import fold
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story, document
 from hourglass._story.text import S
-from hourglass._story.timeline import Pending, nest, tell
+from hourglass._story.timeline import Pending, build_story, nest
 from hourglass._story.values import peek
 from hourglass.client import Client
 from hourglass.errors import HistoryError
@@ -46,7 +46,7 @@ def check(story: Story) -> None:
 def test_recorded_histories_are_told(path: Path) -> None:
     """Every history that Temporal's own SDK left is told whole: each activity, timer and signal is a span."""
     text = path.read_text()
-    story = tell(events_from_text(text))
+    story = build_story(events_from_text(text))
     check(story)
     kinds = [each["eventType"] for each in json.loads(text)["events"]]
     assert story.events == len(kinds)
@@ -62,7 +62,7 @@ def test_a_run_of_the_embedded_engine_is_told() -> None:
     with Client.connect("local:") as client, Worker(client, workflows=[flows.trip], activities=[flows.flaky]):
         handle = client.start_workflow(flows.trip, "there", id="trip-1")
         assert handle.result() == "there and back"
-        story = tell(tuple(events_from_text(handle.history().to_json())))
+        story = build_story(tuple(events_from_text(handle.history().to_json())))
     check(story)
     assert (story.workflow_type, story.workflow_id, story.outcome) == ("trip", "trip-1", Outcome.DONE)
     assert [(each.name, each.attempts) for each in _of(story, Kind.ACTIVITY)] == [("flaky", 2)]
@@ -72,7 +72,7 @@ def test_a_run_of_the_embedded_engine_is_told() -> None:
 
 def test_only_started() -> None:
     """A run that nobody has touched yet waits for its first task."""
-    story = tell(Made().read, now=START + 5 * S)
+    story = build_story(Made().read, now=START + 5 * S)
     check(story)
     assert (story.outcome, story.until - story.start) == (Outcome.OPEN, 5 * S)
     assert [each.kind for each in story.spans] == [Kind.RUN]
@@ -81,7 +81,7 @@ def test_only_started() -> None:
 
 def test_a_delayed_start_is_said() -> None:
     """A run that is to begin later says so."""
-    story = tell(Made(firstWorkflowTaskBackoff="3600s").read)
+    story = build_story(Made(firstWorkflowTaskBackoff="3600s").read)
     assert story.waiting_for == ("its start, delayed by 1 h",)
 
 
@@ -89,14 +89,14 @@ def test_nobody_takes_the_task() -> None:
     """A task without a worker is what the run waits for."""
     made = Made()
     made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
-    assert tell(made.read, now=START + 90 * S).waiting_for == (
+    assert build_story(made.read, now=START + 90 * S).waiting_for == (
         "a worker: its workflow task was scheduled 1 min 30 s ago",
     )
 
 
 def test_parked() -> None:
     """A run whose code fails is parked: the attempts come from its description, the reason and its cause from its history."""
-    story = tell(Made().task_fails("no such key").read, now=START + 60 * S, task_attempt=7)
+    story = build_story(Made().task_fails("no such key").read, now=START + 60 * S, task_attempt=7)
     check(story)
     (task,) = _of(story, Kind.TASK)
     assert (story.outcome, task.outcome, task.attempts, task.end) == (
@@ -116,7 +116,7 @@ def test_a_mended_run_keeps_its_failed_tasks() -> None:
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=4)
     started = made.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
     made.add("WORKFLOW_TASK_COMPLETED", scheduledEventId=str(scheduled), startedEventId=str(started))
-    story = tell(made.complete().read)
+    story = build_story(made.complete().read)
     (task,) = _of(story, Kind.TASK)
     assert (task.outcome, task.attempts, story.outcome) == (Outcome.FAILED, 3, Outcome.DONE)
 
@@ -131,7 +131,7 @@ def test_an_activity_that_is_retried_now() -> None:
         faults=(Fault("ValueError", "refused"),),
         next_attempt=made.at + 8 * S,
     )
-    story = tell(made.read, now=made.at + 5 * S, pending=[pending])
+    story = build_story(made.read, now=made.at + 5 * S, pending=[pending])
     check(story)
     (span,) = _of(story, Kind.ACTIVITY)
     assert (span.outcome, span.attempts, span.max_attempts) == (Outcome.RETRYING, 4, 9)
@@ -144,7 +144,7 @@ def test_an_activity_that_is_retried_now() -> None:
 
 def test_attempts_fill_the_time_before_the_last() -> None:
     """Attempts that a history only counts are drawn with the policy's waits between them, and end where the last begins."""
-    story = tell(Made().task().activity("charge", 0.4, queued=3.9, attempt=3).complete().read)
+    story = build_story(Made().task().activity("charge", 0.4, queued=3.9, attempt=3).complete().read)
     (span,) = _of(story, Kind.ACTIVITY)
     phases = [each.phase for each in span.segments]
     assert phases == [Phase.FAILED, Phase.BACKOFF, Phase.FAILED, Phase.BACKOFF, Phase.RUNNING]
@@ -157,7 +157,7 @@ def test_what_is_open_when_the_run_closes_is_left() -> None:
     """A timer that never fired is left open where its run ended, and says so."""
     made = Made().task()
     made.add("TIMER_STARTED", timerId="1", startToFireTimeout="60s")
-    story = tell(made.wait(1).complete().read)
+    story = build_story(made.wait(1).complete().read)
     check(story)
     assert [each.outcome for each in _of(story, Kind.TIMER)] == [Outcome.LEFT]
 
@@ -170,14 +170,14 @@ def test_failures_keep_their_chain() -> None:
         "stackTrace": 'File "app.py", line 7, in write\n  raise OSError',
     }
     made.add("WORKFLOW_EXECUTION_FAILED", failure=failure("cannot save", "ApplicationError", cause=inner))
-    story = tell(made.read)
+    story = build_story(made.read)
     assert [str(each) for each in story.faults] == ["ApplicationError: cannot save", "OSError: disk full"]
     assert story.faults[1].place == "app.py:7"
 
 
 def test_order_has_it_all() -> None:
     """Retries, a signal, a child, a long timer and a failure come out as spans, and the timer as the longest wait."""
-    story = tell(order().read)
+    story = build_story(order().read)
     check(story)
     assert [each.name for each in story.spans] == [
         "checkout",
@@ -196,11 +196,11 @@ def test_order_has_it_all() -> None:
 
 def test_children_are_nested() -> None:
     """The steps of a child stand below it, and those of its child below that."""
-    inner = tell(Made("print", "p-1").task().activity("spool").complete().read)
+    inner = build_story(Made("print", "p-1").task().activity("spool").complete().read)
     middle = nest(
-        tell(Made("invoice", "i-1").task().child("print", run_id="r2").complete().read), {"r2": inner}
+        build_story(Made("invoice", "i-1").task().child("print", run_id="r2").complete().read), {"r2": inner}
     )
-    story = nest(tell(Made().task().child("invoice", run_id="r1").complete().read), {"r1": middle})
+    story = nest(build_story(Made().task().child("invoice", run_id="r1").complete().read), {"r1": middle})
     assert [(each.depth, each.name) for each in story.spans] == [
         (0, "checkout"),
         (0, "invoice"),
@@ -212,8 +212,8 @@ def test_children_are_nested() -> None:
 def test_payloads_are_shown_only_when_asked_for() -> None:
     """Without being asked the story holds no argument and no result; when asked, they are short."""
     events = order().read
-    assert "secret" not in json.dumps(document(tell(events)))
-    told = tell(events, peek=peek(longest=10))
+    assert "secret" not in json.dumps(document(build_story(events)))
+    told = build_story(events, peek=peek(longest=10))
     assert ("result", '{"token":…') in told.spans[1].shown
     assert ("input", '"secret"') in told.spans[1].shown
 
@@ -232,7 +232,7 @@ def test_ten_thousand_events_are_folded() -> None:
     while len(made.events) < 10_000:
         fails = "broken" if len(made.events) % 97 == 0 else ""
         made.activity("fetch", 0.01).task().activity("store", 0.02, fails=fails).task().timer(60).task()
-    story = tell(made.complete().read)
+    story = build_story(made.complete().read)
     folded = fold(story, 60)
     assert len(folded.spans) == 4
     assert sum(each.count for each in folded.spans) == len(story.spans)
@@ -246,7 +246,7 @@ def test_many_names_are_folded_by_kind() -> None:
     made = Made().task()
     for number in range(500):
         made.activity(f"step_{number}", 0.01)
-    folded = fold(tell(made.complete().read), 60)
+    folded = fold(build_story(made.complete().read), 60)
     assert [(each.name, each.count) for each in folded.spans[1:]] == [("activities of 500 names", 500)]
 
 
@@ -263,7 +263,7 @@ def test_many_names_are_folded_by_kind() -> None:
 )
 def test_every_form_of_export_is_read(text: str) -> None:
     """What the web UI, the command line and SDKs write tells the same story."""
-    assert document(tell(events_from_text(text))) == document(tell(order().read))
+    assert document(build_story(events_from_text(text))) == document(build_story(order().read))
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_odd_histories_are_told_as_far_as_they_go() -> None:
     made.add("TIMER_FIRED")
     made.add("MARKER_RECORDED", markerName="core_local_activity", details={"data": {"payloads": []}})
     made.add("SOMETHING_OF_TOMORROW", workflowTaskCompletedEventId="4")
-    story = tell(made.complete().read)
+    story = build_story(made.complete().read)
     check(story)
     assert [each.name for each in story.spans[1:]] == ["local activity", "something of tomorrow"]
 
@@ -298,7 +298,7 @@ def test_odd_histories_are_told_as_far_as_they_go() -> None:
 def test_control_characters_do_not_reach_a_terminal() -> None:
     """A name or a message cannot carry an escape sequence into the picture."""
     made = Made("evil\x1b[2J").task().activity("a\x07b\n", fails="\x1b]0;title\x07")
-    assert not any(ord(each) < 32 for each in json.dumps(document(tell(made.read)), ensure_ascii=False))
+    assert not any(ord(each) < 32 for each in json.dumps(document(build_story(made.read)), ensure_ascii=False))
 
 
 def test_a_start_that_is_stamped_at_the_end_is_no_queue() -> None:
@@ -307,7 +307,7 @@ def test_a_start_that_is_stamped_at_the_end_is_no_queue() -> None:
     scheduled = str(made.schedule("charge"))
     made.wait(0.6).add("ACTIVITY_TASK_STARTED", scheduledEventId=scheduled, attempt=1)
     made.add("ACTIVITY_TASK_COMPLETED", scheduledEventId=scheduled)
-    (span,) = _of(tell(made.complete().read), Kind.ACTIVITY)
+    (span,) = _of(build_story(made.complete().read), Kind.ACTIVITY)
     assert [each.phase for each in span.segments] == [Phase.RUNNING]
 
 
@@ -330,13 +330,13 @@ def test_a_wait_for_a_turn_is_one_however_often_its_timer_was_set_anew(summary: 
     made.wait(60).add("TIMER_FIRED", startedEventId=str(first))
     made.task()
     second = _limit_timer(made, summary, 120)
-    story = tell(made.wait(5).read, now=made.at)
+    story = build_story(made.wait(5).read, now=made.at)
     check(story)
     (span,) = _of(story, Kind.TIMER)
     assert (span.name, span.start, span.end) == (f"waits for a turn: {wanted}", begun, None)
     assert [each.partition(", for")[0] for each in story.waiting_for] == [f"a turn: {wanted}"]
     made.add("TIMER_CANCELED", startedEventId=str(second), workflowTaskCompletedEventId="4")
-    ended = tell(made.complete().read)
+    ended = build_story(made.complete().read)
     (span,) = _of(ended, Kind.TIMER)
     assert (span.name, span.start) == (f"waited for a turn: {wanted}", begun)
 
@@ -353,7 +353,7 @@ def test_a_signal_after_which_nothing_was_done_ended_no_wait() -> None:
     made.events[-1]["activityTaskScheduledEventAttributes"]["workflowTaskCompletedEventId"] = "4"
     made.wait(5).signal("pay").task()
     made.add("WORKFLOW_EXECUTION_COMPLETED", workflowTaskCompletedEventId="4")
-    assert [each.what for each in tell(made.read).waits] == ["timer 1 min 40 s", "signal pay"]
+    assert [each.what for each in build_story(made.read).waits] == ["timer 1 min 40 s", "signal pay"]
 
 
 def test_what_came_during_a_pause_is_what_was_waited_for() -> None:
@@ -365,4 +365,4 @@ def test_what_came_during_a_pause_is_what_was_waited_for() -> None:
     made.add("WORKFLOW_EXECUTION_UNPAUSED")
     made.task()
     made.add("WORKFLOW_EXECUTION_COMPLETED", workflowTaskCompletedEventId=str(len(made.events)))
-    assert [each.what for each in tell(made.read).waits] == ["signal pay"]
+    assert [each.what for each in build_story(made.read).waits] == ["signal pay"]

@@ -33,11 +33,11 @@ def _on(queue: str) -> str:
     return "" if queue in ("", "default") else f" --task-queue {shlex.quote(queue)}"
 
 
-def serve_version(queue: str, needed: str, there: list[str], options: str) -> tuple[Action, ...]:
+def serve_version(queue: str, needed: str, versions: list[str], options: str) -> tuple[Action, ...]:
     """No worker of the right version polls the task queue: start one, or make another version the current one."""
     if needed:
         return start_worker(queue, options, f"Start a worker of version {needed}, with the code of then:")
-    name, _, build_id = next(each for each in there if each).partition(".")
+    name, _, build_id = next(version for version in versions if version).partition(".")
     make = f"Make one of the versions current: client.set_current_version({name!r}, {build_id!r})"
     return (Action(make), *start_worker(queue, options, "Or start a worker without a version:"))
 
@@ -107,7 +107,7 @@ def _misfit(facts: Facts) -> tuple[Action, ...]:
         "See the line, with the code that the worker runs:", _command(f"why {name} --code FILE", options)
     )
     first = next(
-        (str(each.id) for each in facts.events if isinstance(each.attributes, WorkflowTaskCompleted)), "N"
+        (str(event.id) for event in facts.events if isinstance(event.attributes, WorkflowTaskCompleted)), "N"
     )
     return (
         *(() if facts.replayed is not None else (line,)),
@@ -191,16 +191,16 @@ def send_signal(facts: Facts, names: tuple[str, ...]) -> tuple[Action, ...]:
     return tuple(
         Action(
             "Send it:" if at == 0 else "",
-            _command(f"signal {shlex.quote(each)} {_id(facts.story)} VALUE", facts.options),
+            _command(f"signal {shlex.quote(name)} {_id(facts.story)} VALUE", facts.options),
         )
-        for at, each in enumerate(names)
+        for at, name in enumerate(names)
     )
 
 
 def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
     """One of the messages that it takes may be what it waits for."""
-    sent = [("signal", each) for each in facts.signals] + [("update", each) for each in facts.updates]
-    sent = [each for each in sent if each != ("update", without)]
+    sent = [("signal", message) for message in facts.signals] + [("update", message) for message in facts.updates]
+    sent = [message for message in sent if message != ("update", without)]
     if not sent:
         return (
             (Action("Look at the line: no signal and no update is known that could change it."),)
@@ -210,9 +210,9 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
     return tuple(
         Action(
             "If one of its messages makes it go on, send it:" if at == 0 else "",
-            _command(f"{kind} {shlex.quote(each)} {_id(facts.story)} …", facts.options),
+            _command(f"{kind} {shlex.quote(message)} {_id(facts.story)} …", facts.options),
         )
-        for at, (kind, each) in enumerate(sent[:4])
+        for at, (kind, message) in enumerate(sent[:4])
     )
 
 
@@ -249,7 +249,7 @@ def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Acti
     on what is there no more, as to ship what was paid back.
     """
     name, options = _id(facts.story), facts.options
-    ran = ", ".join(dict.fromkeys(each.name for each in since))
+    ran = ", ".join(dict.fromkeys(span.name for span in since))
     start = f"start {shlex.quote(facts.story.workflow_type)} … --id {name}{_on(facts.story.task_queue)}"
     again = Action(
         f"Or let it do the same again, from before {first}, the first step that may be undone:",
@@ -269,15 +269,15 @@ def see(facts: Facts) -> tuple[Action, ...]:
 
 def ask_elsewhere(facts: Facts, target: str) -> tuple[Action, ...]:
     """The run goes on at another target."""
-    asked = _command(f"why {_id(facts.story)}", f"--target {shlex.quote(target)}")
-    return (Action("Ask there:", asked), *see(facts))
+    command = _command(f"why {_id(facts.story)}", f"--target {shlex.quote(target)}")
+    return (Action("Ask there:", command), *see(facts))
 
 
 def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
     """The id is wrong, or the place."""
     first = [
-        Action("Ask about the one that is meant:", _command(f"why {shlex.quote(each)}", options))
-        for each in similar[:1]
+        Action("Ask about the one that is meant:", _command(f"why {shlex.quote(workflow_id)}", options))
+        for workflow_id in similar[:1]
     ]
     return (
         *first,

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def is_paused(events: tuple[h.HistoryEvent, ...]) -> h.HistoryEvent | None:
     """The event by which an operator paused the run, if it has not been let go on since."""
     marks = (h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused)
-    last = next((each for each in reversed(events) if isinstance(each.attributes, marks)), None)
+    last = next((event for event in reversed(events) if isinstance(event.attributes, marks)), None)
     return last if last is not None and isinstance(last.attributes, marks[0]) else None
 
 
@@ -59,25 +59,25 @@ def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
     pause = is_paused(facts.events) if facts.story.end is None else None
     if pause is not None:
         # A worker is not asked, and where the code stands is not known: what else is said are guesses.
-        rest = [each for each in diagnosis.findings if each.cause is not Cause.MESSAGE]
-        misfit = [each for each in rest if each.cause is Cause.NONDETERMINISM]
-        rest = [each for each in rest if each not in misfit]
-        return replace(diagnosis, findings=(*misfit, _paused(pause, facts), *rest), wrong=True)
-    found = (_unheard(_addressed(_placed(each, facts), temporal), facts) for each in diagnosis.findings)
-    return replace(diagnosis, findings=tuple(found))
+        findings = [finding for finding in diagnosis.findings if finding.cause is not Cause.MESSAGE]
+        misfit = [finding for finding in findings if finding.cause is Cause.NONDETERMINISM]
+        findings = [finding for finding in findings if finding not in misfit]
+        return replace(diagnosis, findings=(*misfit, _paused(pause, facts), *findings), wrong=True)
+    complete = (_unheard(_addressed(_placed(finding, facts), temporal), facts) for finding in diagnosis.findings)
+    return replace(diagnosis, findings=tuple(complete))
 
 
 def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
-    said = pause.attributes
-    assert isinstance(said, h.WorkflowExecutionPaused)
-    who, reason = clean(said.identity), clean(said.reason)
+    paused = pause.attributes
+    assert isinstance(paused, h.WorkflowExecutionPaused)
+    who, reason = clean(paused.identity), clean(paused.reason)
     words = f"hourglass resume {shlex.quote(facts.story.workflow_id)}"
     return Finding(
         cause=Cause.PAUSED,
         what="is paused: its code is not run until it is resumed",
         since=pause.time_ns,
         details=tuple(
-            told for told, known in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if known
+            detail for detail, value in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if value
         ),
         actions=(Action("Let it go on:", words),),
     )
@@ -87,32 +87,32 @@ def _addressed(finding: Finding, temporal: str) -> Finding:
     """Temporal's own command does not know HOURGLASS_TARGET: it needs the address, also where we do without."""
     if finding.cause is not Cause.PAUSED or not temporal:
         return finding
-    found = [
-        replace(each, command=f"{each.command.partition(' --address ')[0].rstrip()} {temporal}")
-        if each.command.startswith("temporal ")
-        else each
-        for each in finding.actions
+    actions = [
+        replace(action, command=f"{action.command.partition(' --address ')[0].rstrip()} {temporal}")
+        if action.command.startswith("temporal ")
+        else action
+        for action in finding.actions
     ]
-    return replace(finding, actions=tuple(found))
+    return replace(finding, actions=tuple(actions))
 
 
 def _unheard(finding: Finding, facts: Facts) -> Finding:
     """A run that waits for a signal that was the last that happened to it: mostly the worker could not decode
     it.
     """
-    kinds = (each.attributes for each in reversed(facts.events) if type(each.attributes) not in h.TASK_KINDS)
+    kinds = (event.attributes for event in reversed(facts.events) if type(event.attributes) not in h.TASK_KINDS)
     name = clean(getattr(next(kinds, None), "signal_name", ""))
     if finding.cause is not Cause.SIGNAL or not name or name not in facts.awaited:
         return finding
-    told = f"the last signal {name!r} has changed nothing: one that cannot be decoded is dropped, as the worker's log says"
-    return replace(finding, details=(*finding.details, told))
+    detail = f"the last signal {name!r} has changed nothing: one that cannot be decoded is dropped, as the worker's log says"
+    return replace(finding, details=(*finding.details, detail))
 
 
 def _placed(finding: Finding, facts: Facts) -> Finding:
     """A workflow task that is in the midst of something: mostly of a local activity, which no history shows before its end."""
     if finding.cause is not Cause.CODE_RUNS:
         return finding
-    local = [each for each in facts.stands if each.waits is Waits.ACTIVITY and each.call in _LOCAL]
+    local = [position for position in facts.stands if position.waits is Waits.ACTIVITY and position.call in _LOCAL]
     if local:
         return replace(
             finding,
@@ -124,8 +124,8 @@ def _placed(finding: Finding, facts: Facts) -> Finding:
     if facts.stands or facts.now - (finding.since or facts.now) < _MOMENT:
         return finding
     # A server does not ask a run while its task is out, and a task of our own code takes milliseconds.
-    told = "probably a local activity runs there, or is retried"
-    return replace(finding, details=(f"{told}: {_LOG}", *finding.details))
+    detail = "probably a local activity runs there, or is retried"
+    return replace(finding, details=(f"{detail}: {_LOG}", *finding.details))
 
 
 _MOMENT = 1_000_000_000
@@ -162,23 +162,23 @@ class Wanted:
 
 def without_keepers(story: Story) -> Story:
     """The story without the children that keep limits."""
-    kept = tuple(each for each in story.spans if each.kind is not Kind.CHILD or each.name not in _KEEPERS)
-    return replace(story, spans=kept)
+    spans = tuple(span for span in story.spans if span.kind is not Kind.CHILD or span.name not in _KEEPERS)
+    return replace(story, spans=spans)
 
 
 def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
     """The diagnosis with the slots that are waited for, in place of the timers and conditions that they are made of."""
-    found = diagnosis.findings
-    for wanted in _wanted(facts):
-        answer = ask(wanted.keeper)
+    findings = diagnosis.findings
+    for request in _wanted(facts):
+        answer = ask(request.keeper)
         slot = Finding(
             cause=Cause.LOCK,
-            what=f"waits for a slot of {wanted.key!r}, which others hold",
-            since=wanted.since,
-            details=tuple(_told(answer, facts.story.workflow_id)),
-            actions=_actions(answer, wanted.keeper, facts.options),
+            what=f"waits for a slot of {request.key!r}, which others hold",
+            since=request.since,
+            details=tuple(_slot_lines(answer, facts.story.workflow_id)),
+            actions=_actions(answer, request.keeper, facts.options),
         )
-        found = _replaced(found, wanted.timer, slot, _stands(facts, "__enter__"))
+        findings = _replaced(findings, request.timer, slot, _stands(facts, "__enter__"))
     for timer, key in _turns(facts):
         keeper = f"hourglass why {shlex.quote(_TURNS + key)} {facts.options}".rstrip()
         stuck = Action("Nothing, if it goes on in a moment. Else see what keeps its keeper:", keeper)
@@ -189,8 +189,8 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
             since=timer.start,
             actions=(Action("Nothing: its turn comes.", ""),) if by_engine else (stuck,),
         )
-        found = _replaced(found, timer, turn, _stands(facts, "throttle"))
-    return replace(diagnosis, findings=found)
+        findings = _replaced(findings, timer, turn, _stands(facts, "throttle"))
+    return replace(diagnosis, findings=findings)
 
 
 def _turns(facts: Facts) -> Iterator[tuple[Span, str]]:
@@ -210,17 +210,17 @@ def _wanted(facts: Facts) -> Iterator[Wanted]:
 
 def _asked(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
     """The keys that were asked for and not given back, and when that was; asking once more as a reminder does not count."""
-    asked: dict[str, int] = {}
+    requested: dict[str, int] = {}
     for event in events:
         a = event.attributes
         if not isinstance(a, _TO_OTHERS) or not a.workflow_id.startswith(prefix):
             continue
         key = a.workflow_id.removeprefix(prefix)
         if getattr(a, "signal_name", "") in ("give_back", "take_back"):
-            asked.pop(key, None)
+            requested.pop(key, None)
         else:
-            asked.setdefault(key, event.time_ns)
-    return asked
+            requested.setdefault(key, event.time_ns)
+    return requested
 
 
 _TO_OTHERS = (
@@ -231,23 +231,23 @@ _TO_OTHERS = (
 
 
 def _replaced(
-    found: tuple[Finding, ...], timer: Span, whole: Finding, stands: Mapping[str, bool]
+    findings: tuple[Finding, ...], timer: Span, combined: Finding, stands: Mapping[str, bool]
 ) -> tuple[Finding, ...]:
     """The findings, with the whole wait in the place of its parts, at the line of the author's where it stands."""
-    mine = [each for each in found if _is_part(each, timer, stands)]
-    shown = next((each for each in mine if each.place and stands.get(each.place)), None)
+    mine = [finding for finding in findings if _is_part(finding, timer, stands)]
+    shown = next((finding for finding in mine if finding.place and stands.get(finding.place)), None)
     if shown is not None:
-        whole = replace(whole, place=shown.place, code=shown.code)
+        combined = replace(combined, place=shown.place, code=shown.code)
     order = list(Cause)
-    rest = [each for each in found if each not in mine]
-    return tuple(sorted([whole, *rest], key=lambda each: order.index(each.cause)))
+    unrelated = [finding for finding in findings if finding not in mine]
+    return tuple(sorted([combined, *unrelated], key=lambda finding: order.index(finding.cause)))
 
 
 def _stands(facts: Facts, call: str) -> dict[str, bool]:
     """Where fibers stand in a call of `limits`, and whether that is a line of the author's: in a checkout ours look like it."""
-    inside = [each for each in facts.stands if each.waits in (Waits.CONDITION, Waits.LOCK)]
-    ours = {each.place: False for each in inside if _OURS.search(each.place)}
-    return {each.place: True for each in inside if each.call == call} | ours
+    inside = [position for position in facts.stands if position.waits in (Waits.CONDITION, Waits.LOCK)]
+    ours = {position.place: False for position in inside if _OURS.search(position.place)}
+    return {position.place: True for position in inside if position.call == call} | ours
 
 
 def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
@@ -260,7 +260,7 @@ def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
 # --- which runs hold it, and which wait before it ---------------------------------------------------------------------
 
 
-def _told(answer: object, workflow_id: str) -> Iterator[str]:
+def _slot_lines(answer: object, workflow_id: str) -> Iterator[str]:
     if not isinstance(answer, Mapping):
         yield "who holds it is not known: its keeper does not answer"
         return
@@ -286,19 +286,19 @@ def _actions(answer: object, keeper: str, options: str) -> tuple[Action, ...]:
 
 def _ids(answer: object, where: str) -> list[str]:
     places = answer.get(where) if isinstance(answer, Mapping) else None
-    return [_text(each, "workflow_id") for each in places] if isinstance(places, list) else []
+    return [_text(place, "workflow_id") for place in places] if isinstance(places, list) else []
 
 
 def _text(value: object, key: str) -> str:
     """A text of an answer, fit to be shown; empty where there is none."""
-    found = value.get(key) if isinstance(value, Mapping) else None
-    return clean(found) if isinstance(found, str) else ""
+    text = value.get(key) if isinstance(value, Mapping) else None
+    return clean(text) if isinstance(text, str) else ""
 
 
 def kept_by_engine(client: Client, id: str = "") -> tuple[KeptLimit, ...] | None:
     """The limits that the engine keeps itself: of this id, or all; None where workflows keep them. Raises `ServiceError`."""
-    kept: KeptLimits = client._session.run(asking(ListLimits(id=id), lambda answer: answer))
-    return kept.found
+    limits: KeptLimits = client._session.run(asking(ListLimits(id=id), lambda answer: answer))
+    return limits.found
 
 
 def plain_form(value: object) -> Any:
@@ -333,7 +333,7 @@ class WhyContext:
         """Why a run stands as it does. Raises `WorkflowNotFoundError`."""
         watched = Watched(self.client, workflow_id, run_id, failures=self.failures)
         description, events = watched.look()
-        story = without_keepers(watched.tell(description, events))
+        story = without_keepers(watched.story_from(description, events))
         facts = Facts(
             story=replace(story, workflow_id=workflow_id, run_id=description.run_id),
             now=time_ns(),
@@ -352,8 +352,8 @@ class WhyContext:
 
     def _slots(self, keeper: str) -> object:
         try:
-            for each in kept_by_engine(self.client, keeper) or ():
-                return plain_form(each.slots or each.turns)
+            for limit in kept_by_engine(self.client, keeper) or ():
+                return plain_form(limit.slots or limit.turns)
             return self.client.get_workflow_handle(keeper).query("slots", rpc_timeout=PATIENCE)
         except HourglassError:
             return None
@@ -375,7 +375,7 @@ class WhyContext:
 
     def _children(self, story: Story) -> Iterator[tuple[str, Diagnosis]]:
         opened = [
-            each for each in story.spans if each.kind is Kind.CHILD and each.end is None and each.target
+            child_span for child_span in story.spans if child_span.kind is Kind.CHILD and child_span.end is None and child_span.target
         ]
         for span in opened[:_MOST_CHILDREN]:
             try:
@@ -387,9 +387,9 @@ class WhyContext:
 
     def _queues(self, facts: Facts) -> Iterator[tuple[str, QueueFacts]]:
         opened = {
-            each.id for each in facts.story.spans[1:] if each.end is None and each.kind is Kind.ACTIVITY
+            item.id for item in facts.story.spans[1:] if item.end is None and item.kind is Kind.ACTIVITY
         }
-        used = {queue_of(each.attributes) for each in facts.events if each.id in opened}
+        used = {queue_of(item.attributes) for item in facts.events if item.id in opened}
         for name in {facts.story.task_queue, *used} - {""}:
             described = self._queue(name)
             if described is None:
@@ -415,35 +415,35 @@ class WhyContext:
     def _others(self, name: str) -> Iterator[str]:
         """Queues that are served, as far as runs of late use them: a server has no list of its queues."""
         newest = islice(self.client.list_workflows(), _NEWEST)
-        seen = dict.fromkeys(["default", *(each.task_queue for each in newest)])
-        others = (each for each in seen if each and each != name)
+        seen = dict.fromkeys(["default", *(queue.task_queue for queue in newest)])
+        queues = (queue for queue in seen if queue and queue != name)
         # The one that was meant is most like it, and others may be many.
-        alike = sorted(others, key=lambda each: -SequenceMatcher(None, name, each).ratio())
-        for other in alike[:_MOST_QUEUES]:
-            described = self._queue(other)
+        alike = sorted(queues, key=lambda queue: -SequenceMatcher(None, name, queue).ratio())
+        for candidate in alike[:_MOST_QUEUES]:
+            described = self._queue(candidate)
             if described is not None and any(alive(described.workflow_pollers)):
-                yield other
+                yield candidate
 
 
 def _died(client: Client, run_id: str) -> str:
     """That processes of this machine died while a run was executing: no history can say so."""
-    found = next(
-        (each for each in known_deaths(client.target, client.namespace) if each.run_id == run_id), None
+    death = next(
+        (record for record in known_deaths(client.target, client.namespace) if record.run_id == run_id), None
     )
-    if found is None:
+    if death is None:
         return ""
-    ago = duration(int(found.age * 1e9))
-    what = f"local activity {found.activity}" if found.activity else "the workflow's code"
-    return f"{found.times}× while {what} was executing, last {ago} ago"
+    ago = duration(int(death.age * 1e9))
+    what = f"local activity {death.activity}" if death.activity else "the workflow's code"
+    return f"{death.times}× while {what} was executing, last {ago} ago"
 
 
 def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
     """The pollers that are still there: a server remembers for minutes those that have gone."""
     now = time_ns()
-    for each in pollers:
-        seen = nanoseconds(each.last_seen) or 0
+    for poller in pollers:
+        seen = nanoseconds(poller.last_seen) or 0
         if now - seen < _FORGOTTEN:
-            yield PollerFacts(each.identity, seen, str(each.deployment_version or ""))
+            yield PollerFacts(poller.identity, seen, str(poller.deployment_version or ""))
 
 
 # --- the run itself --------------------------------------------------------------------------------------------------
@@ -471,7 +471,7 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
         awaited=_awaited(handle) if signals else (),
         updates=tuple(_described(metadata, "updateDefinitions")),
         activity_stacks=_stacks(handle, facts.story),
-        takes_any=any(not _text(each, "name") for each in _listed(metadata, "signalDefinitions")),
+        takes_any=any(not _text(definition, "name") for definition in _listed(metadata, "signalDefinitions")),
     )
 
 
@@ -480,14 +480,14 @@ _HEAD = re.compile(r"^activity (.+)$", re.MULTILINE)
 
 def _stacks(handle: WorkflowHandle[Any], story: Story) -> dict[str, str]:
     """Where the activities of a run stand, by id, if its worker executes them and is new enough to say so."""
-    if not any(each.kind is Kind.ACTIVITY and each.end is None for each in story.spans[1:]):
+    if not any(item.kind is Kind.ACTIVITY and item.end is None for item in story.spans[1:]):
         return {}
     try:
-        told = handle.query(ACTIVITY_STACKS, rpc_timeout=PATIENCE)
+        answer = handle.query(ACTIVITY_STACKS, rpc_timeout=PATIENCE)
     except HourglassError:
         return {}
-    parts = _HEAD.split(harmless(told)) if isinstance(told, str) else []
-    return dict(zip(parts[1::2], (each.strip("\n") for each in parts[2::2]), strict=False))
+    parts = _HEAD.split(harmless(answer)) if isinstance(answer, str) else []
+    return dict(zip(parts[1::2], (item.strip("\n") for item in parts[2::2]), strict=False))
 
 
 def _awaited(handle: WorkflowHandle[Any]) -> tuple[str, ...]:
@@ -500,8 +500,8 @@ def _awaited(handle: WorkflowHandle[Any]) -> tuple[str, ...]:
 
 
 def _described(metadata: Any, kind: str) -> dict[str, str]:
-    found = _listed(metadata, kind)
-    return {_text(each, "name"): _text(each, "description") for each in found if _text(each, "name")}
+    definitions = _listed(metadata, kind)
+    return {_text(definition, "name"): _text(definition, "description") for definition in definitions if _text(definition, "name")}
 
 
 def _listed(metadata: Any, kind: str) -> list[Any]:

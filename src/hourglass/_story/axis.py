@@ -43,10 +43,10 @@ _PLURALS = {
 
 def fold(story: Story, limit: int) -> Story:
     """The same story in at most `limit` spans, or as few as there are kinds."""
-    first, rest = story.spans[0], story.spans[1:]
+    first, steps = story.spans[0], story.spans[1:]
     if len(story.spans) <= limit:
         return story
-    folded = _fold(rest, limit - 1, lambda span: (span.depth, span.kind, span.name))
+    folded = _fold(steps, limit - 1, lambda span: (span.depth, span.kind, span.name))
     if len(folded) >= limit:
         folded = _fold(folded, limit - 1, lambda span: (0, span.kind, ""))
     return replace(story, spans=(first, *folded))
@@ -62,37 +62,37 @@ def _fold(spans: Sequence[Span], limit: int, key: Callable[[Span], Group]) -> tu
         chosen.add(group)
         left -= size - 1
     groups: dict[Group, list[Span]] = {}
-    out: list[Span | Group] = []
+    folded: list[Span | Group] = []
     for span in spans:
         group = key(span)
         if group not in chosen:
-            out.append(span)
+            folded.append(span)
         elif group in groups:
             groups[group].append(span)
         else:
             groups[group] = [span]
-            out.append(group)
-    return tuple(each if isinstance(each, Span) else _one(groups[each], each) for each in out)
+            folded.append(group)
+    return tuple(entry if isinstance(entry, Span) else _one(groups[entry], entry) for entry in folded)
 
 
 def _one(spans: list[Span], group: Group) -> Span:
     depth, kind, name = group
-    count = sum(each.count for each in spans)
-    ends = [each.end for each in spans]
-    faulty = next((each.faults for each in reversed(spans) if each.faults), ())
+    count = sum(member.count for member in spans)
+    ends = [member.end for member in spans]
+    faulty = next((member.faults for member in reversed(spans) if member.faults), ())
     return Span(
         id=spans[0].id,
         kind=kind,
-        name=name or f"{_PLURALS.get(kind, f'{kind}s')} of {len({each.name for each in spans})} names",
-        start=min(each.start for each in spans),
-        end=None if None in ends else max(each for each in ends if each is not None),
+        name=name or f"{_PLURALS.get(kind, f'{kind}s')} of {len({member.name for member in spans})} names",
+        start=min(member.start for member in spans),
+        end=None if None in ends else max(member for member in ends if member is not None),
         outcome=_worst(spans),
-        segments=_union(segment for each in spans for segment in each.segments),
-        attempts=max(each.attempts for each in spans),
+        segments=_union(segment for member in spans for segment in member.segments),
+        attempts=max(member.attempts for member in spans),
         faults=faulty,
         depth=depth,
         count=count,
-        bad=sum(each.bad if each.count > 1 else each.outcome.bad for each in spans),
+        bad=sum(member.bad if member.count > 1 else member.outcome.bad for member in spans),
     )
 
 
@@ -110,12 +110,12 @@ _ORDER = (
 
 
 def _worst(spans: Iterable[Span]) -> Outcome:
-    return min((each.outcome for each in spans), key=_ORDER.index)
+    return min((span.outcome for span in spans), key=_ORDER.index)
 
 
 def _union(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     """What was done when, by any of them; the columns of a picture decide which is seen where they overlap."""
-    return tuple(sorted(segments, key=lambda each: (each.start, each.end)))
+    return tuple(sorted(segments, key=lambda segment: (segment.start, segment.end)))
 
 
 # --- the axis ---------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Scale:
 
     def at(self, moment: int) -> float:
         """The place of a moment; what lies outside stands at the edge."""
-        index = bisect_right([each.start for each in self.pieces], moment) - 1
+        index = bisect_right([candidate.start for candidate in self.pieces], moment) - 1
         piece = self.pieces[max(index, 0)]
         part = (moment - piece.start) / (piece.end - piece.start)
         return piece.left + min(max(part, 0.0), 1.0) * (piece.right - piece.left)
@@ -171,7 +171,7 @@ class Scale:
     @property
     def breaks(self) -> tuple[Piece, ...]:
         """The pieces that are not to scale."""
-        return tuple(each for each in self.pieces if each.broken)
+        return tuple(piece for piece in self.pieces if piece.broken)
 
 
 def scale(story: Story, width: float, least_break: float) -> Scale:
@@ -226,13 +226,13 @@ def _pieces(start: int, end: int, cuts: Sequence[tuple[int, int]], width: float)
     if not cuts:
         return [Piece(start, end, 0.0, width)]
     share = min(0.2, 0.6 / len(cuts)) * width
-    whole = end - start - sum(stop - begin for begin, stop in cuts)
+    uncut = end - start - sum(stop - begin for begin, stop in cuts)
     edges = [start, *(moment for cut in cuts for moment in cut), end]
     pieces: list[Piece] = []
     at = 0.0
     for index, (begin, stop) in enumerate(pairwise(edges)):
         broken = index % 2 == 1
-        size = share if broken else (width - share * len(cuts)) * (stop - begin) / whole
+        size = share if broken else (width - share * len(cuts)) * (stop - begin) / uncut
         if stop > begin:
             pieces.append(Piece(begin, stop, at, at + size, broken))
             at += size
@@ -241,11 +241,11 @@ def _pieces(start: int, end: int, cuts: Sequence[tuple[int, int]], width: float)
 
 def ticks(scale: Scale, measure: Callable[[str], float], room: float) -> tuple[Tick, ...]:
     """Marks with labels that keep `room` between them. A break says how long it is, what follows counts from there."""
-    found: list[Tick] = []
+    result: list[Tick] = []
     right = scale.pieces[-1].right
     origin = scale.pieces[0].start
-    kept: list[tuple[float, float]] = []
-    for piece in sorted(scale.pieces, key=lambda each: not each.broken):  # breaks are the most telling
+    occupied: list[tuple[float, float]] = []
+    for piece in sorted(scale.pieces, key=lambda item: not item.broken):  # breaks are the most telling
         for tick in (
             _break(piece) if piece.broken else _ticks(piece, origin, piece is scale.pieces[-1], measure, room)
         ):
@@ -254,11 +254,11 @@ def ticks(scale: Scale, measure: Callable[[str], float], room: float) -> tuple[T
             high = low + measure(tick.label)
             if high > right + 1e-9 or low < -1e-9:
                 continue
-            if any(low < other_high + room and high + room > other_low for other_low, other_high in kept):
+            if any(low < other_high + room and high + room > other_low for other_low, other_high in occupied):
                 continue
-            kept.append((low, high))
-            found.append(tick)
-    return tuple(sorted(found, key=lambda each: each.at))
+            occupied.append((low, high))
+            result.append(tick)
+    return tuple(sorted(result, key=lambda item: item.at))
 
 
 def _break(piece: Piece) -> list[Tick]:
@@ -268,7 +268,7 @@ def _break(piece: Piece) -> list[Tick]:
 def _ticks(piece: Piece, origin: int, last: bool, measure: Callable[[str], float], room: float) -> list[Tick]:
     length = piece.end - piece.start
     most = max((piece.right - piece.left) / (measure("000 ms") + 2 * room), 1.0)
-    step = next((each for each in _STEPS if length / each <= most), length)
+    step = next((interval for interval in _STEPS if length / interval <= most), length)
     later = piece.start > origin
     marks = []
     for number in range(int(length // step) + 1):

@@ -78,7 +78,7 @@ def counted(span: Span) -> str:
 
 def length(span: Span, story: Story) -> str:
     """How long it took; nothing for a moment."""
-    if span.segments and span.count == 1 and all(each.phase is Phase.POINT for each in span.segments):
+    if span.segments and span.count == 1 and all(segment.phase is Phase.POINT for segment in span.segments):
         return ""
     end = story.until if span.end is None else span.end
     return duration(end - span.start)
@@ -87,11 +87,11 @@ def length(span: Span, story: Story) -> str:
 def tooltip(span: Span, story: Story) -> str:
     """All that is known of a span, over several lines."""
     lines = [f"{KINDS[span.kind]} {span.name}" if span.kind not in _SELF else span.name]
-    said = [outcome(span.outcome), length(span, story), counted(span), span.note]
-    lines.append(", ".join(each for each in said if each))
+    parts = [outcome(span.outcome), length(span, story), counted(span), span.note]
+    lines.append(", ".join(entry for entry in parts if entry))
     lines.append(f"at {duration(span.start - story.start)}: {moment(span.start)}")
-    lines += [str(each) for each in span.faults]
-    if span.attempts > 1 and any(each.guessed for each in span.segments):
+    lines += [str(entry) for entry in span.faults]
+    if span.attempts > 1 and any(entry.guessed for entry in span.segments):
         lines.append("when the earlier attempts were is guessed from the retry policy")
     lines += [f"{what}: {value}" for what, value in span.shown]
     return "\n".join(lines)
@@ -111,7 +111,7 @@ def reason(span: Span) -> str:
 def reason_beside(span: Span, story: Story) -> str:
     """The same, for the row of a span: the run's own reason only where no step of it says it."""
     why = reason(span)
-    if span.kind is Kind.RUN and any(reason(each) == why for each in story.spans[1:]):
+    if span.kind is Kind.RUN and any(reason(step) == why for step in story.spans[1:]):
         return ""
     return why
 
@@ -119,16 +119,16 @@ def reason_beside(span: Span, story: Story) -> str:
 def facts(story: Story) -> tuple[str, ...]:
     """When it began, how long it ran, what its history holds."""
     ran = duration(max(story.until - story.start, 0))
-    found = [
+    lines = [
         f"started {moment(story.start)}",
         f"{'running for' if story.end is None else 'ran'} {ran}",
         f"{story.events:,} events".replace(",", " ") if story.events != 1 else "1 event",
     ]
     if story.task_queue:
-        found.append(f"task queue {story.task_queue}")
+        lines.append(f"task queue {story.task_queue}")
     if story.failed_tasks:
-        found.append(f"{story.failed_tasks} failed workflow task{'s' * (story.failed_tasks != 1)}")
-    return tuple(found)
+        lines.append(f"{story.failed_tasks} failed workflow task{'s' * (story.failed_tasks != 1)}")
+    return tuple(lines)
 
 
 def waited(story: Story) -> tuple[tuple[str, str], ...]:
@@ -142,13 +142,13 @@ def waited(story: Story) -> tuple[tuple[str, str], ...]:
     most = sorted(
         (what for what in total if total[what] >= _LEAST_SHARE * ran), key=lambda what: -total[what]
     )
-    found = []
+    rows = []
     # The line for the rest names the one that is left, where there is only one.
     shown = _MOST_WAITS + (len(most) == _MOST_WAITS + 1)
     for what in most[:shown]:
         often = f", {times[what]} times" if times[what] > 1 else ""
-        found.append((duration(total[what]), f"{what}{often} ({share(total[what], ran)})"))
+        rows.append((duration(total[what]), f"{what}{often} ({share(total[what], ran)})"))
     if len(most) > shown:
-        rest = sum(total[what] for what in most[shown:])
-        found.append((duration(rest), f"{len(most) - shown} others ({share(rest, ran)})"))
-    return tuple(found)
+        remaining = sum(total[what] for what in most[shown:])
+        rows.append((duration(remaining), f"{len(most) - shown} others ({share(remaining, ran)})"))
+    return tuple(rows)

@@ -73,13 +73,13 @@ class Stand:
 
 def authors_place(trace: str) -> str:
     """File and line of the author's innermost frame; empty where there is none."""
-    own = [each for each in _frames(trace.splitlines()) if is_authors(each.file)]
+    own = [frame for frame in _frames(trace.splitlines()) if is_authors(frame.file)]
     return f"{own[-1].file}:{own[-1].line}" if own else ""
 
 
 def stands(text: str) -> tuple[Stand, ...]:
     """Where every fiber stands, from the answer to `__stack_trace`."""
-    return tuple(found for label, lines in _fibers(text) if (found := _stand(label, lines)) is not None)
+    return tuple(position for label, lines in _fibers(text) if (position := _stand(label, lines)) is not None)
 
 
 def _fibers(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -98,20 +98,20 @@ def _fibers(text: str) -> Iterator[tuple[str, list[str]]]:
 def _frames(lines: list[str]) -> list[StackFrame]:
     frames: list[StackFrame] = []
     for at, line in enumerate(lines):
-        if found := _FRAME.search(line):
+        if match := _FRAME.search(line):
             following = lines[at + 1].strip() if at + 1 < len(lines) else ""
             code = "" if _FRAME.search(following) else following
-            frames.append(StackFrame(found["file"], int(found["line"]), found["function"] or "", code))
+            frames.append(StackFrame(match["file"], int(match["line"]), match["function"] or "", code))
     return frames
 
 
 def _stand(label: str, lines: list[str]) -> Stand | None:
     frames = _frames(lines)
-    own = [at for at, each in enumerate(frames) if is_authors(each.file)]
+    own = [at for at, entry in enumerate(frames) if is_authors(entry.file)]
     if not own:
         return None
     frame, inside = frames[own[-1]], frames[own[-1] + 1 :]
-    names = [(re.split(r"[/\\]", each.file)[-1].removesuffix(".py"), each.function) for each in inside]
+    names = [(re.split(r"[/\\]", entry.file)[-1].removesuffix(".py"), entry.function) for entry in inside]
     return Stand(
         fiber=label,
         place=f"{frame.file}:{frame.line}",
@@ -156,11 +156,11 @@ _LINE = re.compile(r"(?:^|\s|\()([\w./\\-]+\.\w{1,4}):(\d+)")
 
 def chain(failure: Failure | None) -> tuple[Fault, ...]:
     """A failure and its causes."""
-    found: list[Fault] = []
-    while failure is not None and len(found) < _LONGEST:
-        found.append(Fault(_type(failure), _message(failure), _place(failure), harmless(failure.stack_trace)))
+    result: list[Fault] = []
+    while failure is not None and len(result) < _LONGEST:
+        result.append(Fault(_type(failure), _message(failure), _place(failure), harmless(failure.stack_trace)))
         failure = failure.cause
-    return tuple(found)
+    return tuple(result)
 
 
 def root(faults: tuple[Fault, ...]) -> Fault | None:
@@ -170,8 +170,8 @@ def root(faults: tuple[Fault, ...]) -> Fault | None:
 
 def place_of(faults: tuple[Fault, ...]) -> str:
     """The author's line that it all began at; empty where no link names one."""
-    places = (each.place for each in reversed(faults) if each.place)
-    return next((each for each in places if is_authors(each.rpartition(":")[0])), "")
+    places = (fault.place for fault in reversed(faults) if fault.place)
+    return next((fault for fault in places if is_authors(fault.rpartition(":")[0])), "")
 
 
 def words(name: str | IntEnum) -> str:
@@ -216,12 +216,12 @@ _SAYS_NOTHING = frozenset(
 
 
 def _message(failure: Failure) -> str:
-    said = clean(failure.message)
-    if said in _SAYS_NOTHING and failure.cause is not None:
+    message = clean(failure.message)
+    if message in _SAYS_NOTHING and failure.cause is not None:
         return ""
     if failure.encoded_attributes is not None:
-        return f"{said} (the message is encoded)".strip()
-    return said
+        return f"{message} (the message is encoded)".strip()
+    return message
 
 
 def _place(failure: Failure) -> str:
@@ -230,5 +230,5 @@ def _place(failure: Failure) -> str:
         return ""
     if own := authors_place(trace):
         return own
-    found = _FRAME_LINE.findall(trace) or _LINE.findall(trace)[:1]
-    return ":".join(found[-1]) if found else ""
+    places = _FRAME_LINE.findall(trace) or _LINE.findall(trace)[:1]
+    return ":".join(places[-1]) if places else ""

@@ -74,7 +74,7 @@ def _header(story: Story) -> str:
     facts = [*captions.facts(story), *(f"{what} {value}" for what, value in story.links)]
     if story.run_id:
         facts.append(f"run {story.run_id}")
-    items = "".join(f"<li>{escape(each)}</li>" for each in facts)
+    items = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
     return (
         f'<header><h1>{escape(story.workflow_type)}</h1><span class="id">{escape(story.workflow_id)}</span>'
         f'<span class="status {style}">{escape(captions.status(story))}</span></header>'
@@ -86,15 +86,15 @@ def _faults(faults: tuple[Fault, ...]) -> str:
     if not faults:
         return ""
     items = []
-    for each in faults:
-        place = f' <span class="place">{escape(each.place)}</span>' if each.place else ""
-        said = f": {escape(each.message)}" if each.message else ""
-        items.append(f'<li><span class="type">{escape(each.type)}</span>{said}{place}</li>')
+    for fault in faults:
+        place = f' <span class="place">{escape(fault.place)}</span>' if fault.place else ""
+        message = f": {escape(fault.message)}" if fault.message else ""
+        items.append(f'<li><span class="type">{escape(fault.type)}</span>{message}{place}</li>')
     return f'<section><h2>Failure</h2><ol class="chain">{"".join(items)}</ol></section>'
 
 
 def _list(head: str, entries: Iterable[str]) -> str:
-    items = "".join(f"<li>{escape(each)}</li>" for each in entries)
+    items = "".join(f"<li>{escape(entry)}</li>" for entry in entries)
     return f"<section><h2>{head}</h2><ul>{items}</ul></section>" if items else ""
 
 
@@ -118,23 +118,23 @@ def _table(story: Story) -> str:
     rows = []
     for span in story.spans:
         bad = ' class="bad"' if span.outcome.bad else ""
-        told = "; ".join(
-            each
-            for each in (
+        details = "; ".join(
+            item
+            for item in (
                 captions.counted(span),
                 span.note,
                 captions.reason(span),
                 *map(": ".join, span.shown),
             )
-            if each
+            if item
         )
         rows.append(
             f'<tr><td class="n">{escape(duration(span.start - story.start))}</td>'
             f'<td class="n">{escape(captions.length(span, story))}</td><td>{captions.KINDS[span.kind]}</td>'
             f'<td class="mono">{escape(span.name)}</td><td{bad}>{captions.outcome(span.outcome)}</td>'
-            f"<td>{escape(told)}</td></tr>"
+            f"<td>{escape(details)}</td></tr>"
         )
-    head = "".join(f"<th>{each}</th>" for each in ("at", "took", "what", "name", "ended", ""))
+    head = "".join(f"<th>{item}</th>" for item in ("at", "took", "what", "name", "ended", ""))
     return (
         f"<details><summary>All {len(story.spans)} rows as a table</summary>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></details>"

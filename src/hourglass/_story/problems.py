@@ -45,13 +45,13 @@ def problems_of(
     Each run is described if `describe` is true, or if it is None and the engine does not report failing activities.
     """
     opened = [run for run in runs if run.close_time is None]
-    found = {run.run_id: problem for run in opened if (problem := problem_of(run)) is not None}
-    others = [run for run in opened if run.run_id not in found]
-    if others and (describe or (describe is None and not reports_activities(client))):
-        found |= _described(client, others[:MOST_DESCRIBED])
-    others = [run for run in others if run.run_id not in found]
-    unserved = unserved_queues(client, (run.task_queue for run in others))
-    return found | {run.run_id: Problem.NO_WORKER for run in others if run.task_queue in unserved}
+    problems = {run.run_id: problem for run in opened if (problem := problem_of(run)) is not None}
+    healthy = [run for run in opened if run.run_id not in problems]
+    if healthy and (describe or (describe is None and not reports_activities(client))):
+        problems |= _described(client, healthy[:MOST_DESCRIBED])
+    healthy = [run for run in healthy if run.run_id not in problems]
+    unserved = unserved_queues(client, (run.task_queue for run in healthy))
+    return problems | {run.run_id: Problem.NO_WORKER for run in healthy if run.task_queue in unserved}
 
 
 def _described(client: Client, runs: Sequence[WorkflowExecution]) -> Mapping[str, Problem]:
@@ -68,8 +68,8 @@ def _described(client: Client, runs: Sequence[WorkflowExecution]) -> Mapping[str
 
 def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
     """Return those of these task queues that no worker polls for workflow tasks; the first 50 are asked."""
-    asked = [name for name in dict.fromkeys(names) if name][:_MOST_QUEUES]
-    if not asked:
+    queues = [name for name in dict.fromkeys(names) if name][:_MOST_QUEUES]
+    if not queues:
         return frozenset()
 
     def is_unserved(name: str) -> bool:
@@ -78,9 +78,9 @@ def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
         except HourglassError:
             return False  # not every server lets every client look
 
-    with ThreadPoolExecutor(min(_AT_ONCE, len(asked)), "hourglass-problems") as threads:
+    with ThreadPoolExecutor(min(_AT_ONCE, len(queues)), "hourglass-problems") as threads:
         return frozenset(
-            name for name, bare in zip(asked, threads.map(is_unserved, asked), strict=True) if bare
+            name for name, bare in zip(queues, threads.map(is_unserved, queues), strict=True) if bare
         )
 
 
@@ -135,8 +135,8 @@ def filter_of(
         return ProblemFilter(
             f"{OPEN} AND TaskQueue IN ({_texts(unserved)})" if unserved else _NONE, newest.limit
         )
-    found = [run_id for run_id, each in newest.problems.items() if each is problem]
-    named = f"{OPEN} AND RunId IN ({_texts(found)})" if found else _NONE
+    run_ids = [run_id for run_id, candidate in newest.problems.items() if candidate is problem]
+    named = f"{OPEN} AND RunId IN ({_texts(run_ids)})" if run_ids else _NONE
     # A server reports parked runs from the fifth failure on, also those that are not among the newest.
     either = f"(({named}) OR ({PARKED_RUNS}))" if problem is Problem.PARKED else named
     return ProblemFilter(either, newest.limit)
@@ -172,14 +172,14 @@ def count(client: Client, query: str = "") -> tuple[ProblemCount, ...]:
 
 def find(client: Client, problem: Problem, query: str, limit: int) -> Iterator[WorkflowExecution]:
     """Find the open runs of a filter that have a problem, newest first; every one of them, however long that takes."""
-    wanted = _both(query, OPEN)
+    filter_text = _both(query, OPEN)
     if problem is Problem.ACTIVITY_FAILS and reports_activities(client):
-        wanted += f" AND {_REPORTED[problem]}"
-    runs = client.list_workflows(wanted)
+        filter_text += f" AND {_REPORTED[problem]}"
+    runs = client.list_workflows(filter_text)
     left = limit
     while left > 0 and (chunk := list(islice(runs, _PAGE))):
         # Described, so that a run is found from its first failure on.
-        found = problems_of(client, chunk, describe=problem is not Problem.NO_WORKER)
-        matching = [run for run in chunk if found.get(run.run_id) is problem][:left]
+        problems = problems_of(client, chunk, describe=problem is not Problem.NO_WORKER)
+        matching = [run for run in chunk if problems.get(run.run_id) is problem][:left]
         left -= len(matching)
         yield from matching

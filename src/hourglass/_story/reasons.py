@@ -41,7 +41,7 @@ def activity(facts: Facts, span: Span) -> Finding:
         next_attempt=span.next_attempt,
         details=called_at(facts, Waits.ACTIVITY),
     )
-    running = any(each.phase is Phase.RUNNING for each in span.segments[-1:])
+    running = any(segment.phase is Phase.RUNNING for segment in span.segments[-1:])
     if span.paused:
         return _paused(facts, span, tried)
     if span.faults:
@@ -50,8 +50,8 @@ def activity(facts: Facts, span: Span) -> Finding:
         return _retried(facts, span, tried, queue)
     if running:
         return _running(facts, span, tried)
-    known = facts.queues.get(queue)
-    if known is not None and not known.activity_pollers:
+    polled = facts.queues.get(queue)
+    if polled is not None and not polled.activity_pollers:
         return replace(
             tried,
             cause=Cause.NO_ACTIVITY_WORKER,
@@ -66,7 +66,7 @@ def activity(facts: Facts, span: Span) -> Finding:
         cause=Cause.ACTIVITY_QUEUED,
         what=f"waits for activity {span.name}, which no worker has taken yet",
         next_attempt=None,
-        details=(*tried.details, *(_full(known) if facts.now - span.start > _MOMENT else ())),
+        details=(*tried.details, *(_full(polled) if facts.now - span.start > _MOMENT else ())),
         actions=advice.more_room(facts, queue)
         if facts.now - span.start > _PATIENCE
         else advice.look_again(facts),
@@ -136,7 +136,7 @@ def _paused(facts: Facts, span: Span, tried: Finding) -> Finding:
 
 def _retried(facts: Facts, span: Span, tried: Finding, queue: str) -> Finding:
     last = span.faults[-1]
-    if any(each.type == "UnknownTypeError" for each in span.faults):
+    if any(fault.type == "UnknownTypeError" for fault in span.faults):
         return replace(
             tried,
             cause=Cause.UNKNOWN_ACTIVITY,
@@ -170,8 +170,8 @@ _LIMITS = (
 
 def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
     spec = getattr(reasons_tasks.began(facts, span), "spec", None)
-    given = [f"{name} {limit:g} s" for name in _LIMITS if (limit := getattr(spec, name, 0))]
-    return (f"its limits: {', '.join(given)}",) if given else ()
+    limits = [f"{name} {limit:g} s" for name in _LIMITS if (limit := getattr(spec, name, 0))]
+    return (f"its limits: {', '.join(limits)}",) if limits else ()
 
 
 # --- facts of a span, for the other reasons too -----------------------------------------------------------------------
@@ -188,9 +188,9 @@ def _timer_length(facts: Facts, span: Span) -> int:
 
 def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
     """Where the code waits, if that can only be one place: one that waits for such a thing, else one that waits for a task."""
-    exact = [each for each in facts.stands if each.waits is kind]
-    found = exact or [each for each in facts.stands if each.waits is Waits.TASK]
-    return (f"the code waits at {found[0].place}: {found[0].code}",) if len(found) == 1 else ()
+    exact = [position for position in facts.stands if position.waits is kind]
+    candidates = exact or [position for position in facts.stands if position.waits is Waits.TASK]
+    return (f"the code waits at {candidates[0].place}: {candidates[0].code}",) if len(candidates) == 1 else ()
 
 
 # --- what an open run waits for ---------------------------------------------------------------------------------------
@@ -201,18 +201,18 @@ Step = Callable[[Facts, Span], Finding]
 
 def open_steps(facts: Facts) -> list[Finding]:
     """A finding for every step that has not ended."""
-    found = [each for each in facts.story.spans[1:] if each.end is None and each.kind in _STEPS]
-    return [_STEPS[each.kind](facts, each) for each in found]
+    open_spans = [span for span in facts.story.spans[1:] if span.end is None and span.kind in _STEPS]
+    return [_STEPS[span.kind](facts, span) for span in open_spans]
 
 
 def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
     """What the steps do not tell: messages, conditions and locks that the code waits for, by the lines it stands at."""
     # A wait for a signal that has a limit is a step, where the limit says for which.
-    told = any(each.cause is Cause.SIGNAL for each in steps)
-    stands = [each for each in facts.stands if not (told and each.waits is Waits.SIGNAL and each.limited)]
-    found = [made for each in stands if (made := _stand(facts, each)) is not None]
-    if found or steps:
-        return _limited(facts, found)
+    has_signal_step = any(position.cause is Cause.SIGNAL for position in steps)
+    stands = [position for position in facts.stands if not (has_signal_step and position.waits is Waits.SIGNAL and position.limited)]
+    findings = [made for position in stands if (made := _stand(facts, position)) is not None]
+    if findings or steps:
+        return _limited(facts, findings)
     return [
         Finding(
             cause=Cause.MESSAGE,
@@ -254,7 +254,7 @@ def _timer(facts: Facts, span: Span) -> Finding:
 
 def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
     """A wait for a signal that ends by itself: for the signal, not for the time."""
-    places = [each for each in facts.stands if each.waits is Waits.SIGNAL and each.limited]
+    places = [position for position in facts.stands if position.waits is Waits.SIGNAL and position.limited]
     return Finding(
         cause=Cause.SIGNAL,
         what=f"waits for signal {span.signal!r}",
@@ -288,7 +288,7 @@ def _child(facts: Facts, span: Span) -> Finding:
 
 
 def _update(facts: Facts, span: Span) -> Finding:
-    stand = next((each for each in facts.stands if each.fiber == f"update {span.name}"), None)
+    stand = next((position for position in facts.stands if position.fiber == f"update {span.name}"), None)
     return Finding(
         cause=Cause.UPDATE,
         what=f"handles update {span.name!r}, which has not returned",
@@ -329,10 +329,10 @@ def _stand(facts: Facts, stand: Stand) -> Finding | None:
 
 def _signal(facts: Facts, stand: Stand) -> Finding:
     names = facts.awaited or facts.signals
-    said = " or ".join(repr(each) for each in names)
+    quoted = " or ".join(repr(name) for name in names)
     return Finding(
         cause=Cause.SIGNAL,
-        what=f"waits for signal {said}" if names else "waits for a signal",
+        what=f"waits for signal {quoted}" if names else "waits for a signal",
         actions=advice.send_signal(facts, names),
     )
 
@@ -346,11 +346,11 @@ def _condition(facts: Facts, stand: Stand) -> Finding:
 
 
 def _lock(facts: Facts, stand: Stand) -> Finding:
-    others = [each for each in facts.stands if each is not stand]
+    siblings = [position for position in facts.stands if position is not stand]
     return Finding(
         cause=Cause.LOCK,
         what=f"waits for {_LOCKS.get(stand.call, 'a lock')} in its code",
-        details=tuple(f"meanwhile {each.fiber} stands at {each.place}: {each.code}" for each in others[:3]),
+        details=tuple(f"meanwhile {position.fiber} stands at {position.place}: {position.code}" for position in siblings[:3]),
         actions=advice.let_go(facts),
     )
 
@@ -369,14 +369,14 @@ _STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
 }
 
 
-def _limited(facts: Facts, found: list[Finding]) -> list[Finding]:
+def _limited(facts: Facts, findings: list[Finding]) -> list[Finding]:
     """A wait with a time limit has a timer: where there is one of each, they belong together."""
-    timers = [each for each in facts.story.spans[1:] if each.end is None and each.kind is Kind.TIMER]
-    limited = [each.place for each in facts.stands if each.limited]
+    timers = [item for item in facts.story.spans[1:] if item.end is None and item.kind is Kind.TIMER]
+    limited = [item.place for item in facts.stands if item.limited]
     if len(timers) != 1 or len(limited) != 1:
-        return found
+        return findings
     due = timers[0].start + _timer_length(facts, timers[0])
-    return [replace(each, until=due) if each.place == limited[0] else each for each in found]
+    return [replace(item, until=due) if item.place == limited[0] else item for item in findings]
 
 
 # --- the diagnosis ----------------------------------------------------------------------------------------------------
@@ -393,8 +393,8 @@ _WRONG = frozenset(list(Cause)[: _ORDER[Cause.WORKER_BUSY]]) | {
 def diagnose(facts: Facts) -> Diagnosis:
     """Why a run stands as it does."""
     story = facts.story
-    found = [*reasons_tasks.misfit(facts), *closed(facts)] if story.end is not None else _open(facts)
-    findings = _folded(sorted(found, key=lambda each: _ORDER[each.cause]))
+    unsorted = [*reasons_tasks.misfit(facts), *closed(facts)] if story.end is not None else _open(facts)
+    findings = _folded(sorted(unsorted, key=lambda finding: _ORDER[finding.cause]))
     return Diagnosis(
         workflow_id=story.workflow_id,
         workflow_type=story.workflow_type,
@@ -405,7 +405,7 @@ def diagnose(facts: Facts) -> Diagnosis:
         end=story.end,
         now=facts.now,
         findings=findings,
-        wrong=any(is_wrong(each) for each in findings),
+        wrong=any(is_wrong(finding) for finding in findings),
     )
 
 
@@ -415,17 +415,17 @@ def is_wrong(finding: Finding) -> bool:
 
 
 def _open(facts: Facts) -> list[Finding]:
-    asked = _cancelling(facts)
+    cancellation = _cancelling(facts)
     stuck = reasons_tasks.stuck(facts)
     if stuck:
-        parked = any(each.attempts for each in stuck)  # told by the task that fails
-        return [*(() if parked else reasons_tasks.misfit(facts)), *stuck, *asked]
+        parked = any(finding.attempts for finding in stuck)  # told by the task that fails
+        return [*(() if parked else reasons_tasks.misfit(facts)), *stuck, *cancellation]
     steps = open_steps(facts)
     standing = standing_lines(facts, steps)
-    limits = {each.until for each in standing}  # the timer of a wait with a limit is told with the wait
-    steps = [each for each in steps if each.cause is not Cause.TIMER or each.until not in limits]
+    limits = {finding.until for finding in standing}  # the timer of a wait with a limit is told with the wait
+    steps = [finding for finding in steps if finding.cause is not Cause.TIMER or finding.until not in limits]
     served = reasons_tasks.not_served(facts)
-    return [*reasons_tasks.misfit(facts), *served, *asked, *_unheard(facts), *steps, *standing]
+    return [*reasons_tasks.misfit(facts), *served, *cancellation, *_unheard(facts), *steps, *standing]
 
 
 def _unheard(facts: Facts) -> list[Finding]:
@@ -438,13 +438,13 @@ def _unheard(facts: Facts) -> list[Finding]:
     for event in facts.events:
         if isinstance(event.attributes, h.WorkflowExecutionSignaled):
             last[clean(event.attributes.signal_name)] = event.time_ns
-    found = []
+    findings = []
     for name, at in last.items():
         meant = (
             [] if name in facts.signals else get_close_matches(name, facts.awaited or facts.signals, 1, 0.6)
         )
         if meant:
-            found.append(
+            findings.append(
                 Finding(
                     cause=Cause.UNHEARD,
                     what=f"was sent signal {name!r}, which nothing in it takes",
@@ -453,23 +453,23 @@ def _unheard(facts: Facts) -> list[Finding]:
                     actions=advice.send_signal(facts, (meant[0],)),
                 )
             )
-    return found
+    return findings
 
 
 def _cancelling(facts: Facts) -> list[Finding]:
     """That it was asked to cancel: its code has the last word, and has not said it."""
-    asked = next(
-        (each for each in facts.events if isinstance(each.attributes, h.WorkflowExecutionCancelRequested)),
+    request = next(
+        (event for event in facts.events if isinstance(event.attributes, h.WorkflowExecutionCancelRequested)),
         None,
     )
-    if asked is None:
+    if request is None:
         return []
-    reason = clean(getattr(asked.attributes, "reason", ""))
+    reason = clean(getattr(request.attributes, "reason", ""))
     return [
         Finding(
             cause=Cause.CANCELLING,
             what="was asked to cancel and has not ended: its code cleans up, or goes on all the same",
-            since=asked.time_ns,
+            since=request.time_ns,
             details=(f"the reason given: {reason}",) if reason else (),
             actions=advice.refused_cancel(facts),
         )
@@ -501,10 +501,10 @@ def unreachable(workflow_id: str, target: str, reason: str, options: str) -> Dia
 
 
 def _folded(findings: list[Finding]) -> tuple[Finding, ...]:
-    kept: dict[tuple[Cause, str, str], Finding] = {}
-    for each in findings:
-        first = root(each.faults)
-        key = each.cause, each.what, "" if first is None else first.message
-        known = kept.get(key)
-        kept[key] = each if known is None else replace(known, count=known.count + 1)
-    return tuple(kept.values())
+    merged: dict[tuple[Cause, str, str], Finding] = {}
+    for finding in findings:
+        first = root(finding.faults)
+        key = finding.cause, finding.what, "" if first is None else first.message
+        previous = merged.get(key)
+        merged[key] = finding if previous is None else replace(previous, count=previous.count + 1)
+    return tuple(merged.values())

@@ -38,11 +38,11 @@ def _failed(facts: Facts) -> Finding:
     _, before, since = around_failure(facts.story)
     undone = first_undone(before, since)
     if since:
-        ran = ", ".join(dict.fromkeys(each.name for each in since))
+        ran = ", ".join(dict.fromkeys(later.name for later in since))
         details = (
             *details,
             f"since then it ran {ran}",
-            *(f"{each.name} {_ended(each)}, too" for each in since if each.outcome.bad),
+            *(f"{later.name} {_ended(later)}, too" for later in since if later.outcome.bad),
         )
     return Finding(
         cause=Cause.FAILED,
@@ -67,12 +67,12 @@ def around_failure(story: Story) -> tuple[Span | None, list[Span], list[Span]]:
     that the run ran since: mostly such as undo the former. Where the run raised an error of its own, its last step that failed
     is taken for the reason.
     """
-    steps = [each for each in story.spans[1:] if each.kind in _WORK and each.depth == 0]
-    failed = _culprit(story) or next((each for each in reversed(steps) if each.outcome.bad), None)
+    steps = [step for step in story.spans[1:] if step.kind in _WORK and step.depth == 0]
+    failed = _culprit(story) or next((step for step in reversed(steps) if step.outcome.bad), None)
     if failed is None or failed.end is None:
         return failed, steps, []
-    since = [each for each in steps if each.start >= (failed.end or 0) and each is not failed]
-    return failed, [each for each in steps if each not in since], since
+    since = [step for step in steps if step.start >= (failed.end or 0) and step is not failed]
+    return failed, [step for step in steps if step not in since], since
 
 
 def first_undone(before: Sequence[Span], since: Sequence[Span]) -> Span | None:
@@ -80,18 +80,18 @@ def first_undone(before: Sequence[Span], since: Sequence[Span]) -> Span | None:
     undoes (`book_flight`, `cancel_flight`); otherwise it is the first step of all, so that nothing is taken for done
     that is not.
     """
-    found: list[int] = []
-    for each in since:
-        said = _words(each.name)
-        shared = [at for at, step in enumerate(before) if said & _words(step.name)]
+    positions: list[int] = []
+    for later in since:
+        name_words = _words(later.name)
+        shared = [at for at, step in enumerate(before) if name_words & _words(step.name)]
         if not shared:
             return before[0] if before else None
-        found.append(shared[0])
-    return before[min(found)] if found else None
+        positions.append(shared[0])
+    return before[min(positions)] if positions else None
 
 
 def _words(name: str) -> set[str]:
-    return {each.lower() for each in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)}
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)}
 
 
 def _culprit(story: Story) -> Span | None:
@@ -99,8 +99,8 @@ def _culprit(story: Story) -> Span | None:
     first = root(story.faults)
     if first is None:
         return None
-    steps = [each for each in story.spans[1:] if each.kind in _WORK and each.outcome.bad and each.faults]
-    same = [each for each in steps if (cause := root(each.faults)) and cause.message == first.message]
+    steps = [span for span in story.spans[1:] if span.kind in _WORK and span.outcome.bad and span.faults]
+    same = [span for span in steps if (cause := root(span.faults)) and cause.message == first.message]
     return same[-1] if same else None
 
 
@@ -110,7 +110,7 @@ def _ended(step: Span) -> str:
 
 def _timed_out(facts: Facts) -> Finding:
     ran = (facts.story.end or 0) - facts.story.start
-    details = [f"when its time was over, it waited for {each}" for each in _left(facts)]
+    details = [f"when its time was over, it waited for {wait}" for wait in _left(facts)]
     for name in ("run_timeout", "execution_timeout"):
         limit = round(getattr(reasons_tasks.started(facts).spec, name) * S)
         if limit and limit <= ran + _SLACK:
@@ -129,9 +129,9 @@ _SLACK = 1_000_000_000
 
 
 def _left(facts: Facts) -> list[str]:
-    left = [each for each in facts.story.spans[1:] if each.outcome is Outcome.LEFT]
+    left = [span for span in facts.story.spans[1:] if span.outcome is Outcome.LEFT]
     return [
-        f"{KINDS[each.kind]} {each.name}" if each.kind is not Kind.TIMER else each.name for each in left[:3]
+        f"{KINDS[span.kind]} {span.name}" if span.kind is not Kind.TIMER else span.name for span in left[:3]
     ]
 
 
@@ -146,12 +146,12 @@ _MOVED = re.compile(r"moved to (\S+) as run \S+\Z")
 def _terminated(facts: Facts) -> Finding:
     end = facts.events[-1].attributes
     who, reason = clean(getattr(end, "identity", "")), clean(getattr(end, "reason", ""))
-    if found := _MOVED.match(reason):  # to reset it here would have it twice
+    if match := _MOVED.match(reason):  # to reset it here would have it twice
         return Finding(
             cause=Cause.CONTINUED,
             what=f"has {reason}, and goes on there: nothing is wrong",
             since=facts.story.end,
-            actions=advice.ask_elsewhere(facts, found[1]),
+            actions=advice.ask_elsewhere(facts, match[1]),
         )
     return Finding(
         cause=Cause.TERMINATED,
@@ -163,11 +163,11 @@ def _terminated(facts: Facts) -> Finding:
 
 
 def _cancelled(facts: Facts) -> Finding:
-    asked = reasons_tasks.last(facts, (h.WorkflowExecutionCancelRequested,))
-    said = None if asked is None else asked.attributes
+    request = reasons_tasks.last(facts, (h.WorkflowExecutionCancelRequested,))
+    attributes = None if request is None else request.attributes
     who, reason, parent = "", "", ""
-    if isinstance(said, h.WorkflowExecutionCancelRequested):
-        who, reason, parent = map(clean, (said.identity, said.reason, said.external_workflow_id))
+    if isinstance(attributes, h.WorkflowExecutionCancelRequested):
+        who, reason, parent = map(clean, (attributes.identity, attributes.reason, attributes.external_workflow_id))
     by = f" by workflow {parent}" if parent else f" by {who}" if who else ""
     return Finding(
         cause=Cause.CANCELLED,
@@ -189,18 +189,18 @@ def _continued(facts: Facts) -> Finding:
 
 
 def _waited(facts: Facts) -> tuple[str, ...]:
-    return tuple(f"it waited for {each}" for each in _left(facts))
+    return tuple(f"it waited for {wait}" for wait in _left(facts))
 
 
 def _trouble(facts: Facts) -> tuple[str, ...]:
     """What went wrong on the way, though it ended well."""
-    told = []
+    lines = []
     if facts.story.failed_tasks:
-        told.append(f"on the way: its workflow task failed {facts.story.failed_tasks}×")
-    for each in facts.story.spans[1:]:
-        if each.kind is Kind.ACTIVITY and (each.outcome.bad or each.attempts > 1):
-            told.append(f"on the way: activity {each.name} {each.outcome} ({counted(each) or '1 attempt'})")
-    return tuple(told[:5])
+        lines.append(f"on the way: its workflow task failed {facts.story.failed_tasks}×")
+    for span in facts.story.spans[1:]:
+        if span.kind is Kind.ACTIVITY and (span.outcome.bad or span.attempts > 1):
+            lines.append(f"on the way: activity {span.name} {span.outcome} ({counted(span) or '1 attempt'})")
+    return tuple(lines[:5])
 
 
 _CLOSED: dict[Outcome, Callable[[Facts], Finding]] = {

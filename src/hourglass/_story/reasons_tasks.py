@@ -33,12 +33,12 @@ def started(facts: Facts) -> h.WorkflowExecutionStarted:
 
 def last(facts: Facts, kinds: Container[type[h.Attributes]]) -> h.HistoryEvent | None:
     """The last event of these kinds."""
-    return next((each for each in reversed(facts.events) if type(each.attributes) in kinds), None)
+    return next((event for event in reversed(facts.events) if type(event.attributes) in kinds), None)
 
 
 def began(facts: Facts, span: Span) -> h.Attributes | None:
     """What the event says that a span began with."""
-    return next((each.attributes for each in facts.events if each.id == span.id), None)
+    return next((event.attributes for event in facts.events if event.id == span.id), None)
 
 
 def queue_of(attributes: h.Attributes | None) -> str:
@@ -57,16 +57,16 @@ def wanted(facts: Facts, queue: QueueFacts) -> str:
 def unserved(facts: Facts, queue: QueueFacts, since: int | None) -> list[Finding]:
     """That all workers that poll the queue are of other versions; nothing if one of them may run it."""
     needed = wanted(facts, queue)
-    there = sorted({each.version for each in queue.workflow_pollers})
-    if needed in there:
+    versions = sorted({poller.version for poller in queue.workflow_pollers})
+    if needed in versions:
         return []
     return [
         Finding(
             cause=Cause.NO_VERSION,
             what=_sentence(facts, queue, needed),
             since=since,
-            details=(f"workers of {_listed(there)} poll the queue",),
-            actions=advice.serve_version(queue.name, needed, there, facts.options),
+            details=(f"workers of {_listed(versions)} poll the queue",),
+            actions=advice.serve_version(queue.name, needed, versions, facts.options),
         )
     ]
 
@@ -80,7 +80,7 @@ def _sentence(facts: Facts, queue: QueueFacts, needed: str) -> str:
 
 
 def _listed(versions: list[str]) -> str:
-    return ", ".join(f"version {each}" if each else "no version" for each in versions)
+    return ", ".join(f"version {version}" if version else "no version" for version in versions)
 
 
 # --- tasks that are not taken, or fail --------------------------------------------------------------------------------
@@ -148,23 +148,23 @@ def not_served(facts: Facts) -> list[Finding]:
         return []
     if queue.workflow_pollers:
         return unserved(facts, queue, _scheduled(facts)) or _gone(facts, queue)
-    others = tuple(each for each in queue.served if each != queue.name)
+    served = tuple(name for name in queue.served if name != queue.name)
     what = f"has no worker: no worker polls its task queue {queue.name!r}"
     since = _scheduled(facts)
-    if not others:
+    if not served:
         actions = advice.start_worker(queue.name, facts.options)
         return [Finding(cause=Cause.NO_WORKER, what=what, since=since, actions=actions)]
-    meant = get_close_matches(queue.name, others, 1, 0.6)
-    told = f"workers serve {', '.join(repr(each) for each in others)}"
+    meant = get_close_matches(queue.name, served, 1, 0.6)
+    detail = f"workers serve {', '.join(repr(name) for name in served)}"
     return [
         Finding(
             cause=Cause.WRONG_QUEUE,
             what=what,
             since=since,
-            details=(told + (f": was {meant[0]!r} meant?" if meant else ""),),
+            details=(detail + (f": was {meant[0]!r} meant?" if meant else ""),),
             actions=(
                 *advice.start_worker(queue.name, facts.options),
-                *_elsewhere(facts, meant[0] if meant else others[0]),
+                *_elsewhere(facts, meant[0] if meant else served[0]),
             ),
         )
     ]
@@ -181,10 +181,10 @@ def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
 def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
     """A server remembers pollers for minutes; those that polled last before the task was there, and did not take it, are gone."""
     since, needed = _scheduled(facts), wanted(facts, queue)
-    last = max(each.last_seen for each in queue.workflow_pollers if each.version == needed)
+    last = max(poller.last_seen for poller in queue.workflow_pollers if poller.version == needed)
     if since is None or last >= since or facts.story.until - since < _PATIENCE:
         return []
-    who = ", ".join(sorted({each.identity for each in queue.workflow_pollers})[:3])
+    who = ", ".join(sorted({poller.identity for poller in queue.workflow_pollers})[:3])
     return [
         Finding(
             cause=Cause.NO_WORKER,
@@ -200,15 +200,15 @@ def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
 
 
 def _failing(facts: Facts) -> Span | None:
-    rows = [each for each in facts.story.spans if each.kind is Kind.TASK and each.end is None]
+    rows = [span for span in facts.story.spans if span.kind is Kind.TASK and span.end is None]
     return rows[-1] if rows and facts.story.outcome is Outcome.RETRYING else None
 
 
 def _parked(facts: Facts, row: Span) -> Finding:
     cause = _cause(row, facts.story.workflow_type)
-    faults = tuple(Fault(each.type, _SAYS.sub("", each.message), each.place) for each in row.faults)
+    faults = tuple(Fault(fault.type, _SAYS.sub("", fault.message), fault.place) for fault in row.faults)
     place = place_of(faults) or next(
-        (found[1] for each in faults if (found := _PLACE.search(each.message))), ""
+        (match[1] for fault in faults if (match := _PLACE.search(fault.message))), ""
     )
     details = () if facts.next_task is not None else (_paced(facts),)
     if facts.replayed is not None:  # what has just been learned, of the code as it is now
@@ -239,10 +239,10 @@ def _cause(row: Span, workflow_type: str) -> Cause:
     # What it was started with does not fit.
     if first.type == "ArgumentError" and first.message.startswith(f"workflow {workflow_type} "):
         return Cause.UNDECODABLE
-    known = (each.type for each in row.faults if each.type in _CAUSES)
+    types = (fault.type for fault in row.faults if fault.type in _CAUSES)
     # Whatever else an engine gives as the cause, it has refused what the code asked for.
-    other = Cause.BUG if row.note in ("", _UNHANDLED) and row.faults[0].type != "failed" else Cause.TASK_FAILS
-    return _CAUSES.get(next(known, ""), other)
+    fallback = Cause.BUG if row.note in ("", _UNHANDLED) and row.faults[0].type != "failed" else Cause.TASK_FAILS
+    return _CAUSES.get(next(types, ""), fallback)
 
 
 def _paced(facts: Facts) -> str:
@@ -311,11 +311,11 @@ def _slow(facts: Facts, task: h.HistoryEvent) -> Finding:
     queue = facts.queues.get(facts.story.task_queue)
     waited = facts.story.until - task.time_ns
     many = 0 if queue is None else len(queue.workflow_pollers)
-    told = f"{many} worker{'s' * (many != 1)} poll{'s' * (many == 1)} the queue" if many else ""
+    detail = f"{many} worker{'s' * (many != 1)} poll{'s' * (many == 1)} the queue" if many else ""
     return Finding(
         cause=Cause.WORKER_BUSY,
         what=f"waits to be taken by a worker from task queue {facts.story.task_queue!r}",
         since=task.time_ns,
-        details=(told,) if told else (),
+        details=(detail,) if detail else (),
         actions=advice.more_workers(facts) if waited > _PATIENCE else advice.look_again(facts),
     )

@@ -180,10 +180,10 @@ def document(story: Story) -> dict[str, Any]:
         "values": dict(story.shown),
         "waiting_for": list(story.waiting_for),
         "waits": [
-            {"start": precise(each.start), "duration": (each.end - each.start) / S, "for": each.what}
-            for each in story.waits
+            {"start": precise(item.start), "duration": (item.end - item.start) / S, "for": item.what}
+            for item in story.waits
         ],
-        "spans": [_span(each, story) for each in story.spans],
+        "spans": [_span(item, story) for item in story.spans],
     }
 
 
@@ -206,15 +206,15 @@ def _span(span: Span, story: Story) -> dict[str, Any]:
         "values": dict(span.shown),
         "segments": [
             {
-                "start": precise(each.start),
-                "duration": (each.end - each.start) / S,
-                "phase": str(each.phase),
-                "guessed": each.guessed,
+                "start": precise(segment.start),
+                "duration": (segment.end - segment.start) / S,
+                "phase": str(segment.phase),
+                "guessed": segment.guessed,
             }
-            for each in span.segments
+            for segment in span.segments
         ],
     }
 
 
 def _faults(faults: Iterable[Fault]) -> list[dict[str, str]]:
-    return [{"type": each.type, "message": each.message, "place": each.place} for each in faults]
+    return [{"type": fault.type, "message": fault.message, "place": fault.place} for fault in faults]

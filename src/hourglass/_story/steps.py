@@ -1,7 +1,7 @@
 """How events of a history become the story: steps (activities, timers, children, other workflows, Nexus operations),
 and messages and notes (signals, updates, cancellation, markers, changes).
 
-One small handler per kind of event, in tables; they write into a `Told`, the drafts of what is known while a history
+One small handler per kind of event, in tables; they write into a `StoryDraft`, the drafts of what is known while a history
 is read, event by event: the only mutable data of the story.
 
 A history tells when an activity was scheduled, when its *last* attempt began, which attempt that was, and the retry
@@ -67,21 +67,21 @@ def before_last(
 ) -> tuple[Segment, ...]:
     """From the schedule to the start of the last attempt: queued, or the failed attempts with the waits after them.
 
-    `usual` is how long an attempt takes at most, where that can be told: what is left over was spent waiting.
+    `usual` is how long an attempt takes at most, where that can be story: what is left over was spent waiting.
     """
     last = max(last, start)
     if attempt <= 1:
         return _kept(Segment(start, last, Phase.QUEUED))
     if attempt - 1 > MOST:
         return _kept(Segment(start, last, Phase.BACKOFF, guessed=True))
-    waits = [backoff.after(each) for each in range(1, attempt)]
+    waits = [backoff.after(interval) for interval in range(1, attempt)]
     ran = (last - start - sum(waits)) // len(waits)
     if ran < 0:
         # The waits were shorter than the policy says: an operator may have changed it, or ended a wait.
-        waits = [each * 4 * (last - start) // (5 * sum(waits)) for each in waits]
+        waits = [interval * 4 * (last - start) // (5 * sum(waits)) for interval in waits]
         ran = (last - start - sum(waits)) // len(waits)
     elif usual is not None and usual < ran:
-        waits = [each + ran - usual for each in waits]
+        waits = [interval + ran - usual for interval in waits]
         ran = usual
     segments: list[Segment] = []
     at = start
@@ -96,7 +96,7 @@ def before_last(
 
 def _kept(*segments: Segment) -> tuple[Segment, ...]:
     # A failed attempt of no length is still an attempt.
-    return tuple(each for each in segments if each.end > each.start or each.phase is Phase.FAILED)
+    return tuple(segment for segment in segments if segment.end > segment.start or segment.phase is Phase.FAILED)
 
 
 # --- drafts -----------------------------------------------------------------------------------------------------------
@@ -134,10 +134,10 @@ class SpanDraft:
         self.end, self.outcome = max(event.time_ns, self.start), outcome
         self.faults = faults or self.faults
 
-    def note(self, said: str) -> None:
+    def note(self, text: str) -> None:
         """Something that is said of it."""
-        if told := clean(said):
-            self.notes.append(told)
+        if cleaned := clean(text):
+            self.notes.append(cleaned)
 
     def show(self, what: str, value: str) -> None:
         """A payload that may be seen."""
@@ -160,7 +160,7 @@ class TaskDraft:
 
 
 @dataclass(eq=False)
-class Told:
+class StoryDraft:
     """All that is known so far."""
 
     peek: Peek
@@ -189,7 +189,7 @@ class Told:
         return draft
 
 
-Handler: TypeAlias = Callable[[Told, h.HistoryEvent, Any], None]
+Handler: TypeAlias = Callable[[StoryDraft, h.HistoryEvent, Any], None]
 """Hears of an event, and of what it says."""
 
 
@@ -234,14 +234,14 @@ def _segments(draft: SpanDraft, end: int) -> tuple[Segment, ...]:
         return (Segment(draft.start, end, last if last is Phase.FAILED else draft.first_phase),)
     begun = min(max(draft.begun, draft.start), end)
     # Attempts that timed out took longer than the one that did not.
-    timed_out = any(each.type.startswith("timeout") for each in draft.faults)
+    timed_out = any(fault.type.startswith("timeout") for fault in draft.faults)
     usual = None if timed_out or draft.end is None else end - begun
     before = before_last(draft.start, begun, draft.attempts, draft.backoff, usual)
     return (*before, Segment(begun, end, last))
 
 
 def _until(end: int, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    return tuple(replace(each, end=min(each.end, end)) for each in segments if each.start < end)
+    return tuple(replace(segment, end=min(segment.end, end)) for segment in segments if segment.start < end)
 
 
 _FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED)
@@ -250,85 +250,85 @@ _FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED)
 # --- signals and cancellation -----------------------------------------------------------------------------------------
 
 
-def _signaled(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionSignaled) -> None:
-    draft = told.point(event, Kind.SIGNAL, a.signal_name or "signal")
-    draft.show("input", told.peek(a.arguments))
+def _signaled(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionSignaled) -> None:
+    draft = story.point(event, Kind.SIGNAL, a.signal_name or "signal")
+    draft.show("input", story.peek(a.arguments))
 
 
-def _cancel_requested(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionCancelRequested) -> None:
-    told.point(event, Kind.CANCEL, "cancel requested").note(a.reason)
+def _cancel_requested(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionCancelRequested) -> None:
+    story.point(event, Kind.CANCEL, "cancel requested").note(a.reason)
 
 
 # --- updates ---------------------------------------------------------------------------------------------------------
 
 
-def _update_admitted(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAdmitted) -> None:
-    _update_begins(told, event, a.request, "", Phase.QUEUED)
+def _update_admitted(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAdmitted) -> None:
+    _update_begins(story, event, a.request, "", Phase.QUEUED)
 
 
-def _update_accepted(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAccepted) -> None:
-    admitted = told.drafts.get(told.updates.get(a.update_id, 0))
+def _update_accepted(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAccepted) -> None:
+    admitted = story.drafts.get(story.updates.get(a.update_id, 0))
     if admitted is not None and admitted.begun is None:
         admitted.begun = event.time_ns
-        told.drafts[event.id] = admitted
+        story.drafts[event.id] = admitted
         return
-    _update_begins(told, event, a.request, a.update_id, Phase.RUNNING)
+    _update_begins(story, event, a.request, a.update_id, Phase.RUNNING)
 
 
 def _update_begins(
-    told: Told, event: h.HistoryEvent, request: h.UpdateRequest | None, known: str, phase: Phase
+    story: StoryDraft, event: h.HistoryEvent, request: h.UpdateRequest | None, update_id: str, phase: Phase
 ) -> None:
-    draft = told.add(event, Kind.UPDATE, request.name if request else "update", phase)
+    draft = story.add(event, Kind.UPDATE, request.name if request else "update", phase)
     draft.name = draft.name or "update"
     if request is not None:
-        known = known or request.update_id
-        draft.show("input", told.peek(request.arguments))
-    draft.target = clean(known)
-    told.updates[known] = event.id
+        update_id = update_id or request.update_id
+        draft.show("input", story.peek(request.arguments))
+    draft.target = clean(update_id)
+    story.updates[update_id] = event.id
 
 
-def _update_rejected(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateRejected) -> None:
+def _update_rejected(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateRejected) -> None:
     name = a.request.name if a.request else ""
-    draft = told.point(event, Kind.UPDATE, name or "update", Outcome.FAILED)
+    draft = story.point(event, Kind.UPDATE, name or "update", Outcome.FAILED)
     draft.faults = chain(a.failure)
     draft.note("refused")
 
 
-def _update_completed(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateCompleted) -> None:
-    draft = told.drafts.get(a.accepted_event_id) or told.drafts.get(told.updates.get(a.update_id, 0))
+def _update_completed(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateCompleted) -> None:
+    draft = story.drafts.get(a.accepted_event_id) or story.drafts.get(story.updates.get(a.update_id, 0))
     if draft is None:
         return
     draft.close(event, Outcome.DONE if a.failure is None else Outcome.FAILED, chain(a.failure))
     if a.result is not None:
-        draft.show("result", told.peek((a.result,)))
+        draft.show("result", story.peek((a.result,)))
 
 
 # --- markers ---------------------------------------------------------------------------------------------------------
 
 
-def _patch(told: Told, event: h.HistoryEvent, a: h.MarkerRecorded) -> None:
-    told.point(event, Kind.MARKER, f"patch {a.patch_id}")
+def _patch(story: StoryDraft, event: h.HistoryEvent, a: h.MarkerRecorded) -> None:
+    story.point(event, Kind.MARKER, f"patch {a.patch_id}")
 
 
-def _marker(told: Told, event: h.HistoryEvent, a: h.ForeignMarkerRecorded) -> None:
+def _marker(story: StoryDraft, event: h.HistoryEvent, a: h.ForeignMarkerRecorded) -> None:
     match a.marker_name:
         case "Version":
-            told.point(event, Kind.MARKER, "version")
+            story.point(event, Kind.MARKER, "version")
         case "LocalActivity" | "core_local_activity":
-            draft = told.point(event, Kind.LOCAL, "local activity", _local_outcome(a.failure))
+            draft = story.point(event, Kind.LOCAL, "local activity", _local_outcome(a.failure))
             draft.faults = chain(a.failure)
         case name:
-            told.point(event, Kind.MARKER, f"marker {name}")
+            story.point(event, Kind.MARKER, f"marker {name}")
 
 
-def _local_activity(told: Told, event: h.HistoryEvent, a: h.LocalActivityMarkerRecorded) -> None:
+def _local_activity(story: StoryDraft, event: h.HistoryEvent, a: h.LocalActivityMarkerRecorded) -> None:
     """Core writes when it was asked for by the wall clock, and when it ended by the task's: only its length is sure."""
-    starts = (each.started for each in reversed(told.tasks.values()) if each.started is not None)
+    starts = (task.started for task in reversed(story.tasks.values()) if task.started is not None)
     began = next(starts, event.time_ns)
-    asked = a.original_schedule_ns or began
+    scheduled = a.original_schedule_ns or began
     ran = max(a.complete_ns - began, 0)
-    draft = told.add(event, Kind.LOCAL, a.activity_type or "local activity")
-    draft.start = min(max(asked, began), event.time_ns)
+    draft = story.add(event, Kind.LOCAL, a.activity_type or "local activity")
+    draft.start = min(max(scheduled, began), event.time_ns)
     draft.attempts = max(a.attempt, 1)
     draft.target = clean(a.activity_id)
     draft.close(event, _local_outcome(a.failure), chain(a.failure))
@@ -336,7 +336,7 @@ def _local_activity(told: Told, event: h.HistoryEvent, a: h.LocalActivityMarkerR
     if a.backoff_ns:
         draft.note("to be tried again")
     if a.result is not None:
-        draft.show("result", told.peek((a.result,)))
+        draft.show("result", story.peek((a.result,)))
 
 
 def _local_outcome(failure: Failure | None) -> Outcome:
@@ -349,8 +349,8 @@ def _local_outcome(failure: Failure | None) -> Outcome:
 
 
 def _changed(what: str) -> Handler:
-    def changed(told: Told, event: h.HistoryEvent, a: h.Attributes) -> None:
-        told.point(event, Kind.MARKER, what)
+    def changed(story: StoryDraft, event: h.HistoryEvent, a: h.Attributes) -> None:
+        story.point(event, Kind.MARKER, what)
 
     return changed
 
@@ -383,28 +383,28 @@ def _summary(a: h.ActivityTaskScheduled | h.TimerStarted) -> str:
     return summary.strip() if isinstance(summary, str) else ""
 
 
-def _activity_scheduled(told: Told, event: h.HistoryEvent, a: h.ActivityTaskScheduled) -> None:
-    draft = told.add(event, Kind.ACTIVITY, a.activity_type or "activity", Phase.QUEUED)
+def _activity_scheduled(story: StoryDraft, event: h.HistoryEvent, a: h.ActivityTaskScheduled) -> None:
+    draft = story.add(event, Kind.ACTIVITY, a.activity_type or "activity", Phase.QUEUED)
     policy = a.spec.retry_policy
     draft.backoff, draft.max_attempts = backoff_from(policy), policy.maximum_attempts if policy else 0
     draft.target = clean(a.activity_id)
     queue = clean(a.spec.task_queue)
-    if queue and queue != told.facts.get("task_queue"):
+    if queue and queue != story.facts.get("task_queue"):
         draft.note(f"on task queue {queue}")
     draft.note(_summary(a))
-    draft.show("input", told.peek(a.arguments))
+    draft.show("input", story.peek(a.arguments))
 
 
-def _activity_started(told: Told, event: h.HistoryEvent, a: h.ActivityTaskStarted) -> None:
-    if draft := told.drafts.get(a.scheduled_event_id):
+def _activity_started(story: StoryDraft, event: h.HistoryEvent, a: h.ActivityTaskStarted) -> None:
+    if draft := story.drafts.get(a.scheduled_event_id):
         draft.begun = event.time_ns
         draft.attempts = max(a.attempt, 1)
         draft.faults = chain(a.last_failure)
 
 
 def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
-    def ended(told: Told, event: h.HistoryEvent, a: Any) -> None:
-        draft = told.drafts.get(getattr(a, key))
+    def ended(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
+        draft = story.drafts.get(getattr(a, key))
         if draft is None:
             return
         if draft.begun == event.time_ns and draft.attempts == 1:
@@ -415,7 +415,7 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
             draft.note(_WHY_NO_RETRY.get(state, ""))
         result = getattr(a, "result", None)
         if result is not None:
-            draft.show("result", told.peek((result,)))
+            draft.show("result", story.peek((result,)))
 
     return ended
 
@@ -427,15 +427,15 @@ _WHY_NO_RETRY = {
 }
 
 
-def _asked_to_cancel(told: Told, event: h.HistoryEvent, a: Any) -> None:
-    if draft := told.drafts.get(a.scheduled_event_id):
+def _asked_to_cancel(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
+    if draft := story.drafts.get(a.scheduled_event_id):
         draft.note("asked to cancel")
 
 
-def _timer_started(told: Told, event: h.HistoryEvent, a: h.TimerStarted) -> None:
+def _timer_started(story: StoryDraft, event: h.HistoryEvent, a: h.TimerStarted) -> None:
     summary = _summary(a)
     name = f"timer {duration(a.duration_ns)}" if not summary else f"timer: {summary}"
-    draft = told.add(event, Kind.TIMER, name, Phase.WAITING)
+    draft = story.add(event, Kind.TIMER, name, Phase.WAITING)
     draft.due = event.time_ns + a.duration_ns
     draft.target = clean(a.timer_id)
     if signal := signal_waited_for(summary):
@@ -445,45 +445,45 @@ def _timer_started(told: Told, event: h.HistoryEvent, a: h.TimerStarted) -> None
         draft.note(duration(a.duration_ns))
 
 
-def _child_initiated(told: Told, event: h.HistoryEvent, a: h.StartChildWorkflowExecutionInitiated) -> None:
-    draft = told.add(event, Kind.CHILD, a.workflow_type or "child workflow", Phase.QUEUED)
+def _child_initiated(story: StoryDraft, event: h.HistoryEvent, a: h.StartChildWorkflowExecutionInitiated) -> None:
+    draft = story.add(event, Kind.CHILD, a.workflow_type or "child workflow", Phase.QUEUED)
     draft.child_id = clean(a.workflow_id)
     draft.note(f"id {draft.child_id}")
-    draft.show("input", told.peek(a.arguments))
+    draft.show("input", story.peek(a.arguments))
 
 
-def _child_started(told: Told, event: h.HistoryEvent, a: h.ChildWorkflowExecutionStarted) -> None:
-    if draft := told.drafts.get(a.initiated_event_id):
+def _child_started(story: StoryDraft, event: h.HistoryEvent, a: h.ChildWorkflowExecutionStarted) -> None:
+    if draft := story.drafts.get(a.initiated_event_id):
         draft.begun = event.time_ns
         draft.target = clean(a.run_id)
 
 
-def _refused(told: Told, event: h.HistoryEvent, a: Any) -> None:
+def _refused(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
     """A child that could not be started, a workflow that could not be reached: the event says why in one word."""
-    if draft := told.drafts.get(a.initiated_event_id):
+    if draft := story.drafts.get(a.initiated_event_id):
         draft.close(event, Outcome.FAILED, (Fault("refused", words(a.cause)),))
 
 
-def _signal_sent(told: Told, event: h.HistoryEvent, a: h.SignalExternalWorkflowExecutionInitiated) -> None:
-    draft = told.add(event, Kind.EXTERNAL, f"signal {a.signal_name}")
+def _signal_sent(story: StoryDraft, event: h.HistoryEvent, a: h.SignalExternalWorkflowExecutionInitiated) -> None:
+    draft = story.add(event, Kind.EXTERNAL, f"signal {a.signal_name}")
     draft.note(f"to {a.workflow_id}")
-    draft.show("input", told.peek(a.arguments))
+    draft.show("input", story.peek(a.arguments))
 
 
 def _cancel_sent(
-    told: Told, event: h.HistoryEvent, a: h.RequestCancelExternalWorkflowExecutionInitiated
+    story: StoryDraft, event: h.HistoryEvent, a: h.RequestCancelExternalWorkflowExecutionInitiated
 ) -> None:
-    told.add(event, Kind.EXTERNAL, "cancel").note(f"to {a.workflow_id}")
+    story.add(event, Kind.EXTERNAL, "cancel").note(f"to {a.workflow_id}")
 
 
-def _nexus_scheduled(told: Told, event: h.HistoryEvent, a: h.NexusOperationScheduled) -> None:
+def _nexus_scheduled(story: StoryDraft, event: h.HistoryEvent, a: h.NexusOperationScheduled) -> None:
     name = ".".join(filter(None, (a.service, a.operation)))
-    draft = told.add(event, Kind.NEXUS, name or "nexus operation", Phase.QUEUED)
+    draft = story.add(event, Kind.NEXUS, name or "nexus operation", Phase.QUEUED)
     draft.note(f"at {a.endpoint}")
 
 
-def _nexus_started(told: Told, event: h.HistoryEvent, a: h.NexusOperationStarted) -> None:
-    if draft := told.drafts.get(a.scheduled_event_id):
+def _nexus_started(story: StoryDraft, event: h.HistoryEvent, a: h.NexusOperationStarted) -> None:
+    if draft := story.drafts.get(a.scheduled_event_id):
         draft.begun = event.time_ns
 
 

@@ -99,20 +99,20 @@ _OPACITY = {"queued": ".38", "backoff": ".55"}
 @cache
 def _look(classes: str) -> str:
     """The attributes of a shape of these classes, on light paper."""
-    given = classes.split()
-    kind = next((LIGHT[each] for each in given if each in KINDS), LIGHT["run"])
-    found = [_BY_ROLE[each].format(kind=kind, **LIGHT) for each in given if each in _BY_ROLE][:1]
-    found += [f'fill-opacity="{_OPACITY[each]}"' for each in given if each in _OPACITY]
-    return "".join(f" {each}" for each in found)
+    names = classes.split()
+    kind = next((LIGHT[name] for name in names if name in KINDS), LIGHT["run"])
+    attributes = [_BY_ROLE[name].format(kind=kind, **LIGHT) for name in names if name in _BY_ROLE][:1]
+    attributes += [f'fill-opacity="{_OPACITY[name]}"' for name in names if name in _OPACITY]
+    return "".join(f" {name}" for name in attributes)
 
 
 @cache
 def _letters(classes: str) -> str:
     """The attributes of a text of these classes."""
-    given = classes.split()
-    colour = next((LIGHT[each] for each in ("bad", "good", "muted") if each in given), LIGHT["ink"])
-    family = f' font-family="{MONO}"' if "mono" in given else ""
-    weight = ' font-weight="600"' if "strong" in given else ""
+    names = classes.split()
+    colour = next((LIGHT[name] for name in ("bad", "good", "muted") if name in names), LIGHT["ink"])
+    family = f' font-family="{MONO}"' if "mono" in names else ""
+    weight = ' font-weight="600"' if "strong" in names else ""
     return f' fill="{colour}"{family}{weight}'
 
 
@@ -295,21 +295,21 @@ def panels(story: Story, rows: int, *, limit: int = LIMIT) -> tuple[str, ...]:
 
 
 def _layout(story: Story, prefix: str) -> Layout:
-    widest = max(_mono(_name(each)) + _indent(each) for each in story.spans)
+    widest = max(_mono(_name(span)) + _indent(span) for span in story.spans)
     left = ceil(min(max(widest, 90), 330)) + _EDGE + 34
     columns = WIDTH - left - _GUTTER - _LENGTH - _EDGE
     return Layout(story, left, columns, scale(story, columns, _LEAST_BREAK), prefix)
 
 
 def _wrap(story: Story, height: float, name: str, body: str, *, standalone: bool) -> str:
-    told = f"{captions.status(story)}; {'; '.join(captions.facts(story))}; {len(story.spans) - 1} rows."
+    description = f"{captions.status(story)}; {'; '.join(captions.facts(story))}; {len(story.spans) - 1} rows."
     heading = f"Timeline of workflow {story.workflow_type} {story.workflow_id}".rstrip()
     size = f' width="{WIDTH}" height="{number(height)}"' if standalone else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="hg" viewBox="0 0 {WIDTH} {number(height)}"{size} '
         f'font-family="{SANS}" role="img" aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{escape(heading)}</title>'
-        f'<desc id="{name}-desc">{escape(told)}</desc>{body}</svg>'
+        f'<desc id="{name}-desc">{escape(description)}</desc>{body}</svg>'
     )
 
 
@@ -331,8 +331,8 @@ def _heading(story: Story) -> str:
         text(_EDGE, 66, fit(facts, wide, partial(sans, size=12.5)), "label muted", 12.5),
     ]
     if story.run_id:
-        said = fit(f"run {story.run_id}", wide, _small)
-        made.append(text(_EDGE, 84, said, "label mono muted", _SMALL))
+        label = fit(f"run {story.run_id}", wide, _small)
+        made.append(text(_EDGE, 84, label, "label mono muted", _SMALL))
     return "".join(made)
 
 
@@ -356,28 +356,28 @@ def _axis(layout: Layout, top: float, bottom: float) -> str:
 
 def _legend(layout: Layout, top: float) -> tuple[str, float]:
     x, y, made = float(_EDGE), top, []
-    for drawn, said in _entries(layout):
-        wide = 30 + sans(said, _SMALL) + 22
+    for drawn, label in _entries(layout):
+        wide = 30 + sans(label, _SMALL) + 22
         if x + wide > WIDTH - _EDGE and x > _EDGE:
             x, y = float(_EDGE), y + 22
         made.append(f'<g transform="translate({number(x)} {number(y)})">{drawn}</g>')
-        made.append(text(x + 30, y + 4, said, "label legend muted", _SMALL))
+        made.append(text(x + 30, y + 4, label, "label legend muted", _SMALL))
         x += wide
     return f'<g class="legend">{"".join(made)}</g>', y + 24
 
 
 def _entries(layout: Layout) -> Iterator[tuple[str, str]]:
     spans = layout.story.spans
-    for kinds, style, said in _SHOWN:
-        if not any(each.kind in kinds for each in spans):
+    for kinds, style, label in _SHOWN:
+        if not any(item.kind in kinds for item in spans):
             continue
         if style == "message" or kinds == (Kind.MARKER,):
-            yield diamond(12, 0, 5, f"mark {style}"), said
+            yield diamond(12, 0, 5, f"mark {style}"), label
         elif style == "timer":
-            yield rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}timer)"'), said
+            yield rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}timer)"'), label
         else:
-            yield rect(0, -6, 24, _BAR, f"bar sample {style}"), said
-    seen = {(each.phase, span.kind) for span in spans for each in span.segments}
+            yield rect(0, -6, 24, _BAR, f"bar sample {style}"), label
+    seen = {(item.phase, span.kind) for span in spans for item in span.segments}
     phases = {phase for phase, _ in seen}
     if Phase.QUEUED in phases:
         yield rect(0, -2, 24, _THIN, "bar sample queued run"), "queued"
@@ -390,10 +390,10 @@ def _entries(layout: Layout) -> Iterator[tuple[str, str]]:
         )
     if (Phase.WAITING, Kind.RUN) in seen:
         yield rect(0, -2, 24, _THIN, "sample", f' fill="url(#{layout.prefix}run)"'), "workflow waits"
-    ended = {each.outcome for each in spans}
-    for outcome, said in _ENDS:
+    ended = {item.outcome for item in spans}
+    for outcome, label in _ENDS:
         if outcome in ended:
-            yield end_mark(outcome, 12, 0), said
+            yield end_mark(outcome, 12, 0), label
     if layout.scale.breaks:
         yield (
             rect(0, -8, 24, 16, "band sample") + line(0, -8, 0, 8, "tear") + line(24, -8, 24, 8, "tear"),
@@ -426,14 +426,14 @@ _ENDS = (
 
 def _rows(layout: Layout, spans: Sequence[Span], top: float) -> tuple[str, float]:
     """The rows of some spans, and where they end. A reason that was just given is not given again."""
-    made, y, said = [], top, ""
+    made, y, previous = [], top, ""
     for span in spans:
         why = captions.reason_beside(span, layout.story)
-        told = why if why != said else ""
-        height = _ROW + (_WHY if told else 0)
-        made.append(_row(layout, span, y, height, told))
+        shown = why if why != previous else ""
+        height = _ROW + (_WHY if shown else 0)
+        made.append(_row(layout, span, y, height, shown))
         y += height
-        said = why or said
+        previous = why or previous
     return "".join(made), y
 
 
@@ -453,7 +453,7 @@ def _row(layout: Layout, span: Span, top: float, height: float, why: str) -> str
         rect(_EDGE - 8, top + 0.5, WIDTH - 2 * _EDGE + 16, height - 1, "hit"),
         _swatch(layout, span, _EDGE + indent + 6, middle),
         text(_EDGE + indent + 20, middle + 4, name[:extra], f"label {style}{bad}", _NAME, more=name[extra:]),
-        *(_bar(layout, span, each, middle) for each in drawn),
+        *(_bar(layout, span, stretch, middle) for stretch in drawn),
         end_mark(span.outcome, layout.left + right + 9, middle),
         text(WIDTH - _EDGE, middle + 4, length, "label length mono muted", _SMALL, "end") if length else "",
         _reason(layout, drawn, top + _ROW + 8, why) if why else "",
@@ -503,8 +503,8 @@ def _reason(layout: Layout, drawn: Sequence[Stretch], y: float, why: str) -> str
     wide = partial(sans, size=_SMALL)
     if start + wide(why) <= layout.right:
         return text(start, y, why, "label why bad", _SMALL)
-    said = fit(why, layout.columns, wide)
-    return text(layout.right, y, said, "label why bad", _SMALL, "end")
+    label = fit(why, layout.columns, wide)
+    return text(layout.right, y, label, "label why bad", _SMALL, "end")
 
 
 def _indent(span: Span) -> int:

@@ -109,8 +109,8 @@ class _Painter:
 
     def __init__(self, story: Story, width: int, glyphs: Glyphs) -> None:
         self.story, self.width, self.glyphs = story, width, glyphs
-        wanted = max(cells(_name(each)) + 2 * each.depth for each in story.spans) + 1
-        self.names = min(max(wanted, 14), max(14, min(44, int(width * 0.36))))
+        longest = max(cells(_name(span)) + 2 * span.depth for span in story.spans) + 1
+        self.names = min(max(longest, 14), max(14, min(44, int(width * 0.36))))
         self.columns = width - self.names - _LENGTH - 3  # two for what stands behind a bar, one before
         self.scale: Scale = scale(story, self.columns, _LEAST_BREAK)
 
@@ -119,13 +119,13 @@ class _Painter:
         yield from self._head()
         yield ()
         yield from self._axis()
-        said = ""
+        previous = ""
         for span in self.story.spans:
             yield self._row(span)
             why = captions.reason(span) if span.kind is not Kind.RUN else ""
-            if why and why != said:
+            if why and why != previous:
                 yield self._why(span, why)
-            said = why or said
+            previous = why or previous
         yield ()
         yield from self._foot()
 
@@ -195,12 +195,12 @@ class _Painter:
     def _bar(self, span: Span) -> Iterator[tuple[str, str]]:
         at = 0
         style = captions.STYLES.get(span.kind, "dim")
-        for each in stretches(span.segments, self.scale, self.columns):
-            if each.left > at:
-                yield " " * (each.left - at), "plain"
-            drawn = self._phase(span, each.phase) * (each.right - each.left)
-            yield self._torn(drawn, each.left), _style(each.phase, style)
-            at = each.right
+        for stretch in stretches(span.segments, self.scale, self.columns):
+            if stretch.left > at:
+                yield " " * (stretch.left - at), "plain"
+            drawn = self._phase(span, stretch.phase) * (stretch.right - stretch.left)
+            yield self._torn(drawn, stretch.left), _style(stretch.phase, style)
+            at = stretch.right
         if end := self.glyphs.ends.get(span.outcome):
             yield end, "bad" if span.outcome.bad else "cancelled"
 
@@ -228,7 +228,7 @@ class _Painter:
 
     def _foot(self) -> Iterator[Line]:
         story = self.story
-        yield from self._list("waits for", [("", each) for each in story.waiting_for[:8]])
+        yield from self._list("waits for", [("", wait) for wait in story.waiting_for[:8]])
         if len(story.waiting_for) > 8:
             yield ((f"{'':<11}and {len(story.waiting_for) - 8} more", "dim"),)
         yield from self._list("waited", captions.waited(story))
@@ -248,11 +248,11 @@ class _Painter:
             yield (first, "bold"), (self._fit(self._plain(f"{fault}{place}"), self.width - 11), "bad")
 
     def _legend(self) -> Iterator[Line]:
-        seen = {each.phase for span in self.story.spans[1:] for each in span.segments}
-        seen |= {each.phase for each in self.story.run.segments if each.phase is Phase.WAITING}
+        seen = {segment.phase for span in self.story.spans[1:] for segment in span.segments}
+        seen |= {segment.phase for segment in self.story.run.segments if segment.phase is Phase.WAITING}
         glyphs = self.glyphs
         parts = [f"{glyphs.task} workflow code runs"]
-        parts += [f"{glyphs.phases[phase]} {said}" for phase, said in _LEGEND if phase in seen]
+        parts += [f"{glyphs.phases[phase]} {label}" for phase, label in _LEGEND if phase in seen]
         if any(span.kind in (Kind.CHILD, Kind.NEXUS) for span in self.story.spans):
             parts.append(f"{glyphs.child} child")
         if self.scale.breaks:

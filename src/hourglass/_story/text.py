@@ -40,8 +40,8 @@ def duration(ns: int) -> str:
         return f"{ns // D} d"
     for large, large_name, small, small_name in _PAIRS:
         if round(ns / small) * small >= large:
-            whole, rest = divmod(round(ns / small) * small, large)
-            return f"{whole} {large_name}" + (f" {rest // small} {small_name}" if rest else "")
+            large_count, remainder = divmod(round(ns / small) * small, large)
+            return f"{large_count} {large_name}" + (f" {remainder // small} {small_name}" if remainder else "")
     if ns == 0:
         return "0"
     for unit, name in ((S, "s"), (MS, "ms"), (US, "µs")):
@@ -60,9 +60,9 @@ def precise(ns: int) -> str:
     return moment_text(min(max(ns, 0), _LAST * S))
 
 
-def share(part: int, whole: int) -> str:
+def share(part: int, total: int) -> str:
     """A part of a whole in percent."""
-    return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
+    return f"{100 * part / total:.0f} %" if total > 0 else "0 %"
 
 
 def _digits(value: float) -> str:
@@ -81,7 +81,7 @@ _LAST = 253_402_300_799
 
 def clean(value: str) -> str:
     """In one line and without control characters: what a history says must not speak to a terminal."""
-    return "".join(each if each.isprintable() else " " for each in value).strip()
+    return "".join(character if character.isprintable() else " " for character in value).strip()
 
 
 # Controls of ASCII but line feed and tab, DEL, C1; what turns or hides text (marks of direction, invisible characters but the
@@ -92,8 +92,8 @@ HOSTILE = re.compile(
 )
 
 
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
@@ -123,29 +123,29 @@ _GENEROUS = 1.15
 
 def sans(text: str, size: float) -> float:
     """The width of text in a proportional font."""
-    return sum(_sans(each) for each in text) * size
+    return sum(_sans(character) for character in text) * size
 
 
 def mono(text: str, size: float) -> float:
     """The width of text in a font of equally wide characters."""
-    return sum(MONO if " " <= each <= "~" else _other(each) for each in text) * size
+    return sum(MONO if " " <= character <= "~" else _other(character) for character in text) * size
 
 
 def cells(text: str) -> int:
     """The width of text in a terminal."""
-    return sum(_cells(each) for each in text)
+    return sum(_cells(character) for character in text)
 
 
 def fit(text: str, width: float, measure: Measure, end: str = "…") -> str:
     """The text, or as much of its beginning as fits, with an ellipsis."""
     if measure(text) <= width:
         return text
-    kept = ""
-    for each in text:
-        if measure(kept + each + end) > width:
+    beginning = ""
+    for character in text:
+        if measure(beginning + character + end) > width:
             break
-        kept += each
-    return kept.rstrip() + end if kept or measure(end) <= width else ""
+        beginning += character
+    return beginning.rstrip() + end if beginning or measure(end) <= width else ""
 
 
 def _sans(char: str) -> float:

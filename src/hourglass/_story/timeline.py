@@ -22,40 +22,40 @@ from hourglass._history import events as h
 from hourglass._history.tables import TASK_FAILURE_CAUSES
 from hourglass._story.faults import chain, words
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
-from hourglass._story.steps import MESSAGES, STEPS, Handler, SpanDraft, TaskDraft, Told, frozen
+from hourglass._story.steps import MESSAGES, STEPS, Handler, SpanDraft, TaskDraft, StoryDraft, frozen
 from hourglass._story.text import S, clean, duration
 from hourglass._story.values import Peek, hidden
 
 # --- workflow tasks ---------------------------------------------------------------------------------------------------
 
 
-def _scheduled(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskScheduled) -> None:
-    told.tasks[event.id] = TaskDraft(event.id, event.time_ns, max(a.attempt, 1))
+def _scheduled(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskScheduled) -> None:
+    story.tasks[event.id] = TaskDraft(event.id, event.time_ns, max(a.attempt, 1))
 
 
-def _task(told: Told, event: h.HistoryEvent, known: int) -> TaskDraft:
-    if known not in told.tasks:
-        told.tasks[known] = TaskDraft(known, event.time_ns)
-    return told.tasks[known]
+def _task(story: StoryDraft, event: h.HistoryEvent, scheduled_id: int) -> TaskDraft:
+    if scheduled_id not in story.tasks:
+        story.tasks[scheduled_id] = TaskDraft(scheduled_id, event.time_ns)
+    return story.tasks[scheduled_id]
 
 
-def _task_started(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskStarted) -> None:
-    _task(told, event, a.scheduled_event_id).started = event.time_ns
+def _task_started(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskStarted) -> None:
+    _task(story, event, a.scheduled_event_id).started = event.time_ns
 
 
-def _task_completed(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskCompleted) -> None:
-    task = _task(told, event, a.scheduled_event_id)
+def _task_completed(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskCompleted) -> None:
+    task = _task(story, event, a.scheduled_event_id)
     task.end, task.outcome = event.time_ns, Outcome.DONE
 
 
-def _task_failed(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskFailed) -> None:
-    task = _task(told, event, a.scheduled_event_id)
+def _task_failed(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskFailed) -> None:
+    task = _task(story, event, a.scheduled_event_id)
     task.end, task.outcome = event.time_ns, Outcome.FAILED
     task.cause, task.faults = words(TASK_FAILURE_CAUSES[a.cause]), chain(a.failure)
 
 
-def _task_timed_out(told: Told, event: h.HistoryEvent, a: h.WorkflowTaskTimedOut) -> None:
-    task = _task(told, event, a.scheduled_event_id)
+def _task_timed_out(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskTimedOut) -> None:
+    task = _task(story, event, a.scheduled_event_id)
     task.end, task.outcome, task.cause = event.time_ns, Outcome.TIMED_OUT, words(a.timeout_type)
 
 
@@ -176,8 +176,8 @@ def is_open_turn(span: Span) -> bool:
 
 def _turn(name: str) -> str | None:
     """What a turn is waited for, if a timer of this name is a wait for one: `slot of 'crane'`, `'hourly'`."""
-    found = _TURN.match(name)
-    return None if found is None else f"{'slot of ' if found[1] else ''}{found[2]}"
+    match = _TURN.match(name)
+    return None if match is None else f"{'slot of ' if match[1] else ''}{match[2]}"
 
 
 def _is_of_limit(kind: Kind, name: str, note: str) -> bool:
@@ -201,12 +201,12 @@ def with_turns(spans: Iterable[Span]) -> Iterator[Span]:
     for span in spans:
         if _is_of_limit(span.kind, span.name, span.note):
             continue
-        wanted = _turn(span.name) if span.kind is Kind.TIMER else None
-        if wanted is None:
+        awaited_turn = _turn(span.name) if span.kind is Kind.TIMER else None
+        if awaited_turn is None:
             yield span
             continue
-        name = f"{_OPEN_TURN if span.end is None else 'waited for a turn: '}{wanted}"
-        before = waited.get(wanted)
+        name = f"{_OPEN_TURN if span.end is None else 'waited for a turn: '}{awaited_turn}"
+        before = waited.get(awaited_turn)
         outcome = Outcome.DONE if span.outcome is Outcome.CANCELLED else span.outcome
         turn = replace(span, name=name, outcome=outcome, note="", due=None)
         if before is not None and before.end is not None and span.start - before.end < _SOON:
@@ -215,7 +215,7 @@ def with_turns(spans: Iterable[Span]) -> Iterator[Span]:
             )
         elif before is not None:
             yield before
-        waited[wanted] = turn
+        waited[awaited_turn] = turn
     yield from waited.values()
 
 
@@ -225,12 +225,12 @@ _SOON = 50_000_000
 # --- what it waited for -----------------------------------------------------------------------------------------------
 
 
-def waits(events: Sequence[h.HistoryEvent], told: Told) -> tuple[Wait, ...]:
+def waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> tuple[Wait, ...]:
     """Every wait that ended. A signal after which the code asked for nothing ended none: it waited on."""
-    return tuple(each for each in _waits(events, told) if each.end > each.start)
+    return tuple(wait for wait in _waits(events, story) if wait.end > wait.start)
 
 
-def _waits(events: Sequence[h.HistoryEvent], told: Told) -> Iterator[Wait]:
+def _waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> Iterator[Wait]:
     since: int | None = None
     waking: h.HistoryEvent | None = None
     signal: Wait | None = (
@@ -244,13 +244,13 @@ def _waits(events: Sequence[h.HistoryEvent], told: Told) -> Iterator[Wait]:
             continue
         elif kind is h.WorkflowTaskScheduled:
             if waking is not None:
-                wait = Wait(since if signal is None else signal.start, event.time_ns, _what(waking, told))
+                wait = Wait(since if signal is None else signal.start, event.time_ns, _what(waking, story))
                 signal = wait if isinstance(waking.attributes, h.WorkflowExecutionSignaled) else None
                 if signal is None:
                     yield wait
             since = None
         elif kind in (h.WorkflowExecutionTerminated, h.WorkflowExecutionTimedOut):
-            ended = _NOTHING if told.run is None else f"its end ({told.run.outcome})"
+            ended = _NOTHING if story.run is None else f"its end ({story.run.outcome})"
             yield Wait(since if signal is None else signal.start, event.time_ns, ended)
             since = signal = None
         elif kind in (h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused):
@@ -273,20 +273,20 @@ def _was_asked_for(attributes: h.Attributes) -> bool:
     return bool(getattr(attributes, "task_completed_event_id", 0))
 
 
-def _what(event: h.HistoryEvent, told: Told) -> str:
+def _what(event: h.HistoryEvent, story: StoryDraft) -> str:
     a = event.attributes
     if isinstance(a, h.WorkflowExecutionSignaled) and a.signal_name.startswith(_ANSWERS):
         return _A_TURN
     for key in ("scheduled_event_id", "initiated_event_id", "started_event_id"):
-        draft = told.drafts.get(getattr(a, key, 0))
+        draft = story.drafts.get(getattr(a, key, 0))
         if draft is not None:
-            said = named(draft.kind, draft.name)
+            span_name = named(draft.kind, draft.name)
             if _is_of_limit(draft.kind, draft.name, " ".join(draft.notes)) or _TURN.match(draft.name):
                 return _A_TURN
             if draft.signal:
                 return f"signal {draft.signal}, which did not come"
-            return f"the start of {said}" if isinstance(a, h.ChildWorkflowExecutionStarted) else said
-    draft = told.drafts.get(event.id)
+            return f"the start of {span_name}" if isinstance(a, h.ChildWorkflowExecutionStarted) else span_name
+    draft = story.drafts.get(event.id)
     return _spaced(a) if draft is None else named(draft.kind, draft.name)
 
 
@@ -294,25 +294,25 @@ def _spaced(attributes: h.Attributes) -> str:
     """The name of a kind of event, as words."""
     if isinstance(attributes, h.UnknownEvent):
         return clean(attributes.name).replace("_", " ").lower()
-    return "".join(f" {each.lower()}" if each.isupper() else each for each in h.kind_of(attributes)).strip()
+    return "".join(f" {character.lower()}" if character.isupper() else character for character in h.kind_of(attributes)).strip()
 
 
-def waiting_for(told: Told, until: int) -> tuple[str, ...]:
+def waiting_for(story: StoryDraft, until: int) -> tuple[str, ...]:
     """What an open run waits for now, the most telling first."""
-    last = next(reversed(told.tasks.values()), None)
+    last = next(reversed(story.tasks.values()), None)
     if last is not None and last.outcome is Outcome.OPEN:
         return (_waited_task(last, until),)
     if last is not None and last.outcome.bad:
         return ("its code to be mended: the workflow task fails, and is tried again",)
     if last is None:
-        delay = told.first_task_delay
+        delay = story.first_task_delay
         return (f"its start, delayed by {duration(delay)}",) if delay else ("its first workflow task",)
     steps = [
-        each
-        for each in dict.fromkeys(told.drafts.values())
-        if each.end is None and not _is_of_limit(each.kind, each.name, " ".join(each.notes))
+        draft
+        for draft in dict.fromkeys(story.drafts.values())
+        if draft.end is None and not _is_of_limit(draft.kind, draft.name, " ".join(draft.notes))
     ]
-    return tuple(_step(each, until) for each in steps) or (_NOTHING,)
+    return tuple(_step(draft, until) for draft in steps) or (_NOTHING,)
 
 
 def _waited_task(task: TaskDraft, until: int) -> str:
@@ -322,30 +322,30 @@ def _waited_task(task: TaskDraft, until: int) -> str:
 
 
 def _step(draft: SpanDraft, until: int) -> str:
-    said = named(draft.kind, draft.name)
-    wanted = _turn(draft.name) if draft.kind is Kind.TIMER else None
-    if wanted is not None:
-        return f"a turn: {wanted}, for {duration(until - draft.start)}"
+    step_name = named(draft.kind, draft.name)
+    turn = _turn(draft.name) if draft.kind is Kind.TIMER else None
+    if turn is not None:
+        return f"a turn: {turn}, for {duration(until - draft.start)}"
     if draft.signal and draft.due is not None:
         left = draft.due - until
         return (
             f"signal {draft.signal}, for at most {duration(left)} more"
             if left > 0
-            else f"{said}, whose time is over"
+            else f"{step_name}, whose time is over"
         )
     if draft.due is not None:
         left = draft.due - until
-        return f"{said}, {duration(left)} left" if left > 0 else f"{said}, due"
+        return f"{step_name}, {duration(left)} left" if left > 0 else f"{step_name}, due"
     if draft.attempts > 1:
-        said += f", attempt {draft.attempts}" + (f" of {draft.max_attempts}" if draft.max_attempts else "")
+        step_name += f", attempt {draft.attempts}" + (f" of {draft.max_attempts}" if draft.max_attempts else "")
     if draft.paused:
-        return f"{said}, paused"
+        return f"{step_name}, paused"
     if draft.next_attempt is not None and draft.begun is None:
         left = draft.next_attempt - until
-        return f"{said}, again in {duration(left)}" if left > 0 else f"{said}, due for {duration(-left)}"
+        return f"{step_name}, again in {duration(left)}" if left > 0 else f"{step_name}, due for {duration(-left)}"
     if draft.kind is Kind.ACTIVITY and draft.begun is None and draft.attempts == 1:
-        return f"{said}, not begun for {duration(until - draft.start)}"
-    return f"{said}, for {duration(until - draft.start)}"
+        return f"{step_name}, not begun for {duration(until - draft.start)}"
+    return f"{step_name}, for {duration(until - draft.start)}"
 
 
 # --- the story of a run -----------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Pending:
     worker: str = ""
 
 
-def tell(
+def build_story(
     events: Sequence[h.HistoryEvent],
     *,
     now: int | None = None,
@@ -376,38 +376,38 @@ def tell(
     peek: Peek = hidden,
 ) -> Story:
     """The story of a run. `now` ends the picture of an open run; without it, its last event does."""
-    told = Told(peek)
+    draft = StoryDraft(peek)
     for event in events:
-        _HANDLERS.get(type(event.attributes), _other)(told, event, event.attributes)
-    run = told.run or SpanDraft(0, Kind.RUN, "workflow", events[0].time_ns)
-    last = max(each.time_ns for each in events)
+        _HANDLERS.get(type(event.attributes), _other)(draft, event, event.attributes)
+    run = draft.run or SpanDraft(0, Kind.RUN, "workflow", events[0].time_ns)
+    last = max(item.time_ns for item in events)
     until = run.end if run.end is not None else max(last, now or 0)
     if run.end is not None:
-        _leave(told, run.end)
-    for each in pending:
-        _know(told, each)
-    tasks = list(told.tasks.values())
+        _leave(draft, run.end)
+    for item in pending:
+        _know(draft, item)
+    tasks = list(draft.tasks.values())
     broken = list(failing(tasks, run.end, until, task_attempt))
-    steps = list(with_turns([frozen(each, until) for each in dict.fromkeys(told.drafts.values())]))
-    spans = sorted((*steps, *broken), key=lambda each: (each.start, each.id))
+    steps = list(with_turns([frozen(item, until) for item in dict.fromkeys(draft.drafts.values())]))
+    spans = sorted((*steps, *broken), key=lambda item: (item.start, item.id))
     return Story(
-        workflow_id=told.facts.get("workflow_id", ""),
-        run_id=told.facts.get("run_id", ""),
+        workflow_id=draft.facts.get("workflow_id", ""),
+        run_id=draft.facts.get("run_id", ""),
         workflow_type=run.name,
-        task_queue=told.facts.get("task_queue", ""),
+        task_queue=draft.facts.get("task_queue", ""),
         outcome=_outcome(run, broken),
         start=run.start,
         end=run.end,
         until=until,
-        spans=(_run(run, told, until, _outcome(run, broken)), *spans),
-        waits=waits(events, told),
-        waiting_for=waiting_for(told, until) if run.end is None else (),
+        spans=(_run(run, draft, until, _outcome(run, broken)), *spans),
+        waits=waits(events, draft),
+        waiting_for=waiting_for(draft, until) if run.end is None else (),
         faults=run.faults or (broken[-1].faults if broken and broken[-1].end is None else ()),
-        links=tuple(told.links),
+        links=tuple(draft.links),
         shown=tuple(run.shown),
         events=len(events),
         tasks=len(tasks),
-        failed_tasks=sum(each.attempts for each in broken),
+        failed_tasks=sum(item.attempts for item in broken),
     )
 
 
@@ -418,8 +418,8 @@ def nest(story: Story, children: Mapping[str, Story]) -> Story:
         spans.append(span)
         child = children.get(span.target) if span.kind is Kind.CHILD else None
         if child is not None:
-            spans += [replace(each, depth=each.depth + span.depth + 1) for each in child.spans[1:]]
-    until = max(story.until, *(max(each.end or each.start, each.start) for each in spans))
+            spans += [replace(item, depth=item.depth + span.depth + 1) for item in child.spans[1:]]
+    until = max(story.until, *(max(item.end or item.start, item.start) for item in spans))
     return replace(story, spans=tuple(spans), until=until)
 
 
@@ -428,21 +428,21 @@ def _outcome(run: SpanDraft, broken: list[Span]) -> Outcome:
     return Outcome.RETRYING if parked else run.outcome
 
 
-def _run(run: SpanDraft, told: Told, until: int, outcome: Outcome) -> Span:
+def _run(run: SpanDraft, story: StoryDraft, until: int, outcome: Outcome) -> Span:
     span = frozen(run, until)
-    segments = run_segments(told.tasks.values(), run.start, max(until, run.start))
+    segments = run_segments(story.tasks.values(), run.start, max(until, run.start))
     return replace(span, segments=segments, outcome=outcome)
 
 
-def _leave(told: Told, end: int) -> None:
+def _leave(story: StoryDraft, end: int) -> None:
     """What is still open when its run closes stays so for ever, as far as this history knows."""
-    for draft in told.drafts.values():
+    for draft in story.drafts.values():
         if draft.end is None:
             draft.end, draft.outcome = max(end, draft.start), Outcome.LEFT
 
 
-def _know(told: Told, pending: Pending) -> None:
-    for draft in told.drafts.values():
+def _know(story: StoryDraft, pending: Pending) -> None:
+    for draft in story.drafts.values():
         if draft.kind is Kind.ACTIVITY and draft.target == pending.activity_id and draft.end is None:
             draft.attempts = max(pending.attempt, 1)
             draft.max_attempts = pending.max_attempts or draft.max_attempts
@@ -458,41 +458,41 @@ def _know(told: Told, pending: Pending) -> None:
 # --- the run itself --------------------------------------------------------------------------------------------------
 
 
-def _started(told: Told, event: h.HistoryEvent, a: h.WorkflowExecutionStarted) -> None:
+def _started(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionStarted) -> None:
     run = SpanDraft(event.id, Kind.RUN, clean(a.workflow_type) or "workflow", event.time_ns, Phase.WAITING)
-    told.run = run
-    told.first_task_delay = round(a.first_task_backoff * S)
-    told.facts["workflow_id"] = clean(a.workflow_id)
-    told.facts["run_id"] = clean(a.original_run_id)
-    told.facts["task_queue"] = clean(a.spec.task_queue)
-    for label, found in (("continues run", a.continued_run_id), ("child of", a.parent_workflow_id)):
-        if found:
-            told.links.append((label, clean(found)))
-    if told.first_task_delay:
-        told.links.append(("start delayed by", duration(told.first_task_delay)))
-    run.show("input", told.peek(a.arguments))
+    story.run = run
+    story.first_task_delay = round(a.first_task_backoff * S)
+    story.facts["workflow_id"] = clean(a.workflow_id)
+    story.facts["run_id"] = clean(a.original_run_id)
+    story.facts["task_queue"] = clean(a.spec.task_queue)
+    for label, value in (("continues run", a.continued_run_id), ("child of", a.parent_workflow_id)):
+        if value:
+            story.links.append((label, clean(value)))
+    if story.first_task_delay:
+        story.links.append(("start delayed by", duration(story.first_task_delay)))
+    run.show("input", story.peek(a.arguments))
 
 
 def _ended(outcome: Outcome) -> Handler:
-    def ended(told: Told, event: h.HistoryEvent, a: Any) -> None:
-        if told.run is None:
+    def ended(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
+        if story.run is None:
             return
-        told.run.close(event, outcome, chain(getattr(a, "failure", None)))
+        story.run.close(event, outcome, chain(getattr(a, "failure", None)))
         if reason := clean(getattr(a, "reason", "")):
-            told.run.faults = (Fault(str(outcome), reason),)
-        if found := clean(getattr(a, "new_run_id", "")):
-            told.links.append(("continued by run", found))
+            story.run.faults = (Fault(str(outcome), reason),)
+        if successor := clean(getattr(a, "new_run_id", "")):
+            story.links.append(("continued by run", successor))
         result = getattr(a, "result", None)
         if result is not None:
-            told.run.show("result", told.peek((result,)))
+            story.run.show("result", story.peek((result,)))
 
     return ended
 
 
-def _other(told: Told, event: h.HistoryEvent, a: h.Attributes) -> None:
+def _other(story: StoryDraft, event: h.HistoryEvent, a: h.Attributes) -> None:
     """A kind that is not known yet: seen, if it is more than the echo of another."""
     if _was_asked_for(a) or (isinstance(a, h.UnknownEvent) and not a.document):
-        told.point(event, Kind.MARKER, _spaced(a))
+        story.point(event, Kind.MARKER, _spaced(a))
 
 
 _HANDLERS: dict[type[h.Attributes], Handler] = {

@@ -30,7 +30,7 @@ def peek(decode: Decode | None = None, longest: int = SHORT) -> Peek:
     """Shows payloads, short; through a codec only if one is given."""
 
     def look(payloads: Iterable[Payload]) -> str:
-        return cut(", ".join(_value(each, decode) for each in payloads), longest)
+        return cut(", ".join(_value(payload, decode) for payload in payloads), longest)
 
     return look
 

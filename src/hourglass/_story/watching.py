@@ -24,7 +24,7 @@ from hourglass._story import svg
 from hourglass._story.faults import authors_place
 from hourglass._story.spans import Fault, Kind, Story
 from hourglass._story.text import clean, harmless
-from hourglass._story.timeline import Pending, nest, tell
+from hourglass._story.timeline import Pending, build_story, nest
 from hourglass._story.values import Decode, Peek, hidden
 from hourglass.converter import Failure, Payload, decoded, map_failures
 from hourglass.errors import ApplicationError, HistoryError, UsageError, WorkflowNotFoundError
@@ -54,7 +54,7 @@ def decoder(codec: Codec) -> Decode:
 
 def unsealed(events: tuple[HistoryEvent, ...], decode: Decode) -> tuple[HistoryEvent, ...]:
     """The same events, with the messages and stacks of failures that were encoded."""
-    return tuple(map_failures(each, lambda failure: _with_message(failure, decode)) for each in events)
+    return tuple(map_failures(event, lambda failure: _with_message(failure, decode)) for event in events)
 
 
 def _with_message(failure: Failure, decode: Decode) -> Failure:
@@ -63,8 +63,8 @@ def _with_message(failure: Failure, decode: Decode) -> Failure:
     if failure.encoded_attributes is None:
         return failure
     try:
-        said = json.loads(decode(failure.encoded_attributes).data)
-        message, stack_trace = str(said["message"]), str(said.get("stack_trace", ""))
+        document = json.loads(decode(failure.encoded_attributes).data)
+        message, stack_trace = str(document["message"]), str(document.get("stack_trace", ""))
     except (ValueError, KeyError, TypeError, AttributeError):
         return failure
     return msgspec.structs.replace(failure, message=message, stack_trace=stack_trace, encoded_attributes=None)
@@ -124,7 +124,7 @@ def story_of_file(named: str, peek: Peek = hidden, codec: Codec | None = None) -
         raise UsageError(f"the history {named} cannot be read: {error.strerror}") from error
     try:
         events = events_from_text(text)
-        return tell(events if codec is None else unsealed(events, decoder(codec)), peek=peek)
+        return build_story(events if codec is None else unsealed(events, decoder(codec)), peek=peek)
     except HistoryError as error:
         raise HistoryError(f"{named}: {error}") from None
 
@@ -143,42 +143,42 @@ class Watched:
 
     def story(self) -> Story:
         """Its story up to now."""
-        return self.tell(*self.look())
+        return self.story_from(*self.look())
 
     def stories(self, pause: Callable[[], object]) -> Iterator[Story]:
         """Its story again and again, until it has closed."""
-        known: tuple[int, tuple[HistoryEvent, ...]] | None = None
+        previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
         while True:
-            description, events = self.look(known)
-            known = description.history_length, events
-            story = self.tell(description, events)
+            description, events = self.look(previous)
+            previous = description.history_length, events
+            story = self.story_from(description, events)
             yield story
             if story.end is not None:
                 return
             pause()
 
     def look(
-        self, known: tuple[int, tuple[HistoryEvent, ...]] | None = None
+        self, previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
     ) -> tuple[WorkflowDescription, tuple[HistoryEvent, ...]]:
         """The description first: a history that is read after it knows at least as much."""
         handle = self.client.get_workflow_handle(self.workflow_id, run_id=self.run_id)
         description = handle.describe()
-        if known is not None and known[0] == description.history_length:
-            return description, known[1]
-        one = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
-        events = one.history()._told
+        if previous is not None and previous[0] == description.history_length:
+            return description, previous[1]
+        run_handle = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
+        events = run_handle.history()._told
         if not self.failures:
             return _hide_last_failures(description), without_messages(events)
         codec = self.client.codec
         return description, events if codec is None else unsealed(events, decoder(codec))
 
-    def tell(self, description: WorkflowDescription, events: tuple[HistoryEvent, ...]) -> Story:
+    def story_from(self, description: WorkflowDescription, events: tuple[HistoryEvent, ...]) -> Story:
         """Its story, from what a look has shown."""
-        story = told(description, events, self.peek)
+        story = story_of(description, events, self.peek)
         return nest(story, dict(self._children(story))) if self.children else story
 
     def _children(self, story: Story) -> Iterator[tuple[str, Story]]:
-        started = [each for each in story.spans if each.kind is Kind.CHILD and each.target]
+        started = [child_span for child_span in story.spans if child_span.kind is Kind.CHILD and child_span.target]
         for span in started[:MOST_CHILDREN]:
             child = replace(self, workflow_id=span.child_id, run_id=span.target)
             try:
@@ -187,12 +187,12 @@ class Watched:
                 continue  # its history is gone already, or in another namespace
 
 
-def told(description: WorkflowDescription, events: tuple[HistoryEvent, ...], peek: Peek = hidden) -> Story:
+def story_of(description: WorkflowDescription, events: tuple[HistoryEvent, ...], peek: Peek = hidden) -> Story:
     """The story of a run, from its description and its events."""
-    return tell(
+    return build_story(
         events,
         now=time_ns(),
-        pending=[_pending(each) for each in description.pending_activities],
+        pending=[_pending(activity) for activity in description.pending_activities],
         task_attempt=description.task_attempt,
         peek=peek,
     )
@@ -201,7 +201,7 @@ def told(description: WorkflowDescription, events: tuple[HistoryEvent, ...], pee
 def picture(description: WorkflowDescription, history: History, codec: Codec | None) -> str:
     """A run as a picture that a notebook shows. Payloads are not in it."""
     events = history._told
-    story = told(description, events if codec is None else unsealed(events, decoder(codec)))
+    story = story_of(description, events if codec is None else unsealed(events, decoder(codec)))
     return f'<div style="overflow-x:auto">{svg.draw(story, limit=_IN_A_NOTEBOOK)}</div>'
 
 

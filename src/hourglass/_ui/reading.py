@@ -145,7 +145,7 @@ class PageReads:
         shows = asked.shows_payloads(self._site, request)
         watched = Watched(self._site.client, workflow_id, run_id, peek, failures=shows)
         description, events = watched.look()
-        return description, watched.tell(description, events), events
+        return description, watched.story_from(description, events), events
 
     def why(self, request: Request) -> Response:
         """Why it stands as it does; a part of the page, which may take seconds."""
