@@ -298,7 +298,9 @@ def test_odd_histories_are_told_as_far_as_they_go() -> None:
 def test_control_characters_do_not_reach_a_terminal() -> None:
     """A name or a message cannot carry an escape sequence into the picture."""
     made = Made("evil\x1b[2J").task().activity("a\x07b\n", fails="\x1b]0;title\x07")
-    assert not any(ord(each) < 32 for each in json.dumps(document(build_story(made.read)), ensure_ascii=False))
+    assert not any(
+        ord(each) < 32 for each in json.dumps(document(build_story(made.read)), ensure_ascii=False)
+    )
 
 
 def test_a_start_that_is_stamped_at_the_end_is_no_queue() -> None:

@@ -1,6 +1,6 @@
-"""What to do about it: commands that can be copied, for every cause that its reader can do something about. Pure.
+"""Suggested actions: commands to copy, for every cause that the reader can do something about. Pure.
 
-Each function stands for one situation, which its docstring says, and returns the actions for it, the first one first.
+Each function returns the actions for one situation, the first one first.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def _id(story: Story) -> str:
 def start_worker(
     queue: str, options: str, why: str = "Start a worker with the workflow's code:"
 ) -> tuple[Action, ...]:
-    """No worker polls the task queue: one must be started."""
+    """Return the actions when no worker polls the task queue."""
     return (Action(why, _command(f"worker FILE{_on(queue)}", options)),)
 
 
 def _on(queue: str) -> str:
-    """The option that names a task queue, where that is needed."""
+    """Return the option that names a task queue, or "" for the default queue."""
     return "" if queue in ("", "default") else f" --task-queue {shlex.quote(queue)}"
 
 
 def serve_version(queue: str, needed: str, versions: list[str], options: str) -> tuple[Action, ...]:
-    """No worker of the right version polls the task queue: start one, or make another version the current one."""
+    """Return the actions when no worker of the right version polls: start one, or make another version current."""
     if needed:
         return start_worker(queue, options, f"Start a worker of version {needed}, with the code of then:")
     name, _, build_id = next(version for version in versions if version).partition(".")
@@ -43,7 +43,9 @@ def serve_version(queue: str, needed: str, versions: list[str], options: str) ->
 
 
 def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...]:
-    """The run was started on a task queue that no worker is meant to poll: its name is probably misspelt."""
+    """Return the actions when a run was started on a task queue that no worker polls: its name is probably
+    misspelt.
+    """
     return (
         Action(
             "Or, if it was started on the wrong queue, end it and start it on the right one:",
@@ -60,8 +62,8 @@ def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...
 
 
 def mend_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Action, ...]:
-    """A parent started the run on a task queue that no worker is meant to poll: the parent's code names the wrong
-    one.
+    """Return the actions when a parent started the run on a task queue that no worker polls: its code names the
+    wrong one.
     """
     return (
         Action(
@@ -72,7 +74,7 @@ def mend_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Ac
 
 
 def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
-    """The code must be mended, or the run brought back to where the code fits."""
+    """Return the actions for a parked run: fix the code, or reset the run to a point where the code fits."""
     give_up = Action("Or give it up:", _command(f"terminate {_id(facts.story)}", facts.options))
     match cause:
         case Cause.NONDETERMINISM:
@@ -85,7 +87,7 @@ def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
 
 
 def mended(facts: Facts) -> tuple[Action, ...]:
-    """The worker's code stops the run, the code at hand does not."""
+    """Return the actions when the worker's code fails the run, but the local code does not."""
     why = "Restart the worker with this code; it goes on by itself:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
@@ -121,7 +123,7 @@ def _misfit(facts: Facts) -> tuple[Action, ...]:
 
 
 def look_again(facts: Facts) -> tuple[Action, ...]:
-    """What is wrong may be over in a moment."""
+    """Return the actions for a state that may be over in a moment."""
     return (
         Action(
             "Look again in a moment, or watch it:",
@@ -131,19 +133,19 @@ def look_again(facts: Facts) -> tuple[Action, ...]:
 
 
 def more_workers(facts: Facts) -> tuple[Action, ...]:
-    """The workers that poll the queue are too few, or not well."""
+    """Return the actions when the workers that poll the queue are too few or unhealthy."""
     why = "Look whether the workers are well (their log, /status), or start another one:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
 
 def more_room(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """Workers poll the queue, and have no slot free."""
+    """Return the actions when the workers that poll the queue have no free slot."""
     why = "Let the worker run more at a time (--max-concurrent-activities), or start another one:"
     return start_worker(queue, facts.options, why)
 
 
 def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
-    """An operator paused the activity."""
+    """Return the actions for an activity that an operator paused."""
     named = shlex.quote(facts.story.workflow_id)
     return (
         Action(
@@ -155,7 +157,7 @@ def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
 
 
 def refused_cancel(facts: Facts) -> tuple[Action, ...]:
-    """The run was asked to cancel, and its code decides."""
+    """Return the actions for a run that does not end after a request to cancel it."""
     return (
         Action("If it cleans up, let it. To end it without asking its code, and without its cleaning up:"),
         Action("", _command(f"terminate {_id(facts.story)}", facts.options)),
@@ -163,7 +165,7 @@ def refused_cancel(facts: Facts) -> tuple[Action, ...]:
 
 
 def failing_activity(facts: Facts) -> tuple[Action, ...]:
-    """The engine retries the activity by itself; its code may be mended meanwhile."""
+    """Return the actions for a failing activity: the engine retries it, and its code can be fixed meanwhile."""
     return (
         Action("Mend what makes it fail, and restart the worker if that is code; it is retried by itself."),
         Action("Or ask the workflow to cancel:", _command(f"cancel {_id(facts.story)}", facts.options)),
@@ -171,13 +173,13 @@ def failing_activity(facts: Facts) -> tuple[Action, ...]:
 
 
 def unknown_activity(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """The workers of the queue do not know the activity."""
+    """Return the actions when the workers of the queue do not have the activity."""
     why = "Give the worker the file or module that holds the activity, too; it is retried by itself:"
     return start_worker(queue, facts.options, why)
 
 
 def longer_timeout(facts: Facts) -> tuple[Action, ...]:
-    """The activity takes longer than its timeout allows."""
+    """Return the actions for an activity that takes longer than its timeout."""
     return (
         Action(
             "Make it quicker, let it heartbeat, or raise its timeout in @activity.defn(…); then restart the worker."
@@ -187,7 +189,7 @@ def longer_timeout(facts: Facts) -> tuple[Action, ...]:
 
 
 def send_signal(facts: Facts, names: tuple[str, ...]) -> tuple[Action, ...]:
-    """The run waits for a signal that a client must send."""
+    """Return the actions for a run that waits for a signal from a client."""
     return tuple(
         Action(
             "Send it:" if at == 0 else "",
@@ -198,8 +200,10 @@ def send_signal(facts: Facts, names: tuple[str, ...]) -> tuple[Action, ...]:
 
 
 def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
-    """One of the messages that it takes may be what it waits for."""
-    sent = [("signal", message) for message in facts.signals] + [("update", message) for message in facts.updates]
+    """Return the actions for a run that may wait for one of the messages it accepts."""
+    sent = [("signal", message) for message in facts.signals] + [
+        ("update", message) for message in facts.updates
+    ]
     sent = [message for message in sent if message != ("update", without)]
     if not sent:
         return (
@@ -217,7 +221,7 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
 
 
 def let_go(facts: Facts) -> tuple[Action, ...]:
-    """Another fiber must act first."""
+    """Return the actions for a fiber that waits for another one."""
     return (
         Action("Another task of the workflow must act first: see where the others stand."),
         *send_something(facts)[:4],
@@ -225,17 +229,17 @@ def let_go(facts: Facts) -> tuple[Action, ...]:
 
 
 def nothing() -> tuple[Action, ...]:
-    """The run goes on by itself."""
+    """Return no actions: the run continues by itself."""
     return (Action("Nothing: it goes on by itself then."),)
 
 
 def ask_child(child_id: str, options: str) -> tuple[Action, ...]:
-    """More about the child."""
+    """Return the action that diagnoses a child."""
     return (Action("More about the child:", _command(f"why {shlex.quote(child_id)}", options)),)
 
 
 def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
-    """The run has failed; it can be reset to where it went wrong."""
+    """Return the actions for a failed run: it can be reset to the point where it failed."""
     name, options = _id(facts.story), facts.options
     again = f"reset {name} --before {shlex.quote(step)}" if step else f"reset {name}"
     return (
@@ -245,8 +249,10 @@ def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
 
 
 def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Action, ...]:
-    """The run failed and then ran other steps, which may have undone what it had done: to go on from the failure would build
-    on what is there no more, as to ship what was paid back.
+    """Return the actions for a run that failed and then ran other steps, which may have undone its work.
+
+    To continue from the failure would rely on results that no longer exist, such as shipping an order that
+    was refunded.
     """
     name, options = _id(facts.story), facts.options
     ran = ", ".join(dict.fromkeys(span.name for span in since))
@@ -263,18 +269,18 @@ def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Acti
 
 
 def see(facts: Facts) -> tuple[Action, ...]:
-    """The whole story."""
+    """Return the action that shows the whole story."""
     return (Action("See what it did:", _command(f"show {_id(facts.story)}", facts.options)),)
 
 
 def ask_elsewhere(facts: Facts, target: str) -> tuple[Action, ...]:
-    """The run goes on at another target."""
+    """Return the actions for a run that continues at another target."""
     command = _command(f"why {_id(facts.story)}", f"--target {shlex.quote(target)}")
     return (Action("Ask there:", command), *see(facts))
 
 
 def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
-    """The id is wrong, or the place."""
+    """Return the actions when the workflow was not found: a wrong id or a wrong target."""
     first = [
         Action("Ask about the one that is meant:", _command(f"why {shlex.quote(workflow_id)}", options))
         for workflow_id in similar[:1]
@@ -289,7 +295,7 @@ def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
 
 
 def reach(options: str) -> tuple[Action, ...]:
-    """The server, or the file of the embedded engine, cannot be reached."""
+    """Return the actions when the server, or the file of the embedded engine, cannot be reached."""
     return (
         Action("Look at the target, and at what is needed to reach it:", _command("doctor", options)),
         Action("Or name another one: --target host:port, --target local:FILE, or HOURGLASS_TARGET."),

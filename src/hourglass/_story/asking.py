@@ -1,12 +1,12 @@
-"""What `hourglass why` asks: the run, its history, the pollers of its queues, the run itself by a query, its children.
+"""The queries behind `hourglass why`: the run, its history, the pollers of its queues, its worker, its children.
 
-Every question but the first two may stay unanswered: then less is said, not nothing. What the story's reasons cannot
-know is added here: that a run is paused, what its workflow task is at work on, and which slot of `limits.slot` it
-waits for.
+Every query but the first two may stay unanswered; the diagnosis is then less complete. This module adds what
+the history cannot show: that a run is paused, what its workflow task is doing, and which slot of
+`limits.slot` it waits for.
 
-A history shows a wait for a slot as signals to a keeper, the workflow that keeps the key's slots, and as a timer
-whose summary names the key. Where a run started the keeper itself, the keeper is a child; the run does not wait for
-it, so it is no finding.
+In a history a wait for a slot consists of signals to a keeper, the workflow that manages the slots of the
+key, and a timer whose summary names the key. If a run started the keeper itself, the keeper is a child; the
+run does not wait for it, so it is not a finding.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ if TYPE_CHECKING:
     from hourglass.replay import History, Replayer
 
 
-# --- beyond a run's steps (pure) --------------------------------------------------------------------------------------
-
-
 def is_paused(events: tuple[h.HistoryEvent, ...]) -> h.HistoryEvent | None:
-    """The event by which an operator paused the run, if it has not been let go on since."""
+    """Return the event by which an operator paused the run, or None if the run is not paused."""
     marks = (h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused)
     last = next((event for event in reversed(events) if isinstance(event.attributes, marks)), None)
     return last if last is not None and isinstance(last.attributes, marks[0]) else None
 
 
 def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
-    """The diagnosis, and what its steps do not say. `temporal` is what Temporal's own command needs to find the server."""
+    """Return the diagnosis with facts that its steps do not show. `temporal` are the options Temporal's CLI
+    needs.
+    """
     pause = is_paused(facts.events) if facts.story.end is None else None
     if pause is not None:
-        # A worker is not asked, and where the code stands is not known: what else is said are guesses.
+        # The worker does not answer and the code's position is unknown: other findings would be guesses.
         findings = [finding for finding in diagnosis.findings if finding.cause is not Cause.MESSAGE]
         misfit = [finding for finding in findings if finding.cause is Cause.NONDETERMINISM]
         findings = [finding for finding in findings if finding not in misfit]
         return replace(diagnosis, findings=(*misfit, _paused(pause, facts), *findings), wrong=True)
-    complete = (_unheard(_addressed(_placed(finding, facts), temporal), facts) for finding in diagnosis.findings)
+    complete = (
+        _unheard(_addressed(_placed(finding, facts), temporal), facts) for finding in diagnosis.findings
+    )
     return replace(diagnosis, findings=tuple(complete))
 
 
@@ -84,7 +85,9 @@ def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
 
 
 def _addressed(finding: Finding, temporal: str) -> Finding:
-    """Temporal's own command does not know HOURGLASS_TARGET: it needs the address, also where we do without."""
+    """Return the finding with complete commands: Temporal's CLI ignores HOURGLASS_TARGET and always needs the
+    address.
+    """
     if finding.cause is not Cause.PAUSED or not temporal:
         return finding
     actions = [
@@ -97,10 +100,12 @@ def _addressed(finding: Finding, temporal: str) -> Finding:
 
 
 def _unheard(finding: Finding, facts: Facts) -> Finding:
-    """A run that waits for a signal that was the last that happened to it: mostly the worker could not decode
+    """Add a hint to a run that still waits for a signal after one arrived: usually the worker could not decode
     it.
     """
-    kinds = (event.attributes for event in reversed(facts.events) if type(event.attributes) not in h.TASK_KINDS)
+    kinds = (
+        event.attributes for event in reversed(facts.events) if type(event.attributes) not in h.TASK_KINDS
+    )
     name = clean(getattr(next(kinds, None), "signal_name", ""))
     if finding.cause is not Cause.SIGNAL or not name or name not in facts.awaited:
         return finding
@@ -109,10 +114,12 @@ def _unheard(finding: Finding, facts: Facts) -> Finding:
 
 
 def _placed(finding: Finding, facts: Facts) -> Finding:
-    """A workflow task that is in the midst of something: mostly of a local activity, which no history shows before its end."""
+    """Explain a workflow task in progress: usually a local activity, which no history shows before its end."""
     if finding.cause is not Cause.CODE_RUNS:
         return finding
-    local = [position for position in facts.stands if position.waits is Waits.ACTIVITY and position.call in _LOCAL]
+    local = [
+        position for position in facts.stands if position.waits is Waits.ACTIVITY and position.call in _LOCAL
+    ]
     if local:
         return replace(
             finding,
@@ -123,7 +130,8 @@ def _placed(finding: Finding, facts: Facts) -> Finding:
         )
     if facts.stands or facts.now - (finding.since or facts.now) < _MOMENT:
         return finding
-    # A server does not ask a run while its task is out, and a task of our own code takes milliseconds.
+    # A server answers no query while a workflow task is in progress, and a task without local activities
+    # takes milliseconds.
     detail = "probably a local activity runs there, or is retried"
     return replace(finding, details=(f"{detail}: {_LOG}", *finding.details))
 
@@ -133,9 +141,6 @@ _LOG = "what makes it fail, if it does, is in the worker's log"
 _LOCAL = frozenset({"local", "execute_local_activity"})
 
 
-# --- waits for a slot of `limits.slot` (pure but for `Ask`) -----------------------------------------------------------
-
-
 _PREFIX = "hourglass.slots:"
 _TURNS = "hourglass.throttle:"
 _KEEPERS = frozenset({"hourglass.slots", "hourglass.throttle", "hourglass.debounce"})
@@ -143,12 +148,14 @@ _OURS = re.compile(r"hourglass[/\\]limits[/\\]")
 _MOST = 3
 
 Ask: TypeAlias = Callable[[str], object]
-"""What a keeper answers to the query `slots`: an object of `limit`, `held` and `waiting`; anything else if it does not."""
+"""A function that queries a keeper for `slots`: returns a mapping with `limit`, `held` and `waiting`, or
+anything else on failure.
+"""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A slot that the run has asked for and does not have."""
+    """A slot that the run has requested and does not have."""
 
     key: str
     since: int
@@ -156,18 +163,18 @@ class Wanted:
 
     @property
     def keeper(self) -> str:
-        """The id of the workflow that keeps it."""
+        """The id of the workflow that manages the slot."""
         return f"{_PREFIX}{self.key}"
 
 
 def without_keepers(story: Story) -> Story:
-    """The story without the children that keep limits."""
+    """Return the story without the children that manage limits."""
     spans = tuple(span for span in story.spans if span.kind is not Kind.CHILD or span.name not in _KEEPERS)
     return replace(story, spans=spans)
 
 
 def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
-    """The diagnosis with the slots that are waited for, in place of the timers and conditions that they are made of."""
+    """Return the diagnosis with awaited slots in place of the timers and conditions that implement the wait."""
     findings = diagnosis.findings
     for request in _wanted(facts):
         answer = ask(request.keeper)
@@ -182,7 +189,8 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
     for timer, key in _turns(facts):
         keeper = f"hourglass why {shlex.quote(_TURNS + key)} {facts.options}".rstrip()
         stuck = Action("Nothing, if it goes on in a moment. Else see what keeps its keeper:", keeper)
-        by_engine = isinstance(ask(_TURNS + key), Mapping)  # then no workflow keeps it that could be stuck
+        # the engine keeps the limit, so there is no keeper workflow that could be stuck
+        by_engine = isinstance(ask(_TURNS + key), Mapping)
         turn = Finding(
             cause=Cause.LOCK,
             what=f"waits for a turn of {key!r}",
@@ -194,7 +202,7 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
 
 
 def _turns(facts: Facts) -> Iterator[tuple[Span, str]]:
-    """The turns of `limits.throttle` that the run waits for: their timers and keys."""
+    """Yield the timers and keys of the turns of `limits.throttle` that the run waits for."""
     for key in _asked(facts.events, _TURNS):
         for timer in facts.story.spans[1:]:
             if timer.name == open_turn(key, slot=False):
@@ -209,7 +217,9 @@ def _wanted(facts: Facts) -> Iterator[Wanted]:
 
 
 def _asked(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
-    """The keys that were asked for and not given back, and when that was; asking once more as a reminder does not count."""
+    """Return the keys that were requested and not released, with the time of the request. Reminders do not
+    count.
+    """
     requested: dict[str, int] = {}
     for event in events:
         a = event.attributes
@@ -233,7 +243,7 @@ _TO_OTHERS = (
 def _replaced(
     findings: tuple[Finding, ...], timer: Span, combined: Finding, stands: Mapping[str, bool]
 ) -> tuple[Finding, ...]:
-    """The findings, with the whole wait in the place of its parts, at the line of the author's where it stands."""
+    """Return the findings with the parts of a wait replaced by one finding, at the author's line."""
     mine = [finding for finding in findings if _is_part(finding, timer, stands)]
     shown = next((finding for finding in mine if finding.place and stands.get(finding.place)), None)
     if shown is not None:
@@ -244,20 +254,20 @@ def _replaced(
 
 
 def _stands(facts: Facts, call: str) -> dict[str, bool]:
-    """Where fibers stand in a call of `limits`, and whether that is a line of the author's: in a checkout ours look like it."""
+    """Return the places where fibers wait in a call of `limits`, and whether each is a line of the author's.
+
+    In a checkout the library's own lines look like the author's.
+    """
     inside = [position for position in facts.stands if position.waits in (Waits.CONDITION, Waits.LOCK)]
     ours = {position.place: False for position in inside if _OURS.search(position.place)}
     return {position.place: True for position in inside if position.call == call} | ours
 
 
 def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
-    """The timer that reminds the keeper, or the condition that waits for its answer."""
+    """Whether a finding is the timer that reminds the keeper, or the condition that waits for its answer."""
     if finding.cause is Cause.TIMER:
         return finding.since == timer.start and finding.what == timer.name
     return finding.cause in (Cause.CONDITION, Cause.LOCK) and finding.place in stands
-
-
-# --- which runs hold it, and which wait before it ---------------------------------------------------------------------
 
 
 def _slot_lines(answer: object, workflow_id: str) -> Iterator[str]:
@@ -290,27 +300,26 @@ def _ids(answer: object, where: str) -> list[str]:
 
 
 def _text(value: object, key: str) -> str:
-    """A text of an answer, fit to be shown; empty where there is none."""
+    """Return a string of an answer, cleaned for display; "" if there is none."""
     text = value.get(key) if isinstance(value, Mapping) else None
     return clean(text) if isinstance(text, str) else ""
 
 
 def kept_by_engine(client: Client, id: str = "") -> tuple[KeptLimit, ...] | None:
-    """The limits that the engine keeps itself: of this id, or all; None where workflows keep them. Raises `ServiceError`."""
+    """Return the limits that the engine keeps, all or that of one id; None if workflows keep them. Raise
+    `ServiceError`.
+    """
     limits: KeptLimits = client._session.run(asking(ListLimits(id=id), lambda answer: answer))
     return limits.found
 
 
 def plain_form(value: object) -> Any:
-    """What is kept of a limit, as a keeper's answer is read: of dicts and lists."""
+    """Return the engine's data of a limit in the form of a keeper's answer: dicts and lists."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-# --- asking -----------------------------------------------------------------------------------------------------------
-
-
 PATIENCE = 3.0
-"""How long a question may take that need not be answered, in seconds."""
+"""Timeout in seconds of queries that need not be answered."""
 
 _MOST_CHILDREN, _MOST_QUEUES, _NEWEST = 3, 8, 500
 _FORGOTTEN = 90_000_000_000  # polls are renewed within a minute
@@ -318,8 +327,10 @@ _FORGOTTEN = 90_000_000_000  # polls are renewed within a minute
 
 @dataclass(frozen=True)
 class WhyContext:
-    """Where to ask. `options` is what a command needs to find the same place, `temporal` what Temporal's own command needs;
-    `replayer` tries the code, if that is wished.
+    """The target of the queries. `options` and `temporal` are the options that our command and Temporal's CLI
+    need to find it.
+
+    `replayer` runs the local code, if requested.
     """
 
     client: Client
@@ -327,10 +338,10 @@ class WhyContext:
     replayer: Replayer | None = None
     temporal: str = ""
     failures: bool = True
-    """Whether the messages of failures are shown."""
+    """Whether failure messages are shown."""
 
     def diagnosis(self, workflow_id: str, run_id: str | None, *, children: bool = True) -> Diagnosis:
-        """Why a run stands as it does. Raises `WorkflowNotFoundError`."""
+        """Diagnose a run. Raise `WorkflowNotFoundError`."""
         watched = Watched(self.client, workflow_id, run_id, failures=self.failures)
         description, events = watched.look()
         story = without_keepers(watched.story_from(description, events))
@@ -366,7 +377,7 @@ class WhyContext:
         return replace(facts, children=dict(self._children(facts.story))) if children else facts
 
     def _tried(self, facts: Facts) -> Facts:
-        """With what the code does that is to be tried, if there is any."""
+        """Add the result of replaying the local code, if requested."""
         if self.replayer is None:
             return facts
         handle = self.client.get_workflow_handle(facts.story.workflow_id, run_id=facts.story.run_id)
@@ -375,15 +386,15 @@ class WhyContext:
 
     def _children(self, story: Story) -> Iterator[tuple[str, Diagnosis]]:
         opened = [
-            child_span for child_span in story.spans if child_span.kind is Kind.CHILD and child_span.end is None and child_span.target
+            child_span
+            for child_span in story.spans
+            if child_span.kind is Kind.CHILD and child_span.end is None and child_span.target
         ]
         for span in opened[:_MOST_CHILDREN]:
             try:
                 yield span.child_id, self.diagnosis(span.child_id, None, children=False)
             except WorkflowNotFoundError:
                 continue
-
-    # --- queues ------------------------------------------------------------------------------------------------------
 
     def _queues(self, facts: Facts) -> Iterator[tuple[str, QueueFacts]]:
         opened = {
@@ -410,14 +421,14 @@ class WhyContext:
         try:
             return self.client.describe_task_queue(name, rpc_timeout=PATIENCE)
         except HourglassError:
-            return None  # not every server lets every client look
+            return None  # not every server allows every client to list runs
 
     def _others(self, name: str) -> Iterator[str]:
-        """Queues that are served, as far as runs of late use them: a server has no list of its queues."""
+        """Yield task queues with workers, among those that recent runs use: a server has no list of its queues."""
         newest = islice(self.client.list_workflows(), _NEWEST)
         seen = dict.fromkeys(["default", *(queue.task_queue for queue in newest)])
         queues = (queue for queue in seen if queue and queue != name)
-        # The one that was meant is most like it, and others may be many.
+        # Of possibly many queues, the intended one has the most similar name.
         alike = sorted(queues, key=lambda queue: -SequenceMatcher(None, name, queue).ratio())
         for candidate in alike[:_MOST_QUEUES]:
             described = self._queue(candidate)
@@ -426,7 +437,7 @@ class WhyContext:
 
 
 def _died(client: Client, run_id: str) -> str:
-    """That processes of this machine died while a run was executing: no history can say so."""
+    """Return a sentence if processes of this machine died while they executed the run: no history shows that."""
     death = next(
         (record for record in known_deaths(client.target, client.namespace) if record.run_id == run_id), None
     )
@@ -438,7 +449,7 @@ def _died(client: Client, run_id: str) -> str:
 
 
 def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
-    """The pollers that are still there: a server remembers for minutes those that have gone."""
+    """Yield the pollers that are still alive: a server lists pollers for minutes after they are gone."""
     now = time_ns()
     for poller in pollers:
         seen = nanoseconds(poller.last_seen) or 0
@@ -446,11 +457,8 @@ def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
             yield PollerFacts(poller.identity, seen, str(poller.deployment_version or ""))
 
 
-# --- the run itself --------------------------------------------------------------------------------------------------
-
-
 def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
-    """With what the run says of itself, if it can be asked."""
+    """Add the run's own answers to queries, if its worker answers."""
     queue = facts.queues.get(facts.story.task_queue)
     if is_paused(facts.events):
         return replace(facts, unanswered="it is paused")
@@ -479,7 +487,7 @@ _HEAD = re.compile(r"^activity (.+)$", re.MULTILINE)
 
 
 def _stacks(handle: WorkflowHandle[Any], story: Story) -> dict[str, str]:
-    """Where the activities of a run stand, by id, if its worker executes them and is new enough to say so."""
+    """Return the stacks of a run's running activities by id, if its worker executes them and supports the query."""
     if not any(item.kind is Kind.ACTIVITY and item.end is None for item in story.spans[1:]):
         return {}
     try:
@@ -501,7 +509,11 @@ def _awaited(handle: WorkflowHandle[Any]) -> tuple[str, ...]:
 
 def _described(metadata: Any, kind: str) -> dict[str, str]:
     definitions = _listed(metadata, kind)
-    return {_text(definition, "name"): _text(definition, "description") for definition in definitions if _text(definition, "name")}
+    return {
+        _text(definition, "name"): _text(definition, "description")
+        for definition in definitions
+        if _text(definition, "name")
+    }
 
 
 def _listed(metadata: Any, kind: str) -> list[Any]:

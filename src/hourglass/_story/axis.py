@@ -1,16 +1,16 @@
-"""Where things stand in a picture: which spans get a row, where a moment lies on the axis, what a column shows.
+"""The layout of a picture: which spans get a row, the position of a time on the axis, the content of a column.
 
-Folding: many spans into few. Those of one kind and name become one with a count, the most numerous first, until they
-fit. The run itself and what failed for a reason of its own are told before what is merely often. Nothing is lost from
-the counts.
+Folding reduces many spans to few. Spans of one kind and name become one with a count, the most numerous
+first, until they fit. The run itself and independent failures are kept before merely frequent spans. Counts
+stay exact.
 
-The axis: a scale of linear pieces, between which long idle waits are cut short, and its ticks. A wait of ten seconds
-or more is cut short where nothing ran in it (timers and children may pass over it), it is several times as long as
-all that is not cut, and something would be too small to see otherwise. Cuts are pieces of their own, drawn as breaks,
-never hidden.
+The axis is a scale of linear pieces, between which long idle waits are cut short, and its ticks. A wait of
+ten seconds or more is cut if nothing ran in it (timers and children may span it), it is several times as long
+as everything that is not cut, and otherwise some bar would be too small to see. Cuts are pieces of their own,
+drawn as breaks, never hidden.
 
-Columns: each column of a row shows one phase of its span, so that nothing can overlap or leave the picture. A column
-is a character in a terminal and a pixel elsewhere. Where several phases meet in one column, the more telling one
+Each column of a row shows one phase of its span, so that bars cannot overlap or leave the picture. A column
+is a character in a terminal and a pixel elsewhere. If several phases share a column, the most informative one
 wins.
 """
 
@@ -26,9 +26,6 @@ from typing import TypeAlias
 from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
 from hourglass._story.text import MIN, MS, US, YEAR, D, H, S, duration
 
-# --- folding ----------------------------------------------------------------------------------------------------------
-
-
 Group: TypeAlias = tuple[int, Kind, str]
 
 _PLURALS = {
@@ -42,7 +39,7 @@ _PLURALS = {
 
 
 def fold(story: Story, limit: int) -> Story:
-    """The same story in at most `limit` spans, or as few as there are kinds."""
+    """Return the story folded to at most `limit` spans, or to one span per kind."""
     first, steps = story.spans[0], story.spans[1:]
     if len(story.spans) <= limit:
         return story
@@ -114,15 +111,14 @@ def _worst(spans: Iterable[Span]) -> Outcome:
 
 
 def _union(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """What was done when, by any of them; the columns of a picture decide which is seen where they overlap."""
+    """Return the segments of all spans in order; the columns of a picture decide which is visible where they
+    overlap.
+    """
     return tuple(sorted(segments, key=lambda segment: (segment.start, segment.end)))
 
 
-# --- the axis ---------------------------------------------------------------------------------------------------------
-
-
-_FACTOR = 3  # a cut is so many times as long as what is not cut
-_TOO_SMALL = 1 / 150  # of the axis
+_FACTOR = 3  # a cut is at least this many times as long as everything that is not cut
+_TOO_SMALL = 1 / 150  # as a fraction of the axis
 _SHORTEST = 10 * S
 _BUSY = (Phase.RUNNING, Phase.FAILED)
 
@@ -137,7 +133,7 @@ _STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """From one moment to another, from one place to another. A broken one is not to scale."""
+    """A piece of the axis: a range of time mapped to a range of positions. A broken piece is not to scale."""
 
     start: int
     end: int
@@ -148,7 +144,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on the axis; `centred` ones stand over their place, others begin there."""
+    """A mark on the axis; a `centred` label is centred on its position, others begin there."""
 
     at: float
     label: str
@@ -157,12 +153,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The axis. Its pieces follow each other without a gap."""
+    """The axis: consecutive pieces without gaps."""
 
     pieces: tuple[Piece, ...]
 
     def at(self, moment: int) -> float:
-        """The place of a moment; what lies outside stands at the edge."""
+        """Return the position of a time, clamped to the axis."""
         index = bisect_right([candidate.start for candidate in self.pieces], moment) - 1
         piece = self.pieces[max(index, 0)]
         part = (moment - piece.start) / (piece.end - piece.start)
@@ -175,7 +171,7 @@ class Scale:
 
 
 def scale(story: Story, width: float, least_break: float) -> Scale:
-    """The scale of a picture of this width, in which a break takes at least so much."""
+    """Return the scale of a picture of this width, in which a break takes at least `least_break`."""
     start, end = story.start, max(story.until, story.start + US)
     cuts = _cuts(story, start, end, int(0.6 * width / least_break))
     return Scale(tuple(_pieces(start, end, cuts, width)))
@@ -201,7 +197,9 @@ def _cuts(story: Story, start: int, end: int, most: int) -> list[tuple[int, int]
 
 
 def _helps(story: Story, length: int) -> bool:
-    """Whether something would be too small to see without a cut: the timer of a run that only sleeps needs none."""
+    """Whether a cut makes something visible that would be too small; the timer of a run that only sleeps needs
+    none.
+    """
     return any(
         (span.end if span.end is not None else story.until) - span.start < _TOO_SMALL * length
         for span in story.spans[1:]
@@ -210,7 +208,7 @@ def _helps(story: Story, length: int) -> bool:
 
 
 def _gaps(busy: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Where nothing runs. A little is left at both sides, so that what stands there does not touch the break."""
+    """Return the idle ranges, with a margin on both sides so that bars do not touch the break."""
     gaps: list[tuple[int, int]] = []
     at = start
     for begin, stop in sorted(busy):
@@ -240,12 +238,14 @@ def _pieces(start: int, end: int, cuts: Sequence[tuple[int, int]], width: float)
 
 
 def ticks(scale: Scale, measure: Callable[[str], float], room: float) -> tuple[Tick, ...]:
-    """Marks with labels that keep `room` between them. A break says how long it is, what follows counts from there."""
+    """Return marks whose labels keep `room` between them. A break shows its length; later labels count from its
+    end.
+    """
     result: list[Tick] = []
     right = scale.pieces[-1].right
     origin = scale.pieces[0].start
     occupied: list[tuple[float, float]] = []
-    for piece in sorted(scale.pieces, key=lambda item: not item.broken):  # breaks are the most telling
+    for piece in sorted(scale.pieces, key=lambda item: not item.broken):  # breaks matter most
         for tick in (
             _break(piece) if piece.broken else _ticks(piece, origin, piece is scale.pieces[-1], measure, room)
         ):
@@ -276,12 +276,9 @@ def _ticks(piece: Piece, origin: int, last: bool, measure: Callable[[str], float
         if later:
             label = f"+{label}" if number else duration(piece.start - origin)
         place = piece.left + (piece.right - piece.left) * number * step / length
-        if last or place + measure(label) <= piece.right:  # else it would stand in a break
+        if last or place + measure(label) <= piece.right:  # otherwise it would be inside a break
             marks.append(Tick(place, label))
     return marks
-
-
-# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 _WEIGHT = {phase: weight for weight, phase in enumerate(Phase, 1)}
@@ -297,7 +294,7 @@ class Stretch:
 
 
 def stretches(segments: Iterable[Segment], scale: Scale, columns: int, least: int = 1) -> tuple[Stretch, ...]:
-    """The segments in columns; each is `least` wide where there is room."""
+    """Return the segments as columns, each at least `least` wide if there is room."""
     row = bytearray(columns)
     for segment in segments:
         left = min(int(scale.at(segment.start) + 1e-6), columns - 1)

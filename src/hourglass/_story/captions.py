@@ -1,4 +1,4 @@
-"""What stands beside the bars, the same in every picture: names, lengths, tooltips, the lines above and below."""
+"""The text of a picture, shared by all formats: names, lengths, tooltips, the lines above and below the bars."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ STYLES = {
     Kind.UPDATE: "message",
     Kind.SIGNAL: "message",
 }
-"""What is drawn alike: the name of a colour in each picture."""
+"""The style of each kind of span: the name of a colour in each picture."""
 _MOST_WAITS = 4
 _LEAST_SHARE = 0.01
 
 
 def status(story: Story) -> str:
-    """How the run stands, in the words of lists: see `standing`."""
+    """Return the state of the run, in the words of lists (see `standing`)."""
     if story.outcome is Outcome.RETRYING:
         return f"{OUTCOMES[Outcome.OPEN]}, {Problem.PARKED.value}"
     if story.end is None and any(map(_is_failing, story.spans[1:])):
@@ -59,12 +59,12 @@ def _is_failing(span: Span) -> bool:
 
 
 def outcome(which: Outcome) -> str:
-    """An outcome in a word or two."""
+    """Return an outcome in one or two words."""
     return OUTCOMES.get(which, str(which))
 
 
 def counted(span: Span) -> str:
-    """Behind the name: how many there are, how many attempts it took."""
+    """Return the text behind the name: the count, or the number of attempts."""
     if span.count > 1:
         return f"×{span.count}" + (f", {span.bad} failed" if span.bad else "")
     if span.attempts > 1:
@@ -77,7 +77,7 @@ def counted(span: Span) -> str:
 
 
 def length(span: Span, story: Story) -> str:
-    """How long it took; nothing for a moment."""
+    """Return the duration of a span; "" for a point in time."""
     if span.segments and span.count == 1 and all(segment.phase is Phase.POINT for segment in span.segments):
         return ""
     end = story.until if span.end is None else span.end
@@ -85,7 +85,7 @@ def length(span: Span, story: Story) -> str:
 
 
 def tooltip(span: Span, story: Story) -> str:
-    """All that is known of a span, over several lines."""
+    """Return all details of a span, as several lines."""
     lines = [f"{KINDS[span.kind]} {span.name}" if span.kind not in _SELF else span.name]
     parts = [outcome(span.outcome), length(span, story), counted(span), span.note]
     lines.append(", ".join(entry for entry in parts if entry))
@@ -101,7 +101,7 @@ _SELF = (Kind.TIMER, Kind.TASK, Kind.CANCEL, Kind.MARKER)
 
 
 def reason(span: Span) -> str:
-    """Why it failed, or keeps failing, in one line."""
+    """Return the reason of a failure in one line."""
     if not (span.outcome.bad or span.bad):
         return ""
     first = root(span.faults)
@@ -109,7 +109,7 @@ def reason(span: Span) -> str:
 
 
 def reason_beside(span: Span, story: Story) -> str:
-    """The same, for the row of a span: the run's own reason only where no step of it says it."""
+    """Return the reason for the row of a span; "" for the run if one of its steps shows the same reason."""
     why = reason(span)
     if span.kind is Kind.RUN and any(reason(step) == why for step in story.spans[1:]):
         return ""
@@ -117,7 +117,7 @@ def reason_beside(span: Span, story: Story) -> str:
 
 
 def facts(story: Story) -> tuple[str, ...]:
-    """When it began, how long it ran, what its history holds."""
+    """Return the start, the duration and the size of the history, as short phrases."""
     ran = duration(max(story.until - story.start, 0))
     lines = [
         f"started {moment(story.start)}",
@@ -132,7 +132,7 @@ def facts(story: Story) -> tuple[str, ...]:
 
 
 def waited(story: Story) -> tuple[tuple[str, str], ...]:
-    """What the run waited for longest: how long, and what for."""
+    """Return the longest waits of the run: duration and awaited object."""
     total: dict[str, int] = defaultdict(int)
     times: dict[str, int] = defaultdict(int)
     for wait in story.waits:
@@ -143,7 +143,7 @@ def waited(story: Story) -> tuple[tuple[str, str], ...]:
         (what for what in total if total[what] >= _LEAST_SHARE * ran), key=lambda what: -total[what]
     )
     rows = []
-    # The line for the rest names the one that is left, where there is only one.
+    # If only one wait would be left for the last line, that line shows it.
     shown = _MOST_WAITS + (len(most) == _MOST_WAITS + 1)
     for what in most[:shown]:
         often = f", {times[what]} times" if times[what] > 1 else ""

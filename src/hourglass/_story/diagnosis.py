@@ -1,6 +1,7 @@
-"""What `hourglass why` says, as frozen data: the facts that go in, the findings that come out. Times are nanoseconds.
+"""The data of `hourglass why`, frozen: the facts that go in, the findings that come out. Times are in
+nanoseconds.
 
-Sentences hold no times, so that the page that shows them can say them in the words and the time zone of its reader.
+Sentences contain no times, so that the web UI can show times in the language and time zone of its reader.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """Why a run stands as it does; in the order in which a reader should look at them."""
+    """The reason for the state of a run, in order of importance to the reader."""
 
     UNREACHABLE = "target unreachable"
     NOT_FOUND = "workflow not found"
@@ -63,12 +64,12 @@ class Cause(StrEnum):
 CLOSED = frozenset(
     (Cause.FAILED, Cause.TIMED_OUT, Cause.TERMINATED, Cause.CANCELLED, Cause.CONTINUED, Cause.DONE)
 )
-"""Causes that are an end."""
+"""Causes that apply to closed runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something to do: why, and the command where there is one."""
+    """A suggested action: its purpose, and the command if there is one."""
 
     text: str
     command: str = ""
@@ -76,10 +77,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing about a run. `what` is a sentence about it without its subject, which is the workflow.
+    """One finding about a run. `what` is a sentence without its subject, which is the workflow.
 
-    `since`: how long it has been so; `until`: when it ends by itself; `next_attempt`: when it is tried again.
-    `count` above 1: so many alike.
+    `since`: the start of the state; `until`: its end, if it ends by itself; `next_attempt`: the time of the
+    next retry. `count` above 1: the number of equal findings.
     """
 
     cause: Cause
@@ -100,7 +101,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """All that is said about a run, the most important first. `wrong`: an operator should act."""
+    """The result: findings about a run, the most important first. `wrong`: an operator should act."""
 
     workflow_id: str
     workflow_type: str = ""
@@ -115,13 +116,15 @@ class Diagnosis:
 
     @property
     def cause(self) -> Cause:
-        """The most important of the causes."""
+        """The most important cause."""
         return self.findings[0].cause
 
 
 @dataclass(frozen=True, slots=True)
 class PollerFacts:
-    """A worker that polls a queue: when the server last saw it, and its version, `deployment.build` (empty: none)."""
+    """A worker that polls a queue: when the server last saw it, and its version, `deployment.build` ("" if
+    none).
+    """
 
     identity: str
     last_seen: int
@@ -130,8 +133,8 @@ class PollerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """Who polls a task queue, the queues that are known to be served, and the version that takes what is not pinned
-    (empty: workers without one do).
+    """The pollers of a task queue, known queues with workers, and the current version ("" if unversioned workers
+    serve it).
     """
 
     name: str
@@ -143,15 +146,14 @@ class QueueFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a run: its story, its events, and what others told about it.
+    """The known facts of a run: its story, its events, and the results of queries.
 
-    `stands` and the names of messages are the run's own answers, given by a worker; `unanswered` is why there are none;
-    `takes_any`: one of its handlers takes signals of every name.
-    `children` are diagnoses by workflow id. `options` is what commands need to find the same target again.
-    `replayed` is what today's code does with the history, where that was tried and it does not fit; `fits`: it was tried, and
-    does. `pinned` is the
-    version that the run must stay with, if it must. `died` says that processes died while the run was executing.
-    `activity_stacks` are the stacks of its activities that run, by id, as far as its worker executes them.
+    `stands` and the names of messages are answers of the run's worker; `unanswered` is why there are none;
+    `takes_any`: a handler accepts signals of every name. `children` are diagnoses by workflow id. `options`
+    are what commands need to find the same target again. `replayed` is the difference between the local code
+    and the history, if they were compared; `fits`: they were, and match. `pinned` is the version to which the
+    run is pinned, if any. `died` reports processes that died while they executed the run. `activity_stacks`
+    are the stacks of its running activities by id, as far as its worker executes them.
     """
 
     story: Story

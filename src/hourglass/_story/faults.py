@@ -1,8 +1,9 @@
-"""Failures as chains of faults, the outermost first; and Python's stacks as text: which line
-is the author's, and what it waits in. Stacks come in failures and in the answer to `__stack_trace`.
+"""Failures as chains of faults, the outermost first; and Python's stacks as text: the author's line, and what it
+waits in.
 
-Of a failure only the messages are read: never its details, which are payloads. Must not know: this machine's paths. A
-stack may come from another one, so whether a file is the author's is told by how its path looks.
+Stacks come with failures and with the answer to `__stack_trace`. Only the messages of a failure are read,
+never its details, which are payloads. A stack may come from another machine, so whether a file is the
+author's is decided by its path alone, never by the paths of this machine.
 """
 
 from __future__ import annotations
@@ -27,14 +28,11 @@ from hourglass.converter import (
 )
 from hourglass.converter._stacks import is_authors
 
-# --- stacks -----------------------------------------------------------------------------------------------------------
-
-
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?')
 
 
 class Waits(StrEnum):
-    """What a line of workflow code waits in."""
+    """The kind of call that a line of workflow code waits in."""
 
     SIGNAL = "signal"
     CONDITION = "condition"
@@ -58,9 +56,8 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """Where a fiber of a run stands: the author's innermost line, and what is called there.
-
-    `limited`: it does not wait for ever.
+    """The position of a fiber: the author's innermost line, and the kind of call there. `limited`: the wait has
+    a timeout.
     """
 
     fiber: str
@@ -72,13 +69,13 @@ class Stand:
 
 
 def authors_place(trace: str) -> str:
-    """File and line of the author's innermost frame; empty where there is none."""
+    """Return file and line of the author's innermost frame; "" if there is none."""
     own = [frame for frame in _frames(trace.splitlines()) if is_authors(frame.file)]
     return f"{own[-1].file}:{own[-1].line}" if own else ""
 
 
 def stands(text: str) -> tuple[Stand, ...]:
-    """Where every fiber stands, from the answer to `__stack_trace`."""
+    """Return the position of every fiber, from the answer to `__stack_trace`."""
     return tuple(position for label, lines in _fibers(text) if (position := _stand(label, lines)) is not None)
 
 
@@ -126,7 +123,7 @@ def _kind(module: str, function: str) -> Waits | None:
     return _FUNCTIONS.get((module, function)) or _MODULES.get(module)
 
 
-# The first frame of ours below the author's tells what was called.
+# The library's first frame below the author's shows what was called.
 _FUNCTIONS = {
     ("_calls", "execute_activity"): Waits.ACTIVITY,
     ("_calls", "execute_local_activity"): Waits.ACTIVITY,
@@ -146,36 +143,35 @@ _MODULES = {
 }
 
 
-# --- faults -----------------------------------------------------------------------------------------------------------
-
-
 _LONGEST = 20
 _FRAME_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 _LINE = re.compile(r"(?:^|\s|\()([\w./\\-]+\.\w{1,4}):(\d+)")
 
 
 def chain(failure: Failure | None) -> tuple[Fault, ...]:
-    """A failure and its causes."""
+    """Return a failure and its causes."""
     result: list[Fault] = []
     while failure is not None and len(result) < _LONGEST:
-        result.append(Fault(_type(failure), _message(failure), _place(failure), harmless(failure.stack_trace)))
+        result.append(
+            Fault(_type(failure), _message(failure), _place(failure), harmless(failure.stack_trace))
+        )
         failure = failure.cause
     return tuple(result)
 
 
 def root(faults: tuple[Fault, ...]) -> Fault | None:
-    """What it all began with."""
+    """Return the innermost fault, the root cause."""
     return faults[-1] if faults else None
 
 
 def place_of(faults: tuple[Fault, ...]) -> str:
-    """The author's line that it all began at; empty where no link names one."""
+    """Return the author's line where the failure was raised; "" if no fault names one."""
     places = (fault.place for fault in reversed(faults) if fault.place)
     return next((fault for fault in places if is_authors(fault.rpartition(":")[0])), "")
 
 
 def words(name: str | IntEnum) -> str:
-    """An enum's name as words; empty where nothing is said."""
+    """Return an enum's name as words; "" for an unspecified value."""
     plain = name.name if isinstance(name, IntEnum) else name
     return "" if plain in ("UNSPECIFIED", "NONE") else plain.replace("_", " ").lower()
 
@@ -212,7 +208,7 @@ _SAYS_NOTHING = frozenset(
         "Workflow execution failed",
     )
 )
-"""What servers and SDKs write on the wrapper of a failure: its type and its cause say all."""
+"""Messages of wrapper failures that add nothing to their type and cause."""
 
 
 def _message(failure: Failure) -> str:

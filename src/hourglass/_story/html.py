@@ -1,7 +1,9 @@
-"""The story as a page: self-contained, without scripts or anything from elsewhere, for light and dark screens and for paper.
+"""The story as a page: self-contained, without scripts or external resources, for light and dark screens and for
+paper.
 
-The picture comes in panels of so many rows, each with its axis: no row is cut where a page ends, and the axis is never far. Below
-stand what failed, what was waited for, and all rows as a table, for readers who cannot see the picture.
+The picture is divided into panels of a fixed number of rows, each with its axis, so that no row is cut at a
+page break and the axis stays close. Failures, waits and a table of all rows follow, for readers who cannot
+see the picture.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _STATUS = {Outcome.DONE: "good", Outcome.OPEN: "open"}
 
 
 def draw(story: Story, *, limit: int = svg.LIMIT) -> str:
-    """The page."""
+    """Return the page."""
     title = f"{story.workflow_type} {story.workflow_id}".strip()
     body = (
         f"{_header(story)}"

@@ -1,8 +1,11 @@
-"""What keeps open runs of a list from going on: their code fails (*parked*), an activity keeps failing, or no worker serves their
-task queue. The same words and the same limits in the command line, the web UI and `hourglass doctor`.
+"""The problems of open runs in a list: the code fails (*parked*), an activity keeps failing, or no worker polls
+the task queue.
 
-The embedded engine reports parked runs and failing activities with every list. A server reports parked runs alone, from the fifth
-failure on; there runs are described one by one, at most `MOST_DESCRIBED` of a list. Who polls a task queue is asked of both.
+The command line, the web UI and `hourglass doctor` share these words and limits.
+
+The embedded engine reports parked runs and failing activities with every list. A server reports only parked
+runs, from the fifth failure on; its runs are described one by one, at most `MOST_DESCRIBED` of a list. The
+pollers of a task queue are queried from both.
 """
 
 from __future__ import annotations
@@ -22,14 +25,11 @@ if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowExecution
 
 MOST_DESCRIBED = 200
-"""Open runs of a server that are described to find those whose activity keeps failing: the newest."""
+"""The maximum number of open runs of a server, newest first, that are described to find failing activities."""
 
 _AT_ONCE = 16
 _MOST_QUEUES = 50
 _PAGE = 100
-
-
-# --- many runs --------------------------------------------------------------------------------------------------------
 
 
 def reports_activities(client: Client) -> bool:
@@ -40,9 +40,10 @@ def reports_activities(client: Client) -> bool:
 def problems_of(
     client: Client, runs: Iterable[WorkflowExecution], *, describe: bool | None = None
 ) -> dict[str, Problem]:
-    """Return what keeps these runs from going on, by run id; those that are well are left out.
+    """Return the problems of these runs by run id; healthy runs are left out.
 
-    Each run is described if `describe` is true, or if it is None and the engine does not report failing activities.
+    Each run is described if `describe` is true, or if it is None and the engine does not report failing
+    activities.
     """
     opened = [run for run in runs if run.close_time is None]
     problems = {run.run_id: problem for run in opened if (problem := problem_of(run)) is not None}
@@ -67,7 +68,7 @@ def _described(client: Client, runs: Sequence[WorkflowExecution]) -> Mapping[str
 
 
 def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
-    """Return those of these task queues that no worker polls for workflow tasks; the first 50 are asked."""
+    """Return the task queues that no worker polls for workflow tasks; only the first 50 are checked."""
     queues = [name for name in dict.fromkeys(names) if name][:_MOST_QUEUES]
     if not queues:
         return frozenset()
@@ -76,15 +77,13 @@ def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
         try:
             return not any(alive(client.describe_task_queue(name, rpc_timeout=PATIENCE).workflow_pollers))
         except HourglassError:
-            return False  # not every server lets every client look
+            return False  # not every server allows every client to describe queues
 
     with ThreadPoolExecutor(min(_AT_ONCE, len(queues)), "hourglass-problems") as threads:
         return frozenset(
             name for name, bare in zip(queues, threads.map(is_unserved, queues), strict=True) if bare
         )
 
-
-# --- filters ----------------------------------------------------------------------------------------------------------
 
 OPEN = "ExecutionStatus = 'Running'"
 _NONE = "ExecutionStatus = 'Running' AND ExecutionStatus = 'Completed'"
@@ -96,7 +95,9 @@ _REPORTED = {
 
 @dataclass(frozen=True)
 class ProblemFilter:
-    """A filter that finds the open runs with a problem. `limit` is 0, or among how many runs, the newest, they were searched."""
+    """A filter that finds the open runs with a problem. `limit` is 0, or the number of newest runs that were
+    searched.
+    """
 
     query: str
     limit: int = 0
@@ -104,12 +105,12 @@ class ProblemFilter:
 
 @dataclass(frozen=True)
 class _Newest:
-    """The newest open runs of a filter. `limit` is 0, or how many they are if there may be more."""
+    """The newest open runs of a filter. `limit` is 0, or their number if there may be more."""
 
     runs: Sequence[WorkflowExecution]
     limit: int
     problems: Mapping[str, Problem]
-    """Of runs that were described, by run id."""
+    """The problems of described runs by run id."""
 
 
 def _newest(client: Client, query: str, *, describe: bool) -> _Newest:
@@ -123,8 +124,8 @@ def filter_of(
 ) -> ProblemFilter:
     """Return the filter of the runs with a problem among the open runs of `query`.
 
-    The embedded engine reports parked runs and failing activities. Otherwise the newest open runs are looked at now, and those
-    that are found are named in the filter.
+    The embedded engine reports parked runs and failing activities. Otherwise the newest open runs are
+    examined now, and the filter names those with the problem.
     """
     is_reported = problem is not Problem.NO_WORKER and reports_activities(client)
     if is_reported:
@@ -137,7 +138,7 @@ def filter_of(
         )
     run_ids = [run_id for run_id, candidate in newest.problems.items() if candidate is problem]
     named = f"{OPEN} AND RunId IN ({_texts(run_ids)})" if run_ids else _NONE
-    # A server reports parked runs from the fifth failure on, also those that are not among the newest.
+    # A server reports parked runs from the fifth failure on, including runs that are not among the newest.
     either = f"(({named}) OR ({PARKED_RUNS}))" if problem is Problem.PARKED else named
     return ProblemFilter(either, newest.limit)
 
@@ -152,7 +153,7 @@ def _texts(values: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class ProblemCount:
-    """How many open runs have a problem. `limit` is 0, or among how many, the newest, they were counted."""
+    """The number of open runs with a problem. `limit` is 0, or the number of newest runs that were counted."""
 
     problem: Problem
     count: int
@@ -160,7 +161,7 @@ class ProblemCount:
 
 
 def count(client: Client, query: str = "") -> tuple[ProblemCount, ...]:
-    """Count the open runs of a filter that are parked, of which an activity keeps failing, and that have no worker."""
+    """Count the open runs of a filter that are parked, have a failing activity, or have no worker."""
     counts = []
     newest = _newest(client, query, describe=not reports_activities(client))
     for problem in FILTERED:
@@ -171,7 +172,7 @@ def count(client: Client, query: str = "") -> tuple[ProblemCount, ...]:
 
 
 def find(client: Client, problem: Problem, query: str, limit: int) -> Iterator[WorkflowExecution]:
-    """Find the open runs of a filter that have a problem, newest first; every one of them, however long that takes."""
+    """Yield all open runs of a filter that have a problem, newest first, however long the search takes."""
     filter_text = _both(query, OPEN)
     if problem is Problem.ACTIVITY_FAILS and reports_activities(client):
         filter_text += f" AND {_REPORTED[problem]}"

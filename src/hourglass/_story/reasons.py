@@ -1,8 +1,9 @@
-"""From what is known of a run to why it stands as it does: `diagnose`, at the end of this file. Pure.
+"""From the facts of a run to the reasons for its state: `diagnose`, at the end of this file. Pure.
 
-A closed run has one finding, how it ended and why (`reasons_closed`). Of an open run whose code does not run
-`reasons_tasks` tells; of any other what it waits for: its open steps in the history, and the lines of code that its
-fibers stand at. The order of `Cause` is the order of importance; what is alike becomes one finding with a count.
+A closed run has one finding: how it ended and why (`reasons_closed`). `reasons_tasks` covers open runs whose
+workflow task is not processed; other open runs wait: for open steps in the history, or at the lines of code
+where their fibers are suspended. The order of `Cause` is the order of importance; equal findings become one
+with a count.
 """
 
 from __future__ import annotations
@@ -21,15 +22,12 @@ from hourglass._story.spans import Kind, Phase, Span
 from hourglass._story.text import S, clean, duration
 from hourglass._story.timeline import is_open_turn
 
-# --- open activities --------------------------------------------------------------------------------------------------
-
-
 _MOMENT, _PATIENCE = 1_000_000_000, 10_000_000_000
-"""How long an activity may wait to be taken before that is worth a word, and before it is worth more than another look."""
+"""Queue times of an activity after which they are mentioned, and after which they count as a problem."""
 
 
 def activity(facts: Facts, span: Span) -> Finding:
-    """Why an activity has not ended: it fails, times out, is paused, runs, or waits for a worker to take it."""
+    """Return why an activity has not ended: it fails, times out, is paused, runs, or waits for a worker."""
     queue = _queue(facts, span)
     tried = replace(
         _BASE,
@@ -74,7 +72,7 @@ def activity(facts: Facts, span: Span) -> Finding:
 
 
 def _running(facts: Facts, span: Span, tried: Finding) -> Finding:
-    """An activity that a worker executes: how long it may, when it was last heard of, and where it stands."""
+    """Return the finding of an activity in progress: its timeout, its last heartbeat, and its stack."""
     begun = span.segments[-1].start
     stack = facts.activity_stacks.get(span.target, "")
     spec = getattr(reasons_tasks.began(facts, span), "spec", None)
@@ -94,7 +92,7 @@ def _running(facts: Facts, span: Span, tried: Finding) -> Finding:
 
 
 def _silence(facts: Facts, span: Span, begun: int) -> tuple[str, ...]:
-    """Since when nothing was heard of it, and of whom."""
+    """Return the time since the last heartbeat, and the worker's identity."""
     who = f" of {span.worker}" if span.worker else ""
     if span.last_heartbeat is None or span.last_heartbeat <= begun:
         return (f"no heartbeat{who} since it began",)
@@ -109,7 +107,7 @@ _BASE = Finding(cause=Cause.OTHER, what="")
 
 
 def _full(queue: QueueFacts | None) -> tuple[str, ...]:
-    """They poll, and do not take it: they have no room."""
+    """Return a hint that workers poll but have no free slot."""
     many = 0 if queue is None else len(queue.activity_pollers)
     if not many:
         return ()
@@ -174,9 +172,6 @@ def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
     return (f"its limits: {', '.join(limits)}",) if limits else ()
 
 
-# --- facts of a span, for the other reasons too -----------------------------------------------------------------------
-
-
 def _queue(facts: Facts, span: Span) -> str:
     return reasons_tasks.queue_of(reasons_tasks.began(facts, span)) or facts.story.task_queue
 
@@ -187,29 +182,34 @@ def _timer_length(facts: Facts, span: Span) -> int:
 
 
 def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
-    """Where the code waits, if that can only be one place: one that waits for such a thing, else one that waits for a task."""
+    """Return where the code waits if only one position is possible: one that waits for this kind, else one that
+    waits for a task.
+    """
     exact = [position for position in facts.stands if position.waits is kind]
     candidates = exact or [position for position in facts.stands if position.waits is Waits.TASK]
     return (f"the code waits at {candidates[0].place}: {candidates[0].code}",) if len(candidates) == 1 else ()
-
-
-# --- what an open run waits for ---------------------------------------------------------------------------------------
 
 
 Step = Callable[[Facts, Span], Finding]
 
 
 def open_steps(facts: Facts) -> list[Finding]:
-    """A finding for every step that has not ended."""
+    """Return a finding for every step that has not ended."""
     open_spans = [span for span in facts.story.spans[1:] if span.end is None and span.kind in _STEPS]
     return [_STEPS[span.kind](facts, span) for span in open_spans]
 
 
 def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
-    """What the steps do not tell: messages, conditions and locks that the code waits for, by the lines it stands at."""
-    # A wait for a signal that has a limit is a step, where the limit says for which.
+    """Return findings that the steps do not show: messages, conditions and locks that the code waits for, by
+    their lines.
+    """
+    # A wait for a signal with a timeout is a step already, if its timer names the signal.
     has_signal_step = any(position.cause is Cause.SIGNAL for position in steps)
-    stands = [position for position in facts.stands if not (has_signal_step and position.waits is Waits.SIGNAL and position.limited)]
+    stands = [
+        position
+        for position in facts.stands
+        if not (has_signal_step and position.waits is Waits.SIGNAL and position.limited)
+    ]
     findings = [made for position in stands if (made := _stand(facts, position)) is not None]
     if findings or steps:
         return _limited(facts, findings)
@@ -225,12 +225,9 @@ def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
 
 
 def waiting_since(facts: Facts) -> int | None:
-    """When its code ran last."""
+    """Return the time when the run's code last ran."""
     segments = facts.story.run.segments
     return segments[-1].start if segments and segments[-1].phase is Phase.WAITING else None
-
-
-# --- steps of the history --------------------------------------------------------------------------------------------
 
 
 def _timer(facts: Facts, span: Span) -> Finding:
@@ -253,7 +250,7 @@ def _timer(facts: Facts, span: Span) -> Finding:
 
 
 def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
-    """A wait for a signal that ends by itself: for the signal, not for the time."""
+    """Return the finding of a wait for a signal with a timeout: it is about the signal, not about the timer."""
     places = [position for position in facts.stands if position.waits is Waits.SIGNAL and position.limited]
     return Finding(
         cause=Cause.SIGNAL,
@@ -267,7 +264,7 @@ def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
 
 
 def _not_known(facts: Facts) -> tuple[str, ...]:
-    """A timer may be the limit of another wait, which only the code knows."""
+    """Return a hint that a timer may be the timeout of another wait, which only the code shows."""
     if facts.stands or not facts.unanswered:
         return ()
     return (f"perhaps for a message before that; where its code stands is not known: {facts.unanswered}",)
@@ -315,12 +312,9 @@ _STEPS: dict[Kind, Step] = {
 }
 
 
-# --- where the code stands -------------------------------------------------------------------------------------------
-
-
 def _stand(facts: Facts, stand: Stand) -> Finding | None:
     if stand.fiber.startswith("update "):
-        return None  # told with the update
+        return None  # part of the update's finding
     made = _STANDS.get(stand.waits)
     if made is None:
         return None
@@ -350,7 +344,10 @@ def _lock(facts: Facts, stand: Stand) -> Finding:
     return Finding(
         cause=Cause.LOCK,
         what=f"waits for {_LOCKS.get(stand.call, 'a lock')} in its code",
-        details=tuple(f"meanwhile {position.fiber} stands at {position.place}: {position.code}" for position in siblings[:3]),
+        details=tuple(
+            f"meanwhile {position.fiber} stands at {position.place}: {position.code}"
+            for position in siblings[:3]
+        ),
         actions=advice.let_go(facts),
     )
 
@@ -370,16 +367,13 @@ _STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
 
 
 def _limited(facts: Facts, findings: list[Finding]) -> list[Finding]:
-    """A wait with a time limit has a timer: where there is one of each, they belong together."""
+    """Combine a wait that has a timeout with its timer, if there is exactly one of each."""
     timers = [item for item in facts.story.spans[1:] if item.end is None and item.kind is Kind.TIMER]
     limited = [item.place for item in facts.stands if item.limited]
     if len(timers) != 1 or len(limited) != 1:
         return findings
     due = timers[0].start + _timer_length(facts, timers[0])
     return [replace(item, until=due) if item.place == limited[0] else item for item in findings]
-
-
-# --- the diagnosis ----------------------------------------------------------------------------------------------------
 
 
 _ORDER = {cause: at for at, cause in enumerate(Cause)}
@@ -391,7 +385,7 @@ _WRONG = frozenset(list(Cause)[: _ORDER[Cause.WORKER_BUSY]]) | {
 
 
 def diagnose(facts: Facts) -> Diagnosis:
-    """Why a run stands as it does."""
+    """Return the diagnosis of a run from its facts."""
     story = facts.story
     unsorted = [*reasons_tasks.misfit(facts), *closed(facts)] if story.end is not None else _open(facts)
     findings = _folded(sorted(unsorted, key=lambda finding: _ORDER[finding.cause]))
@@ -410,7 +404,7 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def is_wrong(finding: Finding) -> bool:
-    """Whether an operator should act on it; a child's trouble is its parent's."""
+    """Whether an operator should act on it; problems of a child are reported by the child."""
     return finding.cause in _WRONG or (finding.inner is not None and finding.inner.wrong)
 
 
@@ -418,19 +412,22 @@ def _open(facts: Facts) -> list[Finding]:
     cancellation = _cancelling(facts)
     stuck = reasons_tasks.stuck(facts)
     if stuck:
-        parked = any(finding.attempts for finding in stuck)  # told by the task that fails
+        parked = any(finding.attempts for finding in stuck)  # the failing task reports it
         return [*(() if parked else reasons_tasks.misfit(facts)), *stuck, *cancellation]
     steps = open_steps(facts)
     standing = standing_lines(facts, steps)
-    limits = {finding.until for finding in standing}  # the timer of a wait with a limit is told with the wait
+    # the timer of a wait with a timeout is part of that wait's finding
+    limits = {finding.until for finding in standing}
     steps = [finding for finding in steps if finding.cause is not Cause.TIMER or finding.until not in limits]
     served = reasons_tasks.not_served(facts)
     return [*reasons_tasks.misfit(facts), *served, *cancellation, *_unheard(facts), *steps, *standing]
 
 
 def _unheard(facts: Facts) -> list[Finding]:
-    """Signals that came and that no handler and no channel has taken, where their name is nearly that of one: misspelt, mostly.
-    One of another name may still be meant for a channel that the code has not come to.
+    """Return signals that no handler or channel has received although the name is close to one: probably
+    misspelt.
+
+    A signal with a different name may still be meant for a channel that the code has not reached yet.
     """
     if facts.unanswered or facts.takes_any:
         return []
@@ -457,7 +454,7 @@ def _unheard(facts: Facts) -> list[Finding]:
 
 
 def _cancelling(facts: Facts) -> list[Finding]:
-    """That it was asked to cancel: its code has the last word, and has not said it."""
+    """Return the finding of a requested cancellation that the code has not acted on yet."""
     request = next(
         (event for event in facts.events if isinstance(event.attributes, h.WorkflowExecutionCancelRequested)),
         None,
@@ -477,7 +474,7 @@ def _cancelling(facts: Facts) -> list[Finding]:
 
 
 def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnosis:
-    """There is no such workflow."""
+    """Return the diagnosis of a workflow that does not exist."""
     finding = Finding(
         cause=Cause.NOT_FOUND,
         what="is not known here",
@@ -490,7 +487,7 @@ def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnos
 
 
 def unreachable(workflow_id: str, target: str, reason: str, options: str) -> Diagnosis:
-    """The engine cannot be asked."""
+    """Return the diagnosis when the engine cannot be reached."""
     finding = Finding(
         cause=Cause.UNREACHABLE,
         what=f"cannot be looked at: {target} cannot be reached",

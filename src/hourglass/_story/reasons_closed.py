@@ -1,4 +1,4 @@
-"""Why a closed run ended as it did: one finding, how it ended and what led to it. Pure."""
+"""Why a closed run ended as it did: one finding with its outcome and the cause. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hourglass._story.text import S, clean, duration
 
 
 def closed(facts: Facts) -> list[Finding]:
-    """How a run ended and why: by itself, by a failure, by its timeout, or because it was cancelled or terminated."""
+    """Return how a run ended and why: completed, failed, timed out, cancelled or terminated."""
     return [_CLOSED.get(facts.story.outcome, _done)(facts)]
 
 
@@ -63,9 +63,11 @@ _WORK = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
 
 
 def around_failure(story: Story) -> tuple[Span | None, list[Span], list[Span]]:
-    """The step that failed and that the run did not get over, if there is one; the steps up to it, it included; and the steps
-    that the run ran since: mostly such as undo the former. Where the run raised an error of its own, its last step that failed
-    is taken for the reason.
+    """Return the step whose failure ended the run, if any, the steps up to and including it, and the steps after
+    it.
+
+    Steps after it usually compensate earlier ones. If the run raised an error of its own, its last failed
+    step counts as the reason.
     """
     steps = [step for step in story.spans[1:] if step.kind in _WORK and step.depth == 0]
     failed = _culprit(story) or next((step for step in reversed(steps) if step.outcome.bad), None)
@@ -76,9 +78,10 @@ def around_failure(story: Story) -> tuple[Span | None, list[Span], list[Span]]:
 
 
 def first_undone(before: Sequence[Span], since: Sequence[Span]) -> Span | None:
-    """The first of the steps that those which ran since have undone. Their names tell where each shares a word with what it
-    undoes (`book_flight`, `cancel_flight`); otherwise it is the first step of all, so that nothing is taken for done
-    that is not.
+    """Return the first step that the later ones have undone.
+
+    Steps match by a word that their names share (`book_flight`, `cancel_flight`). If none match, all steps
+    count as undone, so that nothing counts as done that is not.
     """
     positions: list[int] = []
     for later in since:
@@ -95,7 +98,7 @@ def _words(name: str) -> set[str]:
 
 
 def _culprit(story: Story) -> Span | None:
-    """The step whose failure the run died of: the last that ended with the same root cause."""
+    """Return the step whose failure ended the run: the last one with the same root cause."""
     first = root(story.faults)
     if first is None:
         return None
@@ -136,7 +139,7 @@ def _left(facts: Facts) -> list[str]:
 
 
 def moved(target: str, run_id: str) -> str:
-    """The reason with which a run is terminated that goes on elsewhere."""
+    """Return the termination reason of a run that continues at another target."""
     return f"moved to {target} as run {run_id}"
 
 
@@ -146,7 +149,7 @@ _MOVED = re.compile(r"moved to (\S+) as run \S+\Z")
 def _terminated(facts: Facts) -> Finding:
     end = facts.events[-1].attributes
     who, reason = clean(getattr(end, "identity", "")), clean(getattr(end, "reason", ""))
-    if match := _MOVED.match(reason):  # to reset it here would have it twice
+    if match := _MOVED.match(reason):  # a reset here would run it twice
         return Finding(
             cause=Cause.CONTINUED,
             what=f"has {reason}, and goes on there: nothing is wrong",
@@ -167,7 +170,9 @@ def _cancelled(facts: Facts) -> Finding:
     attributes = None if request is None else request.attributes
     who, reason, parent = "", "", ""
     if isinstance(attributes, h.WorkflowExecutionCancelRequested):
-        who, reason, parent = map(clean, (attributes.identity, attributes.reason, attributes.external_workflow_id))
+        who, reason, parent = map(
+            clean, (attributes.identity, attributes.reason, attributes.external_workflow_id)
+        )
     by = f" by workflow {parent}" if parent else f" by {who}" if who else ""
     return Finding(
         cause=Cause.CANCELLED,
@@ -193,7 +198,7 @@ def _waited(facts: Facts) -> tuple[str, ...]:
 
 
 def _trouble(facts: Facts) -> tuple[str, ...]:
-    """What went wrong on the way, though it ended well."""
+    """Return the problems that a successful run had on the way."""
     lines = []
     if facts.story.failed_tasks:
         lines.append(f"on the way: its workflow task failed {facts.story.failed_tasks}×")

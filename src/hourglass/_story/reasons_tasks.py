@@ -1,8 +1,8 @@
-"""Why a run's code is not run: no worker takes its workflow task, or the task fails and is tried again (it is
+"""Why a run's workflow task is not processed: no worker takes it, or it fails and is retried (the run is
 parked). Pure.
 
-A task is not taken where no worker polls its queue, where those that do are of another version than the run needs, or
-where they are busy.
+A task is not taken if no worker polls its queue, if the pollers have another version than the run needs, or
+if they are busy.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from hourglass._story.faults import chain, place_of
 from hourglass._story.spans import Fault, Kind, Outcome, Span
 from hourglass._story.text import S, clean, duration
 
-# --- what the history says --------------------------------------------------------------------------------------------
-
 
 def started(facts: Facts) -> h.WorkflowExecutionStarted:
-    """What the first event says; nothing, where the history does not begin with it."""
+    """Return the attributes of the first event; empty ones if the history does not begin with it."""
     first = facts.events[0].attributes if facts.events else None
     if isinstance(first, h.WorkflowExecutionStarted):
         return first
@@ -32,30 +30,27 @@ def started(facts: Facts) -> h.WorkflowExecutionStarted:
 
 
 def last(facts: Facts, kinds: Container[type[h.Attributes]]) -> h.HistoryEvent | None:
-    """The last event of these kinds."""
+    """Return the last event of these kinds."""
     return next((event for event in reversed(facts.events) if type(event.attributes) in kinds), None)
 
 
 def began(facts: Facts, span: Span) -> h.Attributes | None:
-    """What the event says that a span began with."""
+    """Return the attributes of the event that started a span."""
     return next((event.attributes for event in facts.events if event.id == span.id), None)
 
 
 def queue_of(attributes: h.Attributes | None) -> str:
-    """The task queue that an event names."""
+    """Return the task queue that an event names."""
     return clean(getattr(getattr(attributes, "spec", None), "task_queue", ""))
 
 
-# --- workers of other versions ----------------------------------------------------------------------------------------
-
-
 def wanted(facts: Facts, queue: QueueFacts) -> str:
-    """The version whose workers may run it; empty: those without a version."""
+    """Return the version whose workers may run it; "" for unversioned workers."""
     return facts.pinned or queue.current
 
 
 def unserved(facts: Facts, queue: QueueFacts, since: int | None) -> list[Finding]:
-    """That all workers that poll the queue are of other versions; nothing if one of them may run it."""
+    """Return a finding if all workers that poll the queue have other versions."""
     needed = wanted(facts, queue)
     versions = sorted({poller.version for poller in queue.workflow_pollers})
     if needed in versions:
@@ -83,11 +78,8 @@ def _listed(versions: list[str]) -> str:
     return ", ".join(f"version {version}" if version else "no version" for version in versions)
 
 
-# --- tasks that are not taken, or fail --------------------------------------------------------------------------------
-
-
 _PATIENCE = 10_000_000_000
-"""How long a task may wait to be taken, where there are workers, before that is worth saying first."""
+"""The time a task may wait, although workers poll, before that counts as a problem."""
 
 _CAUSES = {
     "NondeterminismError": Cause.NONDETERMINISM,
@@ -116,7 +108,7 @@ _SAYS = re.compile(r"\[TMPRL\d+\]\s*(?:Nondeterminism error:\s*)?")
 
 
 def stuck(facts: Facts) -> list[Finding]:
-    """What keeps the code from running, if something does; the steps do not matter then."""
+    """Return what prevents the code from running, if anything does; the steps are irrelevant then."""
     row = _failing(facts)
     if row is not None:
         return [_parked(facts, row), *not_served(facts)]
@@ -124,7 +116,7 @@ def stuck(facts: Facts) -> list[Finding]:
 
 
 def misfit(facts: Facts) -> list[Finding]:
-    """That today's code does not fit the history of a run, though no worker has met it with this code yet."""
+    """Return a finding if the local code does not fit the history, although no worker has run this code yet."""
     if facts.replayed is None:
         return []
     closed = facts.story.end is not None
@@ -142,7 +134,7 @@ def misfit(facts: Facts) -> list[Finding]:
 
 
 def not_served(facts: Facts) -> list[Finding]:
-    """That no worker, or none that may run it, polls the run's task queue."""
+    """Return a finding if no worker, or none of the right version, polls the run's task queue."""
     queue = facts.queues.get(facts.story.task_queue)
     if queue is None:
         return []
@@ -171,7 +163,9 @@ def not_served(facts: Facts) -> list[Finding]:
 
 
 def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """A child that a client starts again has no parent: the parent's code must ask for the right queue instead."""
+    """Return the actions for a wrong queue: for a child the parent's code must be corrected, since a restart has
+    no parent.
+    """
     parent = clean(started(facts).parent_workflow_id)
     if parent:
         return advice.mend_parent(facts.story, parent, queue, facts.options)
@@ -179,7 +173,9 @@ def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
 
 
 def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
-    """A server remembers pollers for minutes; those that polled last before the task was there, and did not take it, are gone."""
+    """Return a finding if all pollers polled last before the task existed: a server lists pollers for minutes
+    after they left.
+    """
     since, needed = _scheduled(facts), wanted(facts, queue)
     last = max(poller.last_seen for poller in queue.workflow_pollers if poller.version == needed)
     if since is None or last >= since or facts.story.until - since < _PATIENCE:
@@ -196,9 +192,6 @@ def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
     ]
 
 
-# --- parked ----------------------------------------------------------------------------------------------------------
-
-
 def _failing(facts: Facts) -> Span | None:
     rows = [span for span in facts.story.spans if span.kind is Kind.TASK and span.end is None]
     return rows[-1] if rows and facts.story.outcome is Outcome.RETRYING else None
@@ -211,10 +204,10 @@ def _parked(facts: Facts, row: Span) -> Finding:
         (match[1] for fault in faults if (match := _PLACE.search(fault.message))), ""
     )
     details = () if facts.next_task is not None else (_paced(facts),)
-    if facts.replayed is not None:  # what has just been learned, of the code as it is now
+    if facts.replayed is not None:  # from the replay that has just run, with the current code
         faults, place = (facts.replayed,), facts.replayed.place or place
         cause = _CAUSES.get(facts.replayed.type, Cause.BUG)
-    if facts.died:  # no task could tell
+    if facts.died:  # the process died before it could report the failure
         cause, faults, place = Cause.KILLS, (Fault("ProcessDied", facts.died, ""),), ""
     return Finding(
         cause=cause,
@@ -236,12 +229,14 @@ def _cause(row: Span, workflow_type: str) -> Cause:
     if "non deterministic" in row.note:
         return Cause.NONDETERMINISM
     first = row.faults[0]
-    # What it was started with does not fit.
+    # The start arguments do not match the signature.
     if first.type == "ArgumentError" and first.message.startswith(f"workflow {workflow_type} "):
         return Cause.UNDECODABLE
     types = (fault.type for fault in row.faults if fault.type in _CAUSES)
-    # Whatever else an engine gives as the cause, it has refused what the code asked for.
-    fallback = Cause.BUG if row.note in ("", _UNHANDLED) and row.faults[0].type != "failed" else Cause.TASK_FAILS
+    # With any other cause the engine has rejected the commands.
+    fallback = (
+        Cause.BUG if row.note in ("", _UNHANDLED) and row.faults[0].type != "failed" else Cause.TASK_FAILS
+    )
     return _CAUSES.get(next(types, ""), fallback)
 
 
@@ -249,9 +244,6 @@ def _paced(facts: Facts) -> str:
     limit = round(started(facts).spec.task_timeout * S)
     often = f"about every {duration(limit)}, later less often" if limit else "again and again"
     return f"it is tried {often}"
-
-
-# --- waiting to be taken ---------------------------------------------------------------------------------------------
 
 
 def _waiting(facts: Facts) -> Iterator[Finding]:
@@ -290,7 +282,9 @@ def _not_begun(facts: Facts) -> Iterator[Finding]:
 
 
 def _delayed(facts: Facts, due: int) -> Finding:
-    """It begins later: as was asked, by its cron schedule, or because the attempt before failed."""
+    """Return the finding of a run that begins later: by its start delay, its cron schedule, or after a failed
+    attempt.
+    """
     attempt = started(facts).attempt
     faults = chain(started(facts).continued_failure)
     if attempt > 1:

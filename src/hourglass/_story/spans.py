@@ -1,8 +1,8 @@
 """The story of a run as frozen data. Times are nanoseconds since the epoch.
 
-A span is something that took time, or a moment (`start == end`). Its segments say what it did when: they are in order, do not
-overlap and lie within it. A span whose `end` is None is still going on. `document` makes JSON of a story, for
-programs: its fields are only added to, because programs of others read them.
+A span has a duration, or is a point in time (`start == end`). Its segments are its phases: ordered, without
+overlap, and within the span. A span whose `end` is None is still open. `document` converts a story to JSON
+for other programs; fields are only ever added, because those programs depend on them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hourglass._story.text import S, precise
 
 
 class Kind(StrEnum):
-    """What a span is."""
+    """The kind of a span."""
 
     RUN = "run"
     TASK = "task"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a span ended, or that it did not."""
+    """The outcome of a span, or its state while it is open."""
 
     OPEN = "open"
     RETRYING = "retrying"
@@ -47,7 +47,7 @@ class Outcome(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether it is trouble that a reader should look at."""
+        """Whether it is a problem that a reader should notice."""
         return self in _BAD
 
 
@@ -55,7 +55,7 @@ _BAD = frozenset((Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED, Outcome
 
 
 class Phase(StrEnum):
-    """What is going on within a span. The later ones win where they meet in a place too small for both."""
+    """The phase of a segment. If several share a place that is too small for both, the later ones here win."""
 
     WAITING = "waiting"
     QUEUED = "queued"
@@ -67,7 +67,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Part of a span. `guessed` means that the history tells that it was, but not exactly when."""
+    """Part of a span. `guessed`: the history shows that it happened, but not exactly when."""
 
     start: int
     end: int
@@ -77,7 +77,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One link in a chain of failures, the outermost first. `trace` is the stack where it was raised, as far as it is told."""
+    """One link in a chain of failures, the outermost first. `trace` is the stack where it was raised, if known."""
 
     type: str
     message: str
@@ -90,9 +90,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that a run did or that happened to it. `count` above 1: so many alike, folded into one.
+    """A step of a run, or an event that happened to it. `count` above 1: the number of equal spans folded into
+    one.
 
-    `signal`, of a timer: it is the limit of a wait for this signal.
+    `signal`, of a timer: it is the timeout of a wait for this signal.
     """
 
     id: int
@@ -122,7 +123,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A time in which the run's code did not run. `what` is what ended it, or what it waits for now."""
+    """A time in which the run's code did not run. `what` names the event that ended it, or the one it waits for."""
 
     start: int
     end: int
@@ -131,7 +132,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """All that is told of a run. `spans[0]` is the run itself. `until` is its end, or the moment of the telling."""
+    """The story of a run. `spans[0]` is the run itself. `until` is its end, or the time of the snapshot."""
 
     workflow_id: str
     run_id: str
@@ -153,15 +154,14 @@ class Story:
 
     @property
     def run(self) -> Span:
-        """The run itself."""
+        """The span of the run itself."""
         return self.spans[0]
 
 
-# --- the story as JSON ------------------------------------------------------------------------------------------------
-
-
 def document(story: Story) -> dict[str, Any]:
-    """The story, ready for `json.dumps`. Times are RFC 3339 in UTC, durations are seconds; fields are only added."""
+    """Return the story for `json.dumps`. Times are RFC 3339 in UTC, durations are seconds; fields are only ever
+    added.
+    """
     return {
         "workflow_id": story.workflow_id,
         "run_id": story.run_id,

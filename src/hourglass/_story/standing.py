@@ -1,4 +1,6 @@
-"""How an open run stands, in the words that lists, pages and pictures share: running, or why it does not go on. Pure."""
+"""The state of an open run in the words that lists, pages and pictures share: running, or the problem that it
+has. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ if TYPE_CHECKING:
     from hourglass.client import WorkflowExecution
 
 FAILING_AFTER = 2
-"""Failed attempts of an activity in a row after which it counts as failing, as on the embedded engine."""
+"""Consecutive failed attempts after which an activity counts as failing, as in the embedded engine."""
 
 
 class Problem(Enum):
-    """What keeps a run from going on, by the name that lists and pages show."""
+    """A problem that prevents a run from making progress, by the name that lists and pages show."""
 
     PARKED = "parked"
     ACTIVITY_FAILS = "activity fails"
@@ -22,23 +24,25 @@ class Problem(Enum):
 
     @property
     def slug(self) -> str:
-        """The name in addresses and options."""
+        """The name in URLs and options."""
         return self.value.replace(" ", "-")
 
 
 FILTERED = (Problem.PARKED, Problem.ACTIVITY_FAILS, Problem.NO_WORKER)
-"""The problems that lists can be narrowed to."""
+"""The problems that lists can be filtered by."""
 
 
 def problem_of(run: WorkflowExecution) -> Problem | None:
-    """Return what the engine reports of a run, or what its description shows; None for a closed run."""
-    # Here, because help of the commands that know these words must not load the engine.
+    """Return the problem that the engine reports, or that the description shows; None for a healthy or closed
+    run.
+    """
+    # imported here because the help of commands that use these words must not load the engine
     from hourglass._contract.workflows import ACTIVITY_FAILS, TASK_FAILS, TASK_TIMES_OUT
 
     if run.close_time is not None:
         return None
     reported = run.reported_problems
-    # A description knows it from the first failure on, before the engine reports it.
+    # A description has it from the first failure on, before the engine reports it.
     if TASK_FAILS in reported or TASK_TIMES_OUT in reported or getattr(run, "parked", False):
         return Problem.PARKED
     pending = getattr(run, "pending_activities", ())
@@ -53,6 +57,6 @@ def _is_failing(activity: object) -> bool:
 
 
 def standing(run: WorkflowExecution, problem: Problem | None) -> str:
-    """How a run stands: `running`, `timed out`, or `running, parked`."""
+    """Return the state of a run: `running`, `timed out`, or `running, parked`."""
     status = run.status.name.lower().replace("_", " ")
     return status if problem is None else f"{status}, {problem.value}"

@@ -1,12 +1,12 @@
-"""How events of a history become the story: steps (activities, timers, children, other workflows, Nexus operations),
-and messages and notes (signals, updates, cancellation, markers, changes).
+"""From events of a history to the story: steps (activities, timers, children, other workflows, Nexus
+operations), and messages and notes (signals, updates, cancellation, markers, changes).
 
-One small handler per kind of event, in tables; they write into a `StoryDraft`, the drafts of what is known while a history
-is read, event by event: the only mutable data of the story.
+One small handler per kind of event, in tables. They write into a `StoryDraft`, which collects the facts while
+a history is read, event by event: the only mutable data of the story.
 
-A history tells when an activity was scheduled, when its *last* attempt began, which attempt that was, and the retry
-policy. When the attempts before began is not in it: it is worked out from the policy's intervals, and marked as
-guessed.
+A history records when an activity was scheduled, when its *last* attempt started, the number of that attempt,
+and the retry policy. The start times of earlier attempts are missing: they are estimated from the policy's
+intervals, and marked as guessed.
 """
 
 from __future__ import annotations
@@ -25,23 +25,20 @@ from hourglass._story.values import Peek, value_of
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.errors import RetryState
 
-# --- what an activity did when: queued, attempts, waits between them --------------------------------------------------
-
-
 MOST = 24
-"""Attempts that are drawn one by one."""
+"""The maximum number of attempts drawn one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long is waited between attempts."""
+    """The intervals between attempts."""
 
     initial: int = S
     coefficient: float = 2.0
     maximum: int = 100 * S
 
     def after(self, attempt: int) -> int:
-        """The wait after an attempt, from 1."""
+        """Return the interval after an attempt, counted from 1."""
         try:
             wait = self.initial * self.coefficient ** (attempt - 1)
         except OverflowError:
@@ -50,7 +47,7 @@ class Backoff:
 
 
 def backoff_from(policy: RetryRule | None) -> Backoff:
-    """The policy in an activity's schedule, with Temporal's defaults."""
+    """Return the intervals of an activity's retry policy, with Temporal's defaults."""
     if policy is None:
         return Backoff()
     initial = round(policy.initial_interval * S) or S
@@ -65,9 +62,10 @@ def backoff_from(policy: RetryRule | None) -> Backoff:
 def before_last(
     start: int, last: int, attempt: int, backoff: Backoff, usual: int | None = None
 ) -> tuple[Segment, ...]:
-    """From the schedule to the start of the last attempt: queued, or the failed attempts with the waits after them.
+    """Return the segments up to the last attempt's start: queued, or the failed attempts and the intervals after
+    them.
 
-    `usual` is how long an attempt takes at most, where that can be story: what is left over was spent waiting.
+    `usual` is the longest plausible duration of an attempt, if known: the remaining time was spent waiting.
     """
     last = max(last, start)
     if attempt <= 1:
@@ -77,7 +75,8 @@ def before_last(
     waits = [backoff.after(interval) for interval in range(1, attempt)]
     ran = (last - start - sum(waits)) // len(waits)
     if ran < 0:
-        # The waits were shorter than the policy says: an operator may have changed it, or ended a wait.
+        # The intervals were shorter than the policy's: an operator may have changed the policy, or ended a
+        # wait.
         waits = [interval * 4 * (last - start) // (5 * sum(waits)) for interval in waits]
         ran = (last - start - sum(waits)) // len(waits)
     elif usual is not None and usual < ran:
@@ -95,16 +94,15 @@ def before_last(
 
 
 def _kept(*segments: Segment) -> tuple[Segment, ...]:
-    # A failed attempt of no length is still an attempt.
-    return tuple(segment for segment in segments if segment.end > segment.start or segment.phase is Phase.FAILED)
-
-
-# --- drafts -----------------------------------------------------------------------------------------------------------
+    # A failed attempt without duration is still an attempt.
+    return tuple(
+        segment for segment in segments if segment.end > segment.start or segment.phase is Phase.FAILED
+    )
 
 
 @dataclass(eq=False)
 class SpanDraft:
-    """A span in the making."""
+    """A span under construction."""
 
     id: int
     kind: Kind
@@ -130,24 +128,24 @@ class SpanDraft:
     shown: list[tuple[str, str]] = field(default_factory=list)
 
     def close(self, event: h.HistoryEvent, outcome: Outcome, faults: tuple[Fault, ...] = ()) -> None:
-        """It ended with this event."""
+        """Close the span with this event."""
         self.end, self.outcome = max(event.time_ns, self.start), outcome
         self.faults = faults or self.faults
 
     def note(self, text: str) -> None:
-        """Something that is said of it."""
+        """Add a note."""
         if cleaned := clean(text):
             self.notes.append(cleaned)
 
     def show(self, what: str, value: str) -> None:
-        """A payload that may be seen."""
+        """Add a payload that may be shown."""
         if value:
             self.shown.append((what, value))
 
 
 @dataclass(eq=False)
 class TaskDraft:
-    """A workflow task in the making."""
+    """A workflow task under construction."""
 
     id: int
     scheduled: int
@@ -161,7 +159,7 @@ class TaskDraft:
 
 @dataclass(eq=False)
 class StoryDraft:
-    """All that is known so far."""
+    """A story under construction."""
 
     peek: Peek
     drafts: dict[int, SpanDraft] = field(default_factory=dict)
@@ -175,7 +173,7 @@ class StoryDraft:
     def add(
         self, event: h.HistoryEvent, kind: Kind, name: str, first_phase: Phase = Phase.RUNNING
     ) -> SpanDraft:
-        """Something begins."""
+        """Open a span."""
         draft = SpanDraft(event.id, kind, clean(name), event.time_ns, first_phase)
         self.drafts[event.id] = draft
         return draft
@@ -183,18 +181,18 @@ class StoryDraft:
     def point(
         self, event: h.HistoryEvent, kind: Kind, name: str, outcome: Outcome = Outcome.DONE
     ) -> SpanDraft:
-        """Something happened in a moment."""
+        """Add a point in time."""
         draft = self.add(event, kind, name, Phase.POINT)
         draft.end, draft.outcome = event.time_ns, outcome
         return draft
 
 
 Handler: TypeAlias = Callable[[StoryDraft, h.HistoryEvent, Any], None]
-"""Hears of an event, and of what it says."""
+"""Applies an event and its attributes to the draft."""
 
 
 def frozen(draft: SpanDraft, until: int) -> Span:
-    """The finished span; `until` is where an open one ends for now."""
+    """Return the finished span; an open one ends at `until` for now."""
     end = until if draft.end is None else draft.end
     return Span(
         id=draft.id,
@@ -247,19 +245,15 @@ def _until(end: int, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
 _FAILED = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED)
 
 
-# --- signals and cancellation -----------------------------------------------------------------------------------------
-
-
 def _signaled(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionSignaled) -> None:
     draft = story.point(event, Kind.SIGNAL, a.signal_name or "signal")
     draft.show("input", story.peek(a.arguments))
 
 
-def _cancel_requested(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionCancelRequested) -> None:
+def _cancel_requested(
+    story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionCancelRequested
+) -> None:
     story.point(event, Kind.CANCEL, "cancel requested").note(a.reason)
-
-
-# --- updates ---------------------------------------------------------------------------------------------------------
 
 
 def _update_admitted(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateAdmitted) -> None:
@@ -294,16 +288,15 @@ def _update_rejected(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExec
     draft.note("refused")
 
 
-def _update_completed(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateCompleted) -> None:
+def _update_completed(
+    story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionUpdateCompleted
+) -> None:
     draft = story.drafts.get(a.accepted_event_id) or story.drafts.get(story.updates.get(a.update_id, 0))
     if draft is None:
         return
     draft.close(event, Outcome.DONE if a.failure is None else Outcome.FAILED, chain(a.failure))
     if a.result is not None:
         draft.show("result", story.peek((a.result,)))
-
-
-# --- markers ---------------------------------------------------------------------------------------------------------
 
 
 def _patch(story: StoryDraft, event: h.HistoryEvent, a: h.MarkerRecorded) -> None:
@@ -322,7 +315,11 @@ def _marker(story: StoryDraft, event: h.HistoryEvent, a: h.ForeignMarkerRecorded
 
 
 def _local_activity(story: StoryDraft, event: h.HistoryEvent, a: h.LocalActivityMarkerRecorded) -> None:
-    """Core writes when it was asked for by the wall clock, and when it ended by the task's: only its length is sure."""
+    """Add a local activity.
+
+    Core records its schedule time by the wall clock and its end by the workflow task's clock: only its
+    duration is reliable.
+    """
     starts = (task.started for task in reversed(story.tasks.values()) if task.started is not None)
     began = next(starts, event.time_ns)
     scheduled = a.original_schedule_ns or began
@@ -343,9 +340,6 @@ def _local_outcome(failure: Failure | None) -> Outcome:
     if failure is None:
         return Outcome.DONE
     return Outcome.CANCELLED if isinstance(failure.info, CanceledFailure) else Outcome.FAILED
-
-
-# --- changes ---------------------------------------------------------------------------------------------------------
 
 
 def _changed(what: str) -> Handler:
@@ -373,9 +367,6 @@ MESSAGES: dict[type[h.Attributes], Handler] = {
     h.WorkflowExecutionPaused: _changed("paused"),
     h.WorkflowExecutionUnpaused: _changed("continued after a pause"),
 }
-
-
-# --- steps ------------------------------------------------------------------------------------------------------------
 
 
 def _summary(a: h.ActivityTaskScheduled | h.TimerStarted) -> str:
@@ -408,7 +399,9 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
         if draft is None:
             return
         if draft.begun == event.time_ns and draft.attempts == 1:
-            draft.begun = draft.start  # stamped only when it ended: it is not known how long it was queued
+            draft.begun = (
+                draft.start
+            )  # the start was recorded only at the end: the time in the queue is unknown
         draft.close(event, outcome, chain(getattr(a, "failure", None)))
         state = getattr(a, "retry_state", None)
         if outcome.bad and state is not None:
@@ -445,7 +438,9 @@ def _timer_started(story: StoryDraft, event: h.HistoryEvent, a: h.TimerStarted) 
         draft.note(duration(a.duration_ns))
 
 
-def _child_initiated(story: StoryDraft, event: h.HistoryEvent, a: h.StartChildWorkflowExecutionInitiated) -> None:
+def _child_initiated(
+    story: StoryDraft, event: h.HistoryEvent, a: h.StartChildWorkflowExecutionInitiated
+) -> None:
     draft = story.add(event, Kind.CHILD, a.workflow_type or "child workflow", Phase.QUEUED)
     draft.child_id = clean(a.workflow_id)
     draft.note(f"id {draft.child_id}")
@@ -459,12 +454,16 @@ def _child_started(story: StoryDraft, event: h.HistoryEvent, a: h.ChildWorkflowE
 
 
 def _refused(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
-    """A child that could not be started, a workflow that could not be reached: the event says why in one word."""
+    """Close the span of a child that could not be started, or of a workflow that could not be reached, with the
+    cause.
+    """
     if draft := story.drafts.get(a.initiated_event_id):
         draft.close(event, Outcome.FAILED, (Fault("refused", words(a.cause)),))
 
 
-def _signal_sent(story: StoryDraft, event: h.HistoryEvent, a: h.SignalExternalWorkflowExecutionInitiated) -> None:
+def _signal_sent(
+    story: StoryDraft, event: h.HistoryEvent, a: h.SignalExternalWorkflowExecutionInitiated
+) -> None:
     draft = story.add(event, Kind.EXTERNAL, f"signal {a.signal_name}")
     draft.note(f"to {a.workflow_id}")
     draft.show("input", story.peek(a.arguments))

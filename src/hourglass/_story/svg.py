@@ -1,14 +1,14 @@
 """The story as a picture in SVG: self-contained, for light and dark screens and for paper.
 
-One span is one row: name to the left, bars in the middle, how long it took to the right. Rows do not share space, bars stand
-in columns of one unit, text is cut to the width that is there: so nothing overlaps, however much there is.
+Each span is one row: its name to the left, bars in the middle, its duration to the right. Rows do not share
+space, bars occupy columns of one unit, and text is cut to the available width, so that nothing overlaps.
 
-Everything that a history says is escaped in `shapes`, below, and nowhere else. Colours are Okabe and Ito's, which the
-colour-blind tell apart. Colour never stands alone: what failed is also hatched and crossed, what waits is thin,
-messages are diamonds.
+All text of a history is escaped in the shape functions below, and nowhere else. The colours are Okabe and
+Ito's, which colour-blind readers can distinguish. Colour never carries information alone: failures are also
+hatched and crossed, waits are thin, messages are diamonds.
 
-Each element carries its colours as attributes, plain ones for light paper: programs that draw SVG without being browsers know no
-variables and no media. What a browser shows on a dark screen is the one style sheet (`dark`).
+Each element carries its colours as attributes, for light paper: programs other than browsers support neither
+CSS variables nor media queries. The style sheet for dark screens (`dark`) is for browsers only.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from hourglass._story import captions
 from hourglass._story.axis import Scale, Stretch, fold, scale, stretches, ticks
 from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
 from hourglass._story.text import fit, mono, sans
-
-# --- palette: colours and fonts as CSS, for light, dark and paper -----------------------------------------------------
-
 
 LIGHT = {
     "paper": "#ffffff",
@@ -71,7 +68,7 @@ def _variables(colours: dict[str, str]) -> str:
 
 
 def variables() -> str:
-    """The colours by name, for what carries the class `hg`."""
+    """Return the colours as CSS variables, for elements of the class `hg`."""
     return (
         f".hg{{{_variables(LIGHT)};color-scheme:light dark}}"
         f"@media (prefers-color-scheme:dark){{.hg{{{_variables(DARK)}}}}}"
@@ -98,7 +95,7 @@ _OPACITY = {"queued": ".38", "backoff": ".55"}
 
 @cache
 def _look(classes: str) -> str:
-    """The attributes of a shape of these classes, on light paper."""
+    """Return the attributes of a shape of these classes, on light paper."""
     names = classes.split()
     kind = next((LIGHT[name] for name in names if name in KINDS), LIGHT["run"])
     attributes = [_BY_ROLE[name].format(kind=kind, **LIGHT) for name in names if name in _BY_ROLE][:1]
@@ -108,7 +105,7 @@ def _look(classes: str) -> str:
 
 @cache
 def _letters(classes: str) -> str:
-    """The attributes of a text of these classes."""
+    """Return the attributes of a text of these classes."""
     names = classes.split()
     colour = next((LIGHT[name] for name in ("bad", "good", "muted") if name in names), LIGHT["ink"])
     family = f' font-family="{MONO}"' if "mono" in names else ""
@@ -117,7 +114,7 @@ def _letters(classes: str) -> str:
 
 
 def dark() -> str:
-    """The style of a picture on a dark screen, and of what a pointer is at."""
+    """Return the style sheet for dark screens and for hovered elements."""
     rules = [
         f".hg text{{fill:{DARK['ink']}}}.hg .muted{{fill:{DARK['muted']}}}",
         f".hg text.bad{{fill:{DARK['bad']}}}.hg text.good{{fill:{DARK['good']}}}",
@@ -136,18 +133,15 @@ def dark() -> str:
     )
 
 
-# --- shapes: SVG as text, element by element; what a history says is escaped here -------------------------------------
-
-
 def number(value: float) -> str:
-    """A coordinate, to a hundredth."""
+    """Return a coordinate, rounded to hundredths."""
     return f"{value:.2f}".rstrip("0").rstrip(".") or "0"
 
 
 def text(
     x: float, y: float, content: str, classes: str, size: float, anchor: str = "", more: str = ""
 ) -> str:
-    """A text on a line at `y`; `more` follows it, fainter."""
+    """Return a text with its baseline at `y`; `more` follows in a fainter colour."""
     fainter = ""
     if more:
         faint = f'class="muted" fill="{LIGHT["muted"]}" font-weight="400"'
@@ -160,7 +154,7 @@ def text(
 
 
 def rect(x: float, y: float, width: float, height: float, classes: str, extra: str = "") -> str:
-    """A rectangle."""
+    """Return a rectangle."""
     return (
         f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
         f'class="{classes}"{"" if " fill=" in extra else _look(classes)}{extra}/>'
@@ -168,17 +162,17 @@ def rect(x: float, y: float, width: float, height: float, classes: str, extra: s
 
 
 def line(x1: float, y1: float, x2: float, y2: float, classes: str) -> str:
-    """A straight line."""
+    """Return a straight line."""
     return f'<line x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}" class="{classes}"{_look(classes)}/>'
 
 
 def path(d: str, classes: str) -> str:
-    """A path."""
+    """Return a path."""
     return f'<path d="{d}" class="{classes}"{_look(classes)}/>'
 
 
 def diamond(x: float, y: float, size: float, classes: str) -> str:
-    """A diamond around a point."""
+    """Return a diamond around a point."""
     n = number
     return path(
         f"M{n(x)} {n(y - size)}L{n(x + size)} {n(y)}L{n(x)} {n(y + size)}L{n(x - size)} {n(y)}Z", classes
@@ -186,12 +180,12 @@ def diamond(x: float, y: float, size: float, classes: str) -> str:
 
 
 def title(content: str) -> str:
-    """A tooltip."""
+    """Return a tooltip."""
     return f"<title>{escape(content)}</title>"
 
 
 def hatches(prefix: str) -> str:
-    """The patterns of what waits and of what failed, under names of this prefix."""
+    """Return the patterns for waits and failures, with names that begin with `prefix`."""
     made = []
     for kind in ("run", "timer", "activity", "child", "message"):
         made.append(
@@ -207,7 +201,7 @@ def hatches(prefix: str) -> str:
 
 
 def end_mark(outcome: Outcome, x: float, y: float) -> str:
-    """What stands behind a bar: how it ended, as a shape of at most 12 by 12 around a point."""
+    """Return the mark behind a bar that shows the outcome: a shape of at most 12 by 12 around a point."""
     n = number
     match outcome:
         case Outcome.FAILED | Outcome.TIMED_OUT | Outcome.TERMINATED:
@@ -232,9 +226,6 @@ def end_mark(outcome: Outcome, x: float, y: float) -> str:
     return ""
 
 
-# --- the picture ------------------------------------------------------------------------------------------------------
-
-
 WIDTH = 1200
 LIMIT = 400
 _EDGE, _ROW, _WHY, _AXIS, _GUTTER, _LENGTH = 24, 22, 15, 34, 18, 92
@@ -252,7 +243,7 @@ _tick = partial(sans, size=_TICK)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What all rows share: where the bars begin, how many columns they have, and the scale."""
+    """The layout shared by all rows: the left end of the bars, the number of columns, and the scale."""
 
     story: Story
     left: int
@@ -262,12 +253,12 @@ class Layout:
 
     @property
     def right(self) -> int:
-        """Where the bars end."""
+        """The right end of the bars."""
         return self.left + self.columns
 
 
 def draw(story: Story, *, limit: int = LIMIT) -> str:
-    """The whole picture, with a heading and a legend, as a file of its own."""
+    """Return the whole picture with a heading and a legend, as a standalone file."""
     story = fold(story, limit)
     layout = _layout(story, "hg-")
     y = 96.0
@@ -280,7 +271,9 @@ def draw(story: Story, *, limit: int = LIMIT) -> str:
 
 
 def panels(story: Story, rows: int, *, limit: int = LIMIT) -> tuple[str, ...]:
-    """The bars alone, so many rows in each, every panel with an axis of its own. For a page that has the style."""
+    """Return only the bars, `rows` in each panel, every panel with its own axis. For a page that contains the
+    style.
+    """
     story = fold(story, limit)
     made = []
     for start in range(0, len(story.spans), rows):
@@ -302,7 +295,9 @@ def _layout(story: Story, prefix: str) -> Layout:
 
 
 def _wrap(story: Story, height: float, name: str, body: str, *, standalone: bool) -> str:
-    description = f"{captions.status(story)}; {'; '.join(captions.facts(story))}; {len(story.spans) - 1} rows."
+    description = (
+        f"{captions.status(story)}; {'; '.join(captions.facts(story))}; {len(story.spans) - 1} rows."
+    )
     heading = f"Timeline of workflow {story.workflow_type} {story.workflow_id}".rstrip()
     size = f' width="{WIDTH}" height="{number(height)}"' if standalone else ""
     return (
@@ -311,9 +306,6 @@ def _wrap(story: Story, height: float, name: str, body: str, *, standalone: bool
         f'<title id="{name}-title">{escape(heading)}</title>'
         f'<desc id="{name}-desc">{escape(description)}</desc>{body}</svg>'
     )
-
-
-# --- heading, axis, legend -------------------------------------------------------------------------------------------
 
 
 def _heading(story: Story) -> str:
@@ -337,7 +329,7 @@ def _heading(story: Story) -> str:
 
 
 def _axis(layout: Layout, top: float, bottom: float) -> str:
-    """Light: hairlines at the ticks, labels above them, bands with torn edges where time is cut short."""
+    """Draw the axis: hairlines at the ticks, labels above them, torn bands where time is cut."""
     made = []
     for piece in layout.scale.breaks:
         left, right = layout.left + piece.left, layout.left + piece.right
@@ -421,11 +413,8 @@ _ENDS = (
 )
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-
 def _rows(layout: Layout, spans: Sequence[Span], top: float) -> tuple[str, float]:
-    """The rows of some spans, and where they end. A reason that was just given is not given again."""
+    """Return the rows of these spans and their lower end. A reason equal to the one above is not repeated."""
     made, y, previous = [], top, ""
     for span in spans:
         why = captions.reason_beside(span, layout.story)
@@ -498,7 +487,7 @@ def _swatch(layout: Layout, span: Span, x: float, y: float) -> str:
 
 
 def _reason(layout: Layout, drawn: Sequence[Stretch], y: float, why: str) -> str:
-    """Below the bar, from where it begins, or ending where the bars end if that does not fit."""
+    """Return the reason below the bar: from the bar's left end, or aligned to the right if it does not fit."""
     start = layout.left + (drawn[0].left if drawn else 0)
     wide = partial(sans, size=_SMALL)
     if start + wide(why) <= layout.right:

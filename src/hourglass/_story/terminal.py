@@ -1,7 +1,7 @@
-"""The story drawn with characters: a line per span, an axis above and below, what failed and what was waited for.
+"""The story drawn with characters: a line per span, an axis above and below, failures and waits.
 
-Makes lines of styled text and knows no console: `Line` is pairs of text and the name of a style. Everything that colour says, a
-character says too. No line is wider than asked for.
+Makes lines of styled text, independent of any console: a `Line` is pairs of text and the name of a style.
+Everything that colour shows, a character shows too. No line is wider than requested.
 """
 
 from __future__ import annotations
@@ -99,23 +99,23 @@ ASCII = Glyphs(
 
 
 def lines(story: Story, width: int, *, plain: bool = False, limit: int = LIMIT) -> tuple[Line, ...]:
-    """The picture, for a terminal of this width; `plain` keeps to ASCII."""
+    """Return the picture for a terminal of this width; `plain` uses ASCII only."""
     painter = _Painter(fold(story, limit), max(width, 40), ASCII if plain else UNICODE)
     return tuple(painter.picture())
 
 
 class _Painter:
-    """Draws one story. Holds what all of its lines share: widths, scale and characters."""
+    """Draws one story. Holds the widths, scale and characters that all lines share."""
 
     def __init__(self, story: Story, width: int, glyphs: Glyphs) -> None:
         self.story, self.width, self.glyphs = story, width, glyphs
         longest = max(cells(_name(span)) + 2 * span.depth for span in story.spans) + 1
         self.names = min(max(longest, 14), max(14, min(44, int(width * 0.36))))
-        self.columns = width - self.names - _LENGTH - 3  # two for what stands behind a bar, one before
+        self.columns = width - self.names - _LENGTH - 3  # two for the mark behind a bar, one before it
         self.scale: Scale = scale(story, self.columns, _LEAST_BREAK)
 
     def picture(self) -> Iterator[Line]:
-        """Line by line."""
+        """Yield the picture line by line."""
         yield from self._head()
         yield ()
         yield from self._axis()
@@ -128,8 +128,6 @@ class _Painter:
             previous = why or previous
         yield ()
         yield from self._foot()
-
-    # --- above ---
 
     def _head(self) -> Iterator[Line]:
         story, status = self.story, captions.status(self.story)
@@ -148,7 +146,7 @@ class _Painter:
             yield ((self._fit(f"{what} {value}", self.width), "plain"),)
 
     def _wrapped(self, parts: Iterable[str]) -> Iterator[Line]:
-        """Parts in as many lines as they need, never broken within one."""
+        """Yield the parts in as many lines as necessary, never broken within a part."""
         line = ""
         for part in parts:
             longer = f"{line} {self.glyphs.dot} {part}" if line else part
@@ -160,7 +158,7 @@ class _Painter:
             yield ((line, "dim"),)
 
     def _axis(self) -> Iterator[Line]:
-        """Labels in one line, marks in the next, both in the bars' columns."""
+        """Yield a line of labels and a line of marks, both in the columns of the bars."""
         labels = [" "] * self.columns
         marks = [self.glyphs.line] * self.columns
         for piece in self.scale.breaks:
@@ -177,8 +175,6 @@ class _Painter:
 
     def _beside(self, name: str, text: str, style: str) -> Line:
         return (name.ljust(self.names) + " ", "plain"), (text.rstrip(), style)
-
-    # --- rows ---
 
     def _row(self, span: Span) -> Line:
         indent = "  " * min(span.depth, 8)
@@ -212,7 +208,7 @@ class _Painter:
         return self.glyphs.phases[phase]
 
     def _torn(self, text: str, left: int) -> str:
-        """The same, with a break where the axis has one."""
+        """Return the text with breaks where the axis has them."""
         drawn = list(text)
         for piece in self.scale.breaks:
             middle = int((piece.left + piece.right) / 2) - left
@@ -223,8 +219,6 @@ class _Painter:
     def _why(self, span: Span, why: str) -> Line:
         indent = "  " * (min(span.depth, 8) + 1)
         return ((self._fit(f"{indent}{self.glyphs.branch}{self._plain(why)}", self.width), "bad"),)
-
-    # --- below ---
 
     def _foot(self) -> Iterator[Line]:
         story = self.story
@@ -260,8 +254,6 @@ class _Painter:
         yield ()
         yield from self._wrapped(parts)
 
-    # --- text ---
-
     def _fit(self, text: str, width: int) -> str:
         return fit(text, width, cells, self.glyphs.ellipsis)
 
@@ -292,7 +284,9 @@ def _style(phase: Phase, style: str) -> str:
 
 
 def _name(span: Span) -> str:
-    """A span's name, with how many or how often. Messages carry their kind, which their bar does not tell."""
+    """Return a span's name with its count or number of attempts, and the kind of messages, which their bar does
+    not show.
+    """
     prefix = _PREFIX.get(span.kind, "")
     name = span.name if span.name.startswith(prefix) else f"{prefix}{span.name}"
     extra = captions.counted(span)

@@ -1,11 +1,11 @@
-"""Texts of pictures: durations and moments as people read them, and how wide text is, in em, without asking a
-browser.
+"""Text of pictures: durations and times for people, and the width of text in em, without a browser.
 
-What a history says is cleaned before it is shown (`clean`). Names of files are shown as seen from the working folder (`near`).
+Text from a history is cleaned before it is shown (`clean`). File names are shown relative to the working
+directory (`near`).
 
-Durations are short: three digits, at most two units. Widths are those of Arial's characters, and of fonts whose
-characters are all alike. Fonts differ: what a browser takes instead is up to a seventh wider, so sums are generous,
-and text that is cut by these widths fits.
+Durations are short: three digits, at most two units. Widths are those of Arial, and of monospaced fonts.
+Fonts differ: the browser's substitute may be up to a seventh wider, so sums are generous, and text cut to
+these widths fits.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from typing import TypeAlias
 
 from hourglass._history.times import moment_text
 
-# --- durations and moments --------------------------------------------------------------------------------------------
-
-
 US, MS, S = 1_000, 1_000_000, 1_000_000_000
 MIN, H, D = 60 * S, 3_600 * S, 86_400 * S
 YEAR = 365 * D
@@ -31,7 +28,7 @@ _PAIRS = ((D, "d", H, "h"), (H, "h", MIN, "min"), (MIN, "min", S, "s"))
 
 
 def duration(ns: int) -> str:
-    """A duration: `49 ms`, `1.27 s`, `3 h 12 min`, `30 d`."""
+    """Format a duration: `49 ms`, `1.27 s`, `3 h 12 min`, `30 d`."""
     if ns < 0:
         return f"−{duration(-ns)}"
     if ns >= 1000 * D:
@@ -41,7 +38,9 @@ def duration(ns: int) -> str:
     for large, large_name, small, small_name in _PAIRS:
         if round(ns / small) * small >= large:
             large_count, remainder = divmod(round(ns / small) * small, large)
-            return f"{large_count} {large_name}" + (f" {remainder // small} {small_name}" if remainder else "")
+            return f"{large_count} {large_name}" + (
+                f" {remainder // small} {small_name}" if remainder else ""
+            )
     if ns == 0:
         return "0"
     for unit, name in ((S, "s"), (MS, "ms"), (US, "µs")):
@@ -51,17 +50,17 @@ def duration(ns: int) -> str:
 
 
 def moment(ns: int) -> str:
-    """A moment in UTC, to the second."""
+    """Format a time in UTC, to the second."""
     return f"{_time(ns):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def precise(ns: int) -> str:
-    """A moment in UTC as RFC 3339, to the nanosecond."""
+    """Format a time in UTC as RFC 3339, to the nanosecond."""
     return moment_text(min(max(ns, 0), _LAST * S))
 
 
 def share(part: int, total: int) -> str:
-    """A part of a whole in percent."""
+    """Format a fraction in percent."""
     return f"{100 * part / total:.0f} %" if total > 0 else "0 %"
 
 
@@ -71,7 +70,7 @@ def _digits(value: float) -> str:
 
 
 def _time(ns: int) -> datetime:
-    # A year that Python cannot name is a mistake in the history, and no reason to fail.
+    # A year that Python cannot represent is an error in the history, and no reason to fail.
     seconds = min(max(ns // S, 0), _LAST)
     return datetime.fromtimestamp(seconds, UTC)
 
@@ -80,12 +79,14 @@ _LAST = 253_402_300_799
 
 
 def clean(value: str) -> str:
-    """In one line and without control characters: what a history says must not speak to a terminal."""
+    """Return the text on one line and without control characters: text from a history must not control a
+    terminal.
+    """
     return "".join(character if character.isprintable() else " " for character in value).strip()
 
 
-# Controls of ASCII but line feed and tab, DEL, C1; what turns or hides text (marks of direction, invisible characters but the
-# two that join letters and emoji, tags); separators of lines; halves of surrogates, which no stream can write.
+# ASCII controls except line feed and tab; DEL and C1 controls; bidirectional and invisible characters, except
+# the two joiners of letters and emoji; tags; line separators; lone surrogates, which no stream can encode.
 HOSTILE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
@@ -98,11 +99,10 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def harmless(text: str) -> str:
-    """Text of others, with its lines; what could steer a terminal, or turn or hide a line anywhere, is shown as an escape."""
+    """Return untrusted text with its line breaks; characters that could control a terminal or hide text are
+    escaped.
+    """
     return HOSTILE.sub(_escape, text)
-
-
-# --- how wide text is -------------------------------------------------------------------------------------------------
 
 
 MONO = 0.605
@@ -122,22 +122,22 @@ _GENEROUS = 1.15
 
 
 def sans(text: str, size: float) -> float:
-    """The width of text in a proportional font."""
+    """Return the width of text in a proportional font."""
     return sum(_sans(character) for character in text) * size
 
 
 def mono(text: str, size: float) -> float:
-    """The width of text in a font of equally wide characters."""
+    """Return the width of text in a monospaced font."""
     return sum(MONO if " " <= character <= "~" else _other(character) for character in text) * size
 
 
 def cells(text: str) -> int:
-    """The width of text in a terminal."""
+    """Return the width of text in a terminal."""
     return sum(_cells(character) for character in text)
 
 
 def fit(text: str, width: float, measure: Measure, end: str = "…") -> str:
-    """The text, or as much of its beginning as fits, with an ellipsis."""
+    """Return the text, or as much of its beginning as fits, with an ellipsis."""
     if measure(text) <= width:
         return text
     beginning = ""
@@ -165,18 +165,15 @@ def _cells(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-# --- names of files ---------------------------------------------------------------------------------------------------
-
-
 def near(file: str) -> str:
-    """A file's name as people call it: below the working folder the short one, elsewhere the whole one."""
+    """Return a file name relative to the working directory if it is inside, else unchanged."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
-    except (ValueError, OSError):  # elsewhere; or the working folder is gone
+    except (ValueError, OSError):  # outside, or the working directory no longer exists
         return file
 
 
 def near_place(place: str) -> str:
-    """A file and line, seen from here."""
+    """Return a file and line, relative to the working directory."""
     file, colon, line = place.rpartition(":")
     return f"{near(os.path.normpath(file))}{colon}{line}" if file else place

@@ -1,12 +1,13 @@
 """From the events of a history to the story of its run.
 
-One pass over the events by a table of small handlers, then everything is frozen. Knows what a history means; not where it came
-from, nor how it is drawn. Never fails on a history that is odd: what is not understood is left out or named by its kind.
+One pass over the events with a table of small handlers, then everything is frozen. It knows what a history
+means, not its origin or how it is drawn. It never fails on an unusual history: unknown parts are left out or
+named by their kind.
 
-Workflow tasks become the run's own bar, and those that failed become spans, which cannot be overlooked. A server
-writes only the first of several failures in a row into the history; how many there were is told by the attempt number
-of the task that came after them, or by the description of a run that is still open. The times between workflow tasks
-are what the run waited for, each named by the event that ended it.
+Workflow tasks become the run's own bar, and failed ones become spans, which cannot be overlooked. A server
+records only the first of several consecutive failures; their number follows from the attempt number of the
+next task, or from the description of an open run. The times between workflow tasks are the waits of the run,
+each named by the event that ended it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,9 @@ from hourglass._history import events as h
 from hourglass._history.tables import TASK_FAILURE_CAUSES
 from hourglass._story.faults import chain, words
 from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
-from hourglass._story.steps import MESSAGES, STEPS, Handler, SpanDraft, TaskDraft, StoryDraft, frozen
+from hourglass._story.steps import MESSAGES, STEPS, Handler, SpanDraft, StoryDraft, TaskDraft, frozen
 from hourglass._story.text import S, clean, duration
 from hourglass._story.values import Peek, hidden
-
-# --- workflow tasks ---------------------------------------------------------------------------------------------------
 
 
 def _scheduled(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskScheduled) -> None:
@@ -69,7 +68,7 @@ TASKS: dict[type[h.Attributes], Handler] = {
 
 
 def run_segments(tasks: Iterable[TaskDraft], start: int, end: int) -> tuple[Segment, ...]:
-    """The run's bar: its code ran, or failed, or it waited."""
+    """Return the run's bar: its code ran, or failed, or waited."""
     segments: list[Segment] = []
     at = start
     for task in tasks:
@@ -87,7 +86,7 @@ def run_segments(tasks: Iterable[TaskDraft], start: int, end: int) -> tuple[Segm
 
 
 def failing(tasks: Iterable[TaskDraft], end: int | None, until: int, attempt: int) -> Iterator[Span]:
-    """A span for every row of failed tasks: up to the next that went well, the run's end, or now."""
+    """Yield a span for every sequence of failed tasks: up to the next success, the run's end, or now."""
     row: list[TaskDraft] = []
     for task in tasks:
         if task.outcome.bad:
@@ -133,9 +132,6 @@ def _pieces(row: list[TaskDraft], end: int) -> Iterator[Segment]:
         yield Segment(at, end, Phase.BACKOFF)
 
 
-# --- what a run waited for --------------------------------------------------------------------------------------------
-
-
 _NAMES = {
     Kind.ACTIVITY: "activity {}",
     Kind.LOCAL: "local activity {}",
@@ -148,13 +144,12 @@ _NAMES = {
 
 
 def named(kind: Kind, name: str) -> str:
-    """A span as the object of a sentence: `activity charge`, `timer 30 d`."""
+    """Return a span as the object of a sentence: `activity charge`, `timer 30 d`."""
     return _NAMES.get(kind, "{}").format(name)
 
 
-# --- waits for a turn -------------------------------------------------------------------------------------------------
-# A history shows a wait at a limit as signals to a keeper and back, perhaps a child that keeps the limit from now on, and
-# timers whose summaries name the key. A picture shows that the run waited for its turn.
+# In a history a wait at a limit consists of signals to and from a keeper, perhaps a child that becomes the
+# keeper, and timers whose summaries name the key. A picture shows one span: the run waited for its turn.
 
 
 _ANSWERS = "hourglass.limits."
@@ -165,23 +160,23 @@ _OPEN_TURN = "waits for a turn: "
 
 
 def open_turn(key: str, *, slot: bool) -> str:
-    """The name of the step in which a run waits for a slot of a key, or for its turn at it."""
+    """Return the name of the step in which a run waits for a slot of a key, or for its turn."""
     return f"{_OPEN_TURN}{'slot of ' if slot else ''}{key!r}"
 
 
 def is_open_turn(span: Span) -> bool:
-    """Whether a step is such a wait, whatever its key."""
+    """Whether a step is a wait for a slot or a turn, with any key."""
     return span.kind is Kind.TIMER and span.name.startswith(_OPEN_TURN)
 
 
 def _turn(name: str) -> str | None:
-    """What a turn is waited for, if a timer of this name is a wait for one: `slot of 'crane'`, `'hourly'`."""
+    """Return the awaited slot or turn if a timer of this name is such a wait: `slot of 'crane'`, `'hourly'`."""
     match = _TURN.match(name)
     return None if match is None else f"{'slot of ' if match[1] else ''}{match[2]}"
 
 
 def _is_of_limit(kind: Kind, name: str, note: str) -> bool:
-    """Whether a step is only what a run and a keeper say to each other."""
+    """Whether a step is only communication between a run and a keeper."""
     match kind:
         case Kind.CHILD:
             return name in KEEPERS
@@ -196,7 +191,7 @@ def _is_of_limit(kind: Kind, name: str, note: str) -> bool:
 
 
 def with_turns(spans: Iterable[Span]) -> Iterator[Span]:
-    """The steps, with waits for a turn in the place of what they are made of."""
+    """Yield the steps, with the parts of a wait for a turn replaced by one step."""
     waited: dict[str, Span] = {}
     for span in spans:
         if _is_of_limit(span.kind, span.name, span.note):
@@ -222,11 +217,8 @@ def with_turns(spans: Iterable[Span]) -> Iterator[Span]:
 _SOON = 50_000_000
 
 
-# --- what it waited for -----------------------------------------------------------------------------------------------
-
-
 def waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> tuple[Wait, ...]:
-    """Every wait that ended. A signal after which the code asked for nothing ended none: it waited on."""
+    """Return every wait that ended. A signal after which the code issued no command did not end its wait."""
     return tuple(wait for wait in _waits(events, story) if wait.end > wait.start)
 
 
@@ -234,7 +226,7 @@ def _waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> Iterator[Wait
     since: int | None = None
     waking: h.HistoryEvent | None = None
     signal: Wait | None = (
-        None  # what ended with a signal, while it is not known whether the code made anything of it
+        None  # the wait that a signal ended, until it is known whether the code reacted to it
     )
     for event in events:
         kind = type(event.attributes)
@@ -254,10 +246,10 @@ def _waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> Iterator[Wait
             yield Wait(since if signal is None else signal.start, event.time_ns, ended)
             since = signal = None
         elif kind in (h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused):
-            # What came during a pause is what the task after it is for.
+            # An event that arrives during a pause is handled by the next task.
             waking = waking or (event if kind is h.WorkflowExecutionUnpaused else None)
         elif not _was_asked_for(event.attributes):
-            waking = event  # the last one before a task is what the task is for
+            waking = event  # a task is for the last event before it
         elif signal is not None:
             yield signal
             signal = None
@@ -267,7 +259,7 @@ _NOTHING = "a signal or an update"
 
 
 def _was_asked_for(attributes: h.Attributes) -> bool:
-    """Whether an event names the task that asked for it."""
+    """Whether an event names the task that requested it."""
     if isinstance(attributes, h.UnknownEvent):
         return "workflowTaskCompletedEventId" in attributes.document
     return bool(getattr(attributes, "task_completed_event_id", 0))
@@ -285,20 +277,24 @@ def _what(event: h.HistoryEvent, story: StoryDraft) -> str:
                 return _A_TURN
             if draft.signal:
                 return f"signal {draft.signal}, which did not come"
-            return f"the start of {span_name}" if isinstance(a, h.ChildWorkflowExecutionStarted) else span_name
+            return (
+                f"the start of {span_name}" if isinstance(a, h.ChildWorkflowExecutionStarted) else span_name
+            )
     draft = story.drafts.get(event.id)
     return _spaced(a) if draft is None else named(draft.kind, draft.name)
 
 
 def _spaced(attributes: h.Attributes) -> str:
-    """The name of a kind of event, as words."""
+    """Return the name of a kind of event as words."""
     if isinstance(attributes, h.UnknownEvent):
         return clean(attributes.name).replace("_", " ").lower()
-    return "".join(f" {character.lower()}" if character.isupper() else character for character in h.kind_of(attributes)).strip()
+    return "".join(
+        f" {character.lower()}" if character.isupper() else character for character in h.kind_of(attributes)
+    ).strip()
 
 
 def waiting_for(story: StoryDraft, until: int) -> tuple[str, ...]:
-    """What an open run waits for now, the most telling first."""
+    """Return what an open run waits for now, the most informative first."""
     last = next(reversed(story.tasks.values()), None)
     if last is not None and last.outcome is Outcome.OPEN:
         return (_waited_task(last, until),)
@@ -337,23 +333,26 @@ def _step(draft: SpanDraft, until: int) -> str:
         left = draft.due - until
         return f"{step_name}, {duration(left)} left" if left > 0 else f"{step_name}, due"
     if draft.attempts > 1:
-        step_name += f", attempt {draft.attempts}" + (f" of {draft.max_attempts}" if draft.max_attempts else "")
+        step_name += f", attempt {draft.attempts}" + (
+            f" of {draft.max_attempts}" if draft.max_attempts else ""
+        )
     if draft.paused:
         return f"{step_name}, paused"
     if draft.next_attempt is not None and draft.begun is None:
         left = draft.next_attempt - until
-        return f"{step_name}, again in {duration(left)}" if left > 0 else f"{step_name}, due for {duration(-left)}"
+        return (
+            f"{step_name}, again in {duration(left)}"
+            if left > 0
+            else f"{step_name}, due for {duration(-left)}"
+        )
     if draft.kind is Kind.ACTIVITY and draft.begun is None and draft.attempts == 1:
         return f"{step_name}, not begun for {duration(until - draft.start)}"
     return f"{step_name}, for {duration(until - draft.start)}"
 
 
-# --- the story of a run -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """What a description tells of an open activity that its history does not."""
+    """Facts of an open activity that a description contains and its history does not."""
 
     activity_id: str
     attempt: int = 1
@@ -375,7 +374,7 @@ def build_story(
     task_attempt: int = 0,
     peek: Peek = hidden,
 ) -> Story:
-    """The story of a run. `now` ends the picture of an open run; without it, its last event does."""
+    """Return the story of a run. The picture of an open run ends at `now`; without it, at its last event."""
     draft = StoryDraft(peek)
     for event in events:
         _HANDLERS.get(type(event.attributes), _other)(draft, event, event.attributes)
@@ -412,7 +411,7 @@ def build_story(
 
 
 def nest(story: Story, children: Mapping[str, Story]) -> Story:
-    """The same story with the steps of its children below them, as far as their stories are given by run id."""
+    """Return the story with the steps of its children below them; `children` are stories by run id."""
     spans: list[Span] = []
     for span in story.spans:
         spans.append(span)
@@ -435,7 +434,7 @@ def _run(run: SpanDraft, story: StoryDraft, until: int, outcome: Outcome) -> Spa
 
 
 def _leave(story: StoryDraft, end: int) -> None:
-    """What is still open when its run closes stays so for ever, as far as this history knows."""
+    """Mark steps that are still open when their run closes: this history never shows their end."""
     for draft in story.drafts.values():
         if draft.end is None:
             draft.end, draft.outcome = max(end, draft.start), Outcome.LEFT
@@ -453,9 +452,6 @@ def _know(story: StoryDraft, pending: Pending) -> None:
             draft.begun = pending.last_started if pending.running else None
             if pending.faults or pending.attempt > 1:
                 draft.outcome = Outcome.RETRYING
-
-
-# --- the run itself --------------------------------------------------------------------------------------------------
 
 
 def _started(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowExecutionStarted) -> None:
@@ -490,7 +486,7 @@ def _ended(outcome: Outcome) -> Handler:
 
 
 def _other(story: StoryDraft, event: h.HistoryEvent, a: h.Attributes) -> None:
-    """A kind that is not known yet: seen, if it is more than the echo of another."""
+    """Add an unknown kind of event, unless it only echoes another one."""
     if _was_asked_for(a) or (isinstance(a, h.UnknownEvent) and not a.document):
         story.point(event, Kind.MARKER, _spaced(a))
 

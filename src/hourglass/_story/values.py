@@ -1,7 +1,7 @@
-"""Payloads as short text, where the person at the command line asked to see them. Decoded as JSON where they are
-JSON, else named by encoding and size.
+"""Payloads as short text, if the person at the command line asked to see them. JSON is decoded; other payloads
+are named by encoding and size.
 
-Must not know codecs: one is given as a function from payload to payload, or not at all.
+It knows no codecs: one may be passed as a function from payload to payload.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hourglass._story.text import clean
 from hourglass.converter import Payload
 
 Peek: TypeAlias = Callable[[Iterable[Payload]], str]
-"""From payloads to the text that is shown; empty shows nothing."""
+"""A function from payloads to the text that is shown; "" shows nothing."""
 
 Decode: TypeAlias = Callable[[Payload], Payload]
 
@@ -22,12 +22,12 @@ SHORT = 120
 
 
 def hidden(payloads: Iterable[Payload]) -> str:
-    """Nothing is shown."""
+    """Show nothing."""
     return ""
 
 
 def peek(decode: Decode | None = None, longest: int = SHORT) -> Peek:
-    """Shows payloads, short; through a codec only if one is given."""
+    """Return a function that shows payloads, shortened; `decode` applies a codec."""
 
     def look(payloads: Iterable[Payload]) -> str:
         return cut(", ".join(_value(payload, decode) for payload in payloads), longest)
@@ -36,12 +36,12 @@ def peek(decode: Decode | None = None, longest: int = SHORT) -> Peek:
 
 
 def cut(value: str, longest: int) -> str:
-    """The beginning of a text that is too long."""
+    """Shorten a text that is too long."""
     return value if len(value) <= longest else f"{value[: longest - 1]}…"
 
 
 def value_of(payload: Payload | None) -> Any:
-    """The value of a payload that is JSON, or None."""
+    """Return the value of a payload if it is JSON, else None."""
     try:
         return None if payload is None else json.loads(payload.data)
     except (ValueError, RecursionError):

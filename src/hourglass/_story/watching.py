@@ -1,8 +1,8 @@
-"""The story of a run that a client knows, or of a file with a history.
+"""The story of a run known to a client, or of a history file.
 
-Histories are in Temporal's JSON form. Where a codec is given, payloads pass it if the reader
-asked to see them, messages of failures always. What a codec refuses stays as it is: a history may hold values from
-before the codec, or of another one.
+Histories are in Temporal's JSON form. A codec decodes payloads if the reader asked to see them, and failure
+messages always. A payload that the codec cannot decode stays unchanged: a history may contain values older
+than the codec, or of another one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,8 @@ if TYPE_CHECKING:
     from hourglass.replay import History
 
 
-# --- histories through a codec ----------------------------------------------------------------------------------------
-
-
 def decoder(codec: Codec) -> Decode:
-    """From a payload to what it was before the codec."""
+    """Return a function that decodes a payload with the codec."""
 
     def decode(payload: Payload) -> Payload:
         try:
@@ -53,7 +50,7 @@ def decoder(codec: Codec) -> Decode:
 
 
 def unsealed(events: tuple[HistoryEvent, ...], decode: Decode) -> tuple[HistoryEvent, ...]:
-    """The same events, with the messages and stacks of failures that were encoded."""
+    """Return the events with decoded failure messages and stacks."""
     return tuple(map_failures(event, lambda failure: _with_message(failure, decode)) for event in events)
 
 
@@ -74,7 +71,7 @@ HIDDEN = "(hidden)"
 
 
 def without_messages(events: tuple[HistoryEvent, ...]) -> tuple[HistoryEvent, ...]:
-    """Return the events without the messages and stacks of failures, whether they are encoded or not."""
+    """Return the events without failure messages and stacks, encoded or not."""
     return tuple(map_failures(event, _hide_message) for event in events)
 
 
@@ -86,7 +83,7 @@ def _hide_message(failure: Failure) -> Failure:
 
 
 def _hide_last_failures(description: WorkflowDescription) -> WorkflowDescription:
-    """Return the description without the messages of pending activities' failures."""
+    """Return the description without the failure messages of pending activities."""
     pending = tuple(
         replace(
             activity,
@@ -98,26 +95,23 @@ def _hide_last_failures(description: WorkflowDescription) -> WorkflowDescription
 
 
 def _hide_error(error: BaseException) -> BaseException:
-    """Return an error with the type of the innermost cause and without its message."""
+    """Return an error with the type of its innermost cause and without a message."""
     while error.__cause__ is not None:
         error = error.__cause__
     kind = getattr(error, "type", None)
     return ApplicationError(HIDDEN, type=kind if isinstance(kind, str) else type(error).__name__)
 
 
-# --- stories ----------------------------------------------------------------------------------------------------------
-
-
 MOST_CHILDREN = 50
 
 
 def is_file(named: str) -> bool:
-    """Whether a file is meant, not the id of a workflow."""
+    """Whether a file is meant, not a workflow id."""
     return named == "-" or named.endswith((".json", ".jsonl")) or Path(named).is_file()
 
 
 def story_of_file(named: str, peek: Peek = hidden, codec: Codec | None = None) -> Story:
-    """The story of a history in a file, or on stdin for `-`."""
+    """Return the story of a history in a file, or on stdin for `-`."""
     try:
         text = sys.stdin.buffer.read() if named == "-" else Path(named).read_bytes()
     except OSError as error:
@@ -131,7 +125,7 @@ def story_of_file(named: str, peek: Peek = hidden, codec: Codec | None = None) -
 
 @dataclass(frozen=True)
 class Watched:
-    """A run that a client knows."""
+    """A run known to a client."""
 
     client: Client
     workflow_id: str
@@ -139,14 +133,14 @@ class Watched:
     peek: Peek = hidden
     children: bool = False
     failures: bool = True
-    """Whether the messages of failures are shown. With a codec they are encoded, as payloads are."""
+    """Whether failure messages are shown. With a codec they are encoded, as payloads are."""
 
     def story(self) -> Story:
-        """Its story up to now."""
+        """Return its story up to now."""
         return self.story_from(*self.look())
 
     def stories(self, pause: Callable[[], object]) -> Iterator[Story]:
-        """Its story again and again, until it has closed."""
+        """Yield its current story repeatedly until it has closed."""
         previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
         while True:
             description, events = self.look(previous)
@@ -160,7 +154,9 @@ class Watched:
     def look(
         self, previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
     ) -> tuple[WorkflowDescription, tuple[HistoryEvent, ...]]:
-        """The description first: a history that is read after it knows at least as much."""
+        """Return the description and the events. The description is read first, so the history is at least as
+        recent.
+        """
         handle = self.client.get_workflow_handle(self.workflow_id, run_id=self.run_id)
         description = handle.describe()
         if previous is not None and previous[0] == description.history_length:
@@ -173,22 +169,26 @@ class Watched:
         return description, events if codec is None else unsealed(events, decoder(codec))
 
     def story_from(self, description: WorkflowDescription, events: tuple[HistoryEvent, ...]) -> Story:
-        """Its story, from what a look has shown."""
+        """Return its story from a description and events."""
         story = story_of(description, events, self.peek)
         return nest(story, dict(self._children(story))) if self.children else story
 
     def _children(self, story: Story) -> Iterator[tuple[str, Story]]:
-        started = [child_span for child_span in story.spans if child_span.kind is Kind.CHILD and child_span.target]
+        started = [
+            child_span for child_span in story.spans if child_span.kind is Kind.CHILD and child_span.target
+        ]
         for span in started[:MOST_CHILDREN]:
             child = replace(self, workflow_id=span.child_id, run_id=span.target)
             try:
                 yield span.target, child.story()
             except WorkflowNotFoundError:
-                continue  # its history is gone already, or in another namespace
+                continue  # its history was deleted already, or is in another namespace
 
 
-def story_of(description: WorkflowDescription, events: tuple[HistoryEvent, ...], peek: Peek = hidden) -> Story:
-    """The story of a run, from its description and its events."""
+def story_of(
+    description: WorkflowDescription, events: tuple[HistoryEvent, ...], peek: Peek = hidden
+) -> Story:
+    """Return the story of a run from its description and its events."""
     return build_story(
         events,
         now=time_ns(),
@@ -199,14 +199,14 @@ def story_of(description: WorkflowDescription, events: tuple[HistoryEvent, ...],
 
 
 def picture(description: WorkflowDescription, history: History, codec: Codec | None) -> str:
-    """A run as a picture that a notebook shows. Payloads are not in it."""
+    """Return a run as a picture for a notebook, without payloads."""
     events = history._told
     story = story_of(description, events if codec is None else unsealed(events, decoder(codec)))
     return f'<div style="overflow-x:auto">{svg.draw(story, limit=_IN_A_NOTEBOOK)}</div>'
 
 
 _IN_A_NOTEBOOK = 60
-"""Rows; what is alike shares one beyond that."""
+"""The number of rows in a notebook; equal spans share a row beyond that."""
 
 
 def _pending(info: PendingActivityInfo) -> Pending:
@@ -239,7 +239,7 @@ def _faults(error: BaseException | None) -> Iterator[Fault]:
 
 
 def nanoseconds(moment: datetime | None) -> int | None:
-    """A time as nanoseconds since the epoch."""
+    """Return a time as nanoseconds since the epoch."""
     if moment is None:
         return None
     past = moment - datetime(1970, 1, 1, tzinfo=UTC)
