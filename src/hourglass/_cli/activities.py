@@ -51,21 +51,21 @@ def list_(
       hourglass activity list order-1
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
-        found = handle.describe().pending_activities
-    table = lines(_COLUMNS, [_row(each) for each in found], console.room())
-    connecting.tell_found(found, table, json, nothing=f"{workflow_id} waits for no activity")
+        pending = handle.describe().pending_activities
+    table = lines(_COLUMNS, [_row(entry) for entry in pending], console.room())
+    connecting.tell_found(pending, table, json, nothing=f"{workflow_id} waits for no activity")
 
 
-def _row(each: PendingActivityInfo) -> list[tuple[str, str]]:
-    of = f" of {each.maximum_attempts}" if each.maximum_attempts else ""
-    following = each.next_attempt_time
+def _row(activity: PendingActivityInfo) -> list[tuple[str, str]]:
+    of = f" of {activity.maximum_attempts}" if activity.maximum_attempts else ""
+    following = activity.next_attempt_time
     return [
-        (each.id, ""),
-        (each.activity_type, ""),
-        (each.state.lower().replace("_", " "), "cyan" if each.state == "STARTED" else ""),
-        (f"{each.attempt}{of}", ""),
+        (activity.id, ""),
+        (activity.activity_type, ""),
+        (activity.state.lower().replace("_", " "), "cyan" if activity.state == "STARTED" else ""),
+        (f"{activity.attempt}{of}", ""),
         ("" if following is None else connecting.clock(following), ""),
-        ("" if each.last_failure is None else str(each.last_failure), "red"),
+        ("" if activity.last_failure is None else str(activity.last_failure), "red"),
     ]
 
 
@@ -92,9 +92,9 @@ def complete(
       hourglass activity complete order-1 3
     """
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        found, handle = _found(client, workflow_id, run_id, name)
+        pending, handle = _found(client, workflow_id, run_id, name)
         handle.complete(connecting.values([value])[0])
-    _told(f"completed {found.activity_type} ({found.id}) of {workflow_id}", workflow_id, found, json)
+    _told(f"completed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
 
 
 @activity.command()
@@ -126,19 +126,19 @@ def fail(
 
     error = ApplicationError(message, type=type, non_retryable=not retry)
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        found, handle = _found(client, workflow_id, run_id, name)
+        pending, handle = _found(client, workflow_id, run_id, name)
         try:
             handle.fail(error)
         except ServiceError as refused:
-            if found.state != "SCHEDULED":
+            if pending.state != "SCHEDULED":
                 raise
             raise ServiceError(
-                f"{found.activity_type} ({found.id}) waits for attempt {found.attempt}: only an attempt that is running "
-                f"can be failed\n  hourglass activity complete {workflow_id} {found.id} VALUE   gives it a result"
+                f"{pending.activity_type} ({pending.id}) waits for attempt {pending.attempt}: only an attempt that is running "
+                f"can be failed\n  hourglass activity complete {workflow_id} {pending.id} VALUE   gives it a result"
                 f"\n  hourglass cancel {workflow_id}                     cancels it with its workflow",
                 status=refused.status,
             ) from refused
-    _told(f"failed {found.activity_type} ({found.id}) of {workflow_id}", workflow_id, found, json)
+    _told(f"failed {pending.activity_type} ({pending.id}) of {workflow_id}", workflow_id, pending, json)
 
 
 @activity.command()
@@ -163,9 +163,9 @@ def reset(
       hourglass activity reset order-1 charge
     """
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
-        found, handle = _found(client, workflow_id, run_id, name)
+        pending, handle = _found(client, workflow_id, run_id, name)
         handle.reset(reset_heartbeat=reset_heartbeat)
-    _told(f"{found.activity_type} ({found.id}) of {workflow_id} begins anew", workflow_id, found, json)
+    _told(f"{pending.activity_type} ({pending.id}) of {workflow_id} begins anew", workflow_id, pending, json)
 
 
 def _found(
@@ -173,20 +173,20 @@ def _found(
 ) -> tuple[PendingActivityInfo, ActivityHandle]:
     """The activity that is meant, by id or by name. Raises `UsageError` with what there is instead."""
     pending = client.get_workflow_handle(workflow_id, run_id=run_id).describe().pending_activities
-    found = [each for each in pending if each.id == name] or [
-        each for each in pending if each.activity_type == name
+    matching = [activity for activity in pending if activity.id == name] or [
+        activity for activity in pending if activity.activity_type == name
     ]
-    if len(found) == 1:
-        handle = client.get_activity_handle(workflow_id=workflow_id, run_id=run_id, activity_id=found[0].id)
-        return found[0], handle
-    if found:
-        ids = ", ".join(each.id for each in found)
+    if len(matching) == 1:
+        handle = client.get_activity_handle(workflow_id=workflow_id, run_id=run_id, activity_id=matching[0].id)
+        return matching[0], handle
+    if matching:
+        ids = ", ".join(activity.id for activity in matching)
         raise UsageError(
-            f"{workflow_id} waits for {len(found)} activities {name!r}: name one by its id: {ids}"
+            f"{workflow_id} waits for {len(matching)} activities {name!r}: name one by its id: {ids}"
         )
-    there = ", ".join(f"{each.activity_type} ({each.id})" for each in pending) or "none"
-    raise UsageError(f"{workflow_id} waits for no activity {name!r}; those that it waits for: {there}")
+    available = ", ".join(f"{activity.activity_type} ({activity.id})" for activity in pending) or "none"
+    raise UsageError(f"{workflow_id} waits for no activity {name!r}; those that it waits for: {available}")
 
 
-def _told(text: str, workflow_id: str, found: PendingActivityInfo, json: bool) -> None:
-    connecting.tell(text, json, id=workflow_id, activity=found.id, name=found.activity_type)
+def _told(text: str, workflow_id: str, activity: PendingActivityInfo, json: bool) -> None:
+    connecting.tell(text, json, id=workflow_id, activity=activity.id, name=activity.activity_type)

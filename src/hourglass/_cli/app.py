@@ -89,14 +89,14 @@ def build(arguments: list[str]) -> typer.Typer:
         rich_markup_mode=None,  # in boxes the names of long options do not fit into 80 columns
     )
     app.callback()(_common)
-    asked = next((each for each in arguments if not each.startswith("-")), None)
-    for name in [asked] if asked in COMMANDS else list(COMMANDS):
+    requested = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name in [requested] if requested in COMMANDS else list(COMMANDS):
         module, function = COMMANDS[name]
-        found = getattr(import_module(module), function)
-        if isinstance(found, typer.Typer):  # a group of commands
-            app.add_typer(found, name=name)
+        command = getattr(import_module(module), function)
+        if isinstance(command, typer.Typer):  # a group of commands
+            app.add_typer(command, name=name)
         else:
-            app.command(name)(found)
+            app.command(name)(command)
     return app
 
 
@@ -144,9 +144,9 @@ def _told(error: Exception) -> int:
         return 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code") and hasattr(error, "show"):
         # The parser's own: which of its classes these are depends on the version of typer.
-        said, parsers = io.StringIO(), cast(Any, error)
-        parsers.show(file=said)
-        console.note(said.getvalue().rstrip("\n"))
+        output, parsers = io.StringIO(), cast(Any, error)
+        parsers.show(file=output)
+        console.note(output.getvalue().rstrip("\n"))
         return int(parsers.exit_code)
     if isinstance(error, OSError):
         if error.filename is None:  # most often stdout
@@ -172,8 +172,8 @@ def _code(returned: object) -> int:
     return returned if isinstance(returned, int) else 0
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         console.show(f"hourglass {version('hourglass-temporal')}")
@@ -194,8 +194,8 @@ def _common(
 
 def _take_traceback(arguments: list[str]) -> tuple[bool, list[str]]:
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    options, rest = arguments[:end], arguments[end:]
-    return _TRACEBACK in options, [each for each in options if each != _TRACEBACK] + rest
+    options, remaining = arguments[:end], arguments[end:]
+    return _TRACEBACK in options, [option for option in options if option != _TRACEBACK] + remaining
 
 
 def _exit_code(end: SystemExit) -> int:

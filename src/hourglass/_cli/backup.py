@@ -35,5 +35,5 @@ def backup(
     with connecting.progress("copying pages") as progress:
         copy(file, destination, overwrite=overwrite, progress=progress)
     size = destination.stat().st_size
-    told = f"copied {file} to {destination} ({size / 1e6:.1f} MB)"
-    connecting.tell(told, json, file=str(file), destination=str(destination), bytes=size)
+    message = f"copied {file} to {destination} ({size / 1e6:.1f} MB)"
+    connecting.tell(message, json, file=str(file), destination=str(destination), bytes=size)

@@ -64,11 +64,11 @@ def _add_source(text: Text, finding: CheckFinding) -> None:
 
 def _way(finding: CheckFinding) -> str:
     """How the place is reached from the workflow."""
-    first, *others = finding.path
-    told = f"in workflow {first.function} ({first.file}:{first.line})"
-    for step in others:
-        told += f" → {step.function} ({step.file}:{step.line})"
-    return told
+    first, *steps = finding.path
+    path = f"in workflow {first.function} ({first.file}:{first.line})"
+    for step in steps:
+        path += f" → {step.function} ({step.file}:{step.line})"
+    return path
 
 
 def _summary(report: CheckReport) -> Text:
@@ -89,7 +89,7 @@ def report_as_json(report: CheckReport) -> str:
     document = {
         "files": report.files,
         "workflows": report.workflows,
-        "findings": [_as_document(each) for each in report.findings],
+        "findings": [_as_document(finding) for finding in report.findings],
     }
     return json_text(document, indent=2)
 
@@ -121,10 +121,10 @@ def report_as_github(report: CheckReport) -> Iterator[str]:
             "title": f"{finding.code} {rule.title}",
         }
         options = ",".join(f"{name}={_escaped(str(value), is_value=True)}" for name, value in values.items())
-        told = f"{finding.message}; {rule.reason}\nInstead: {rule.remedy}"
+        message = f"{finding.message}; {rule.reason}\nInstead: {rule.remedy}"
         if finding.path:
-            told += f"\n{_way(finding)}"
-        yield f"::error {options}::{_escaped(told)}"
+            message += f"\n{_way(finding)}"
+        yield f"::error {options}::{_escaped(message)}"
 
 
 def _escaped(text: str, *, is_value: bool = False) -> str:
@@ -192,8 +192,8 @@ def check(
         return
     if as_json and as_github:
         raise UsageError("choose one of --json and --github")
-    found = [_existing(each) for each in paths or ["."]]
-    report = _checked(found)
+    existing = [_existing(path) for path in paths or ["."]]
+    report = _checked(existing)
     if as_json:
         console.write(report_as_json(report))
     elif as_github:

@@ -106,11 +106,11 @@ def _link(address: str, credentials: Credentials) -> str:
 
 def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
     """Origins as browsers say them. Raises `UsageError`, also for `*`: it would let any page read what is decoded."""
-    for each in origins:
-        scheme, _, rest = each.partition("://")
-        if scheme not in ("http", "https") or not rest or "/" in rest or "*" in rest:
+    for origin in origins:
+        scheme, _, host = origin.partition("://")
+        if scheme not in ("http", "https") or not host or "/" in host or "*" in host:
             raise UsageError(
-                f"an origin is such as https://temporal.example.com, without a path, not {each!r}"
+                f"an origin is such as https://temporal.example.com, without a path, not {origin!r}"
             )
     return tuple(origins)
 
@@ -262,15 +262,15 @@ def read_payloads(body: bytes) -> list[Payload]:
 
     from hourglass.converter import Payload
 
-    one: Any = msgspec.defstruct("One", [("metadata", dict[str, bytes], {}), ("data", bytes, b"")])
-    whole: Any = msgspec.defstruct("Whole", [("payloads", list[one])])
+    payload_type: Any = msgspec.defstruct("One", [("metadata", dict[str, bytes], {}), ("data", bytes, b"")])
+    body_type: Any = msgspec.defstruct("Whole", [("payloads", list[payload_type])])
     return [
         Payload(
-            each.data,
-            each.metadata.get("encoding", b"").decode(errors="replace"),
-            {key: value for key, value in each.metadata.items() if key != "encoding"} or None,
+            payload.data,
+            payload.metadata.get("encoding", b"").decode(errors="replace"),
+            {key: value for key, value in payload.metadata.items() if key != "encoding"} or None,
         )
-        for each in msgspec.json.decode(body, type=whole).payloads
+        for payload in msgspec.json.decode(body, type=body_type).payloads
     ]
 
 
@@ -282,10 +282,10 @@ def written_payloads(payloads: Sequence[Payload]) -> bytes:
         {
             "payloads": [
                 {
-                    "metadata": {"encoding": each.encoding.encode(), **(each.metadata or {})},
-                    "data": each.data,
+                    "metadata": {"encoding": payload.encoding.encode(), **(payload.metadata or {})},
+                    "data": payload.data,
                 }
-                for each in payloads
+                for payload in payloads
             ]
         }
     )
@@ -304,11 +304,11 @@ def coded(codec: PayloadCodec, way: str, payloads: list[Payload]) -> Sequence[Pa
             raise
     made: list[Payload] = []
     refused = 0
-    for each in payloads:
+    for payload in payloads:
         try:
-            made.extend(run_codec(codec, way, [each]))
+            made.extend(run_codec(codec, way, [payload]))
         except PayloadError:
-            made.append(each)
+            made.append(payload)
             refused += 1
     if refused == len(payloads):
         raise PayloadError("the codec refused every payload")

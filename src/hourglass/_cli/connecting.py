@@ -56,8 +56,8 @@ def codec_named(named: str | None) -> PayloadCodec | None:
         return None
     from hourglass._cli.loading import load_codec
 
-    found = load_codec(chosen)
-    made = found() if callable(found) and not _is_codec(found) else found
+    loaded = load_codec(chosen)
+    made = loaded() if callable(loaded) and not _is_codec(loaded) else loaded
     if not _is_codec(made):
         raise UsageError(
             f"{chosen} is no codec: a codec has encode(payloads) and decode(payloads), "
@@ -66,10 +66,10 @@ def codec_named(named: str | None) -> PayloadCodec | None:
     return made
 
 
-def _is_codec(found: Any) -> TypeGuard[PayloadCodec]:
+def _is_codec(candidate: Any) -> TypeGuard[PayloadCodec]:
     """A codec, not a class of them."""
-    named = (getattr(found, each, None) for each in ("encode", "decode"))
-    return not isinstance(found, type) and all(callable(each) for each in named)
+    named = (getattr(candidate, name, None) for name in ("encode", "decode"))
+    return not isinstance(candidate, type) and all(callable(name) for name in named)
 
 
 # --- options that several commands have -------------------------------------------------------------------------------
@@ -188,8 +188,8 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 def duration(text: str, option: str) -> float:
     """Seconds from the command line: 90, 90s, 15m, 1.5h, 1d, 2w; also several together, as 1h30m."""
-    found = re.fullmatch(r"(?:\d+(?:\.\d+)?[smhdw]?)+", text.strip())
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw]?)", text) if found else []
+    match = re.fullmatch(r"(?:\d+(?:\.\d+)?[smhdw]?)+", text.strip())
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw]?)", text) if match else []
     seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
     if seconds <= 0:
         raise UsageError(f"{option} is a duration, such as 90s, 15m, 6h or 1d, not {text!r}")
@@ -243,19 +243,19 @@ def plain(value: Any) -> Any:
         case BaseException():
             return {"type": type(value).__name__, "message": str(value), "cause": plain(value.__cause__)}
         case Mapping():
-            return {str(plain(key)): plain(each) for key, each in value.items()}
+            return {str(plain(key)): plain(member) for key, member in value.items()}
         case type():
             return value.__qualname__
         case Struct():
             return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         case _ if is_dataclass(value):
-            return {each.name: plain(getattr(value, each.name)) for each in fields(value) if each.repr}
+            return {member.name: plain(getattr(value, member.name)) for member in fields(value) if member.repr}
         case _ if hasattr(value, "_asdict"):
             return plain(value._asdict())
         case Set():
-            return sorted((plain(each) for each in value), key=str)
+            return sorted((plain(member) for member in value), key=str)
         case Iterable():
-            return [plain(each) for each in value]
+            return [plain(member) for member in value]
         case _:
             text = str(value)
             return type(value).__qualname__ if " object at 0x" in text else text
@@ -283,18 +283,18 @@ def tell(text: str, as_json: bool, **document: object) -> None:
 
 
 def tell_found(
-    found: Sequence[object], table: Sequence[Text], as_json: bool, *, nothing: str, limit: int = 0
+    items: Sequence[object], table: Sequence[Text], as_json: bool, *, nothing: str, limit: int = 0
 ) -> None:
     """What was found, up to a limit: a table for people, or a document on each line for scripts."""
     if as_json:
-        for each in found:
-            write_json(each, indent=None)
-    elif not found:
+        for document in items:
+            write_json(document, indent=None)
+    elif not items:
         console.show(nothing)
     else:
         for line in table:
             console.show(line)
-        if len(found) == limit:
+        if len(items) == limit:
             console.show(f"the first {limit}; --limit shows more")
 
 
@@ -304,11 +304,11 @@ def sigterm() -> Callable[[], None]:
     """
     # By a pipe that the C handler itself writes to: an event may have its lock held by the very thread that is interrupted, an
     # exception is lost if the signal comes while garbage is collected, and a wait that is just about to begin is not interrupted.
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
+    heard, writer = os.pipe()
+    os.set_blocking(writer, False)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: None)
-        signal.set_wakeup_fd(told)
+        signal.set_wakeup_fd(writer)
 
     def wait() -> None:
         while os.read(heard, 1) != bytes([signal.SIGTERM]):
@@ -426,8 +426,8 @@ def connected(
         except WorkflowNotFoundError as error:
             if about is None:
                 raise
-            told = _not_found(client, about, run_id, str(error)) + _swapped(client, about, said_before)
-            raise WorkflowNotFoundError(told, status=error.status) from error
+            message = _not_found(client, about, run_id, str(error)) + _swapped(client, about, said_before)
+            raise WorkflowNotFoundError(message, status=error.status) from error
 
 
 @contextmanager
@@ -446,19 +446,19 @@ def missing_file(target: str | None) -> str | None:
     where = resolve(target)
     if where.kind != "file" or Path(where.path).exists():
         return None
-    told = f"there is no file {where.path}: no workflow has been started there yet"
+    message = f"there is no file {where.path}: no workflow has been started there yet"
     if where.origin == "the argument":
-        return told
+        return message
     return (
-        f"{told}\n  That is where {where.origin} points; --target local:FILE or --target host:port look elsewhere."
+        f"{message}\n  That is where {where.origin} points; --target local:FILE or --target host:port look elsewhere."
         "\n  hourglass run FILE, start, worker and dev make the file."
     )
 
 
 def options_of(target: str | None, namespace: str | None) -> str:
     """What was said on the command line about where to look, for the commands that are advised."""
-    given = (("--target", target), ("--namespace", namespace))
-    return " ".join(f"{name} {shlex.quote(value)}" for name, value in given if value)
+    options = (("--target", target), ("--namespace", namespace))
+    return " ".join(f"{name} {shlex.quote(value)}" for name, value in options if value)
 
 
 def temporal_options(target: str | None, namespace: str | None) -> str:
@@ -474,9 +474,9 @@ def temporal_options(target: str | None, namespace: str | None) -> str:
 
 def similar(client: Client, workflow_id: str) -> list[str]:
     """Ids, of the newest workflows, that the person at the command line may have meant."""
-    known = list(dict.fromkeys(each.id for each in islice(client.list_workflows(), _NEWEST)))
-    inside = [each for each in known if workflow_id in each or each in workflow_id]
-    return list(dict.fromkeys([*get_close_matches(workflow_id, known, 3, 0.7), *inside]))[:5]
+    existing = list(dict.fromkeys(candidate.id for candidate in islice(client.list_workflows(), _NEWEST)))
+    inside = [candidate for candidate in existing if workflow_id in candidate or candidate in workflow_id]
+    return list(dict.fromkeys([*get_close_matches(workflow_id, existing, 3, 0.7), *inside]))[:5]
 
 
 def latest_run(client: Client, workflow_id: str, run_id: str | None) -> str | None:
@@ -494,21 +494,21 @@ def latest_run(client: Client, workflow_id: str, run_id: str | None) -> str | No
     return None
 
 
-def _not_found(client: Client, workflow_id: str, run_id: str | None, said: str) -> str:
+def _not_found(client: Client, workflow_id: str, run_id: str | None, reason: str) -> str:
     try:
         run = client.get_workflow_handle(workflow_id).describe()
         latest = latest_run(client, workflow_id, run_id)
     except WorkflowNotFoundError:
         pass
     except HourglassError:
-        return said
+        return reason
     else:
         if latest is not None:
             return f"{workflow_id} has no run {run_id!r} on {client.target}\n  its latest one is {latest}"
         if run.close_time is None:
-            return said  # it is something of it that is not there
+            return reason  # it is something of it that is not there
         closed = run.status.name.lower().replace("_", " ")
-        return f"{workflow_id} has closed ({closed}): {said}"
+        return f"{workflow_id} has closed ({closed}): {reason}"
     near = similar(client, workflow_id)
     hint = f"did you mean {', '.join(near)}?" if near else "hourglass list shows what there is"
     return f"there is no workflow {workflow_id!r} on {client.target}\n  {hint}"
@@ -549,6 +549,6 @@ class _Remarks(logging.Handler):
 
 def _say_who_is_missing(target: str | None) -> None:
     log = logging.getLogger("hourglass")
-    if not any(isinstance(each, _Remarks) for each in log.handlers) and not logging.getLogger().handlers:
+    if not any(isinstance(handler, _Remarks) for handler in log.handlers) and not logging.getLogger().handlers:
         log.addHandler(_Remarks(target))
         log.propagate = False

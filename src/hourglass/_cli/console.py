@@ -45,7 +45,7 @@ def one_line(text: str) -> str:
 def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
     """A JSON document that a terminal can show as well, and that says the same as any other form of it."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
-    return HOSTILE.sub(lambda found: json.dumps(found[0])[1:-1], text)
+    return HOSTILE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 class Screen(Console):
@@ -81,32 +81,32 @@ def show_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 def show_page(text: str) -> None:
     """A page of Markdown: laid out, in a pager, in a terminal; as it is where a program reads."""
-    out = _console(stderr=False)
-    if not out.is_terminal:
-        _say(out, text, whole=True)
+    console = _console(stderr=False)
+    if not console.is_terminal:
+        _say(console, text, whole=True)
         return
     from rich.markdown import Markdown
 
     # Without R `less` shows the codes of colours instead of colours. F ends it where all fits, X leaves it to be read.
     options = os.environ.setdefault("LESS", "FRX")
-    with out.pager(styles="R" in options):
-        out.print(Markdown(clean(text)))
+    with console.pager(styles="R" in options):
+        console.print(Markdown(clean(text)))
 
 
-def _say(out: Console, text: str | Text, *, whole: bool = False) -> None:
+def _say(console: Console, text: str | Text, *, whole: bool = False) -> None:
     """In a terminal broken between words, under its own indentation; as it is where a program reads."""
     if isinstance(text, str):
         text = Text(clean(text))
-    if whole or not out.is_terminal:
-        out.print(text, soft_wrap=True)
+    if whole or not console.is_terminal:
+        console.print(text, soft_wrap=True)
         return
     for line in text.split("\n", allow_blank=True):
         body = line.plain.lstrip(" ")
         indent = len(line.plain) - len(body)
-        rest = line[indent:] if indent else line
-        for each in rest.wrap(out, max(out.width - indent, 20)) or [rest]:
-            each.rstrip()
-            out.print(Text.assemble(" " * indent, each), no_wrap=True, overflow="ignore", crop=False)
+        content = line[indent:] if indent else line
+        for part in content.wrap(console, max(console.width - indent, 20)) or [content]:
+            part.rstrip()
+            console.print(Text.assemble(" " * indent, part), no_wrap=True, overflow="ignore", crop=False)
 
 
 def write(text: str) -> None:
@@ -123,14 +123,14 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
 
 def room() -> int | None:
     """How many columns there are; None where a program reads, for which nothing is cut."""
-    out = _console(stderr=False)
-    return out.width if out.is_terminal else None
+    console = _console(stderr=False)
+    return console.width if console.is_terminal else None
 
 
 def rows() -> int | None:
     """How many lines a screen shows; None where a program reads."""
-    out = _console(stderr=False)
-    return out.height if out.is_terminal else None
+    console = _console(stderr=False)
+    return console.height if console.is_terminal else None
 
 
 @contextmanager
@@ -152,23 +152,23 @@ def ask(prompt: str) -> str | None:
 
 def note(text: str) -> None:
     """A remark for people, on stderr."""
-    _remark(lambda out: _say(out, text))
+    _remark(lambda console: _say(console, text))
 
 
 def error(text: str) -> None:
     """An error: the first line says what, the others where and what to do."""
-    _remark(lambda out: _say(out, Text.assemble(("error: ", "bold red"), clean(text))))
+    _remark(lambda console: _say(console, Text.assemble(("error: ", "bold red"), clean(text))))
 
 
 def trace(error: BaseException) -> None:
     """A traceback on stderr, for finding a fault; those of failures on other machines stand in it as they came."""
     link: BaseException | None = error
     while link is not None:
-        if whole := getattr(link, "remote_traceback", ""):
-            link.__notes__ = [f"Raised at (most recent call last):\n{whole}"]
+        if remote := getattr(link, "remote_traceback", ""):
+            link.__notes__ = [f"Raised at (most recent call last):\n{remote}"]
         link = link.__cause__
-    told = Text("".join(traceback.format_exception(error)).rstrip("\n"))
-    _remark(lambda out: out.print(told, soft_wrap=True))
+    text = Text("".join(traceback.format_exception(error)).rstrip("\n"))
+    _remark(lambda console: console.print(text, soft_wrap=True))
 
 
 def _remark(say: Callable[[Screen], object]) -> None:
@@ -230,23 +230,23 @@ class Column:
 
 def widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
     """How wide each column is; as many as fit. No `room` means all there is."""
-    found = [
+    result = [
         max(cells(column.name), *(cells(row[at]) for row in rows), 0) for at, column in enumerate(columns)
     ]
-    while room is not None and len(found) > 1 and _total(found) > room:
-        spare = _total(found) - room
+    while room is not None and len(result) > 1 and _total(result) > room:
+        spare = _total(result) - room
         wide = max(
-            (at for at in range(1, len(found)) if not columns[at].whole), key=lambda at: found[at], default=0
+            (at for at in range(1, len(result)) if not columns[at].whole), key=lambda at: result[at], default=0
         )
-        if wide and found[wide] - spare >= _LEAST:
-            found[wide] -= spare
+        if wide and result[wide] - spare >= _LEAST:
+            result[wide] -= spare
         else:
-            found.pop()
-    return found
+            result.pop()
+    return result
 
 
-def _total(found: Sequence[int]) -> int:
-    return sum(found) + len(_GAP) * (len(found) - 1)
+def _total(column_widths: Sequence[int]) -> int:
+    return sum(column_widths) + len(_GAP) * (len(column_widths) - 1)
 
 
 def lines(
@@ -254,27 +254,27 @@ def lines(
 ) -> list[Text]:
     """Headings and rows; a cell is its text and its style, and stays on its line."""
     rows = [[(one_line(text), style) for text, style in row] for row in rows]
-    found = widths(columns, [[text for text, _ in row] for row in rows], room)
-    if room is not None and rows and len(found) < len(columns):
+    column_widths = widths(columns, [[text for text, _ in row] for row in rows], room)
+    if room is not None and rows and len(column_widths) < len(columns):
         return _stacked(columns, rows, room)
-    heading = [(each.name, "bold") for each in columns]
-    return [_line(each, found) for each in (heading, *rows)]
+    heading = [(cells.name, "bold") for cells in columns]
+    return [_line(cells, column_widths) for cells in (heading, *rows)]
 
 
 def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], room: int) -> list[Text]:
     """Without headings: what stands below a name says by itself what it is."""
-    found = widths(columns[1:], [[text for text, _ in row[1:]] for row in rows], room - len(_GAP))
+    column_widths = widths(columns[1:], [[text for text, _ in row[1:]] for row in rows], room - len(_GAP))
     stacked: list[Text] = []
-    for (name, style), *rest in rows:
+    for (name, style), *details in rows:
         stacked.append(Text(name, style=style, no_wrap=True, overflow="ignore"))
-        stacked.append(Text.assemble(_GAP, _line(rest, found)))
+        stacked.append(Text.assemble(_GAP, _line(details, column_widths)))
     return stacked
 
 
-def _line(row: Sequence[tuple[str, str]], found: Sequence[int]) -> Text:
+def _line(row: Sequence[tuple[str, str]], column_widths: Sequence[int]) -> Text:
     line = Text(no_wrap=True, overflow="ignore")
-    last = len(found) - 1
-    for at, (width, (text, style)) in enumerate(zip(found, row, strict=False)):
+    last = len(column_widths) - 1
+    for at, (width, (text, style)) in enumerate(zip(column_widths, row, strict=False)):
         shown = text if at == 0 else fit(text, width, cells, "…")
         line.append(shown, style=style)
         if at < last:
@@ -286,5 +286,5 @@ def cut(drawn: Sequence[Text], most: int) -> list[Text]:
     """As many lines as a screen shows; the last one says that there are more."""
     if len(drawn) <= most:
         return list(drawn)
-    kept = drawn[: max(most - 1, 0)]
-    return [*kept, Text(f"… {len(drawn) - len(kept)} lines more")]
+    visible = drawn[: max(most - 1, 0)]
+    return [*visible, Text(f"… {len(drawn) - len(visible)} lines more")]

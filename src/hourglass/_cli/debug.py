@@ -72,8 +72,8 @@ def debug(
     walk = _walk(history, code, codec)
     if what_if:
         with _set_aside(set(sys.modules) - loaded_before):
-            other = _walk(history, what_if, codec)
-        _side_by_side(walk, other, at, json)
+            alternative = _walk(history, what_if, codec)
+        _side_by_side(walk, alternative, at, json)
         return
     if json:
         connecting.write_json(_document(walk, at))
@@ -113,11 +113,11 @@ def _walk(history: History, code: list[str], codec: str | None) -> HistoryWalk:
 @contextmanager
 def _set_aside(names: set[str]) -> Iterator[None]:
     """Modules are imported anew in here: a changed copy of a program has modules of the same names."""
-    known = {name: sys.modules.pop(name) for name in names if not name.startswith("hourglass.")}
+    saved = {name: sys.modules.pop(name) for name in names if not name.startswith("hourglass.")}
     try:
         yield
     finally:
-        sys.modules.update(known)
+        sys.modules.update(saved)
 
 
 class HistoryWalk:
@@ -132,8 +132,8 @@ class HistoryWalk:
 
     def index_at(self, event: int) -> int:
         """The last moment that rests on no event after this one."""
-        known = [number for number, each in enumerate(self.moments) if each.event_id <= event]
-        return known[-1] if known else 0
+        numbers = [number for number, moment in enumerate(self.moments) if moment.event_id <= event]
+        return numbers[-1] if numbers else 0
 
     def say_error(self) -> None:
         """Where the code no longer fits the history, if it does not."""
@@ -154,8 +154,8 @@ def headline(moments: Sequence[Moment], index: int) -> str:
 
 def summary(moment: Moment) -> str:
     """A moment in one line."""
-    asked = ", ".join(each.what for each in moment.issued) or "nothing"
-    return f"{', '.join(moment.told) or 'nothing new'} -> {asked}"
+    commands = ", ".join(command.what for command in moment.issued) or "nothing"
+    return f"{', '.join(moment.told) or 'nothing new'} -> {commands}"
 
 
 def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
@@ -165,8 +165,8 @@ def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
     moment = moments[index]
     before = moments[index - 1] if index else None
     yield headline(moments, index)
-    for each in moment.told or ("nothing new",):
-        yield f"told    {each}"
+    for event in moment.told or ("nothing new",):
+        yield f"told    {event}"
     if before is not None:
         for change in changes(before, moment):
             was, now = change.before or "(not there)", change.after or "(gone)"
@@ -241,20 +241,20 @@ def _step_through(walk: HistoryWalk) -> None:
         _show(walk, index)
 
 
-def _side_by_side(walk: HistoryWalk, other: HistoryWalk, at: int | None, json: bool) -> None:
+def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, json: bool) -> None:
     """Both walks up to where they part, and what each does there; or what each does at an event."""
-    parted = _parts_at(walk, other)
+    parted = _parts_at(walk, alternative)
     if json:
         connecting.write_json(
-            {"parts_at": parted, "code": _document(walk, at), "what_if": _document(other, at)}
+            {"parts_at": parted, "code": _document(walk, at), "what_if": _document(alternative, at)}
         )
-        if other.result.error is not None:
+        if alternative.result.error is not None:
             raise typer.Exit(1)
         return
     if at is not None:
-        for name, each in (("the code", walk), ("what if", other)):
+        for name, version in (("the code", walk), ("what if", alternative)):
             console.show(f"--- {name}")
-            _show(each, each.index_at(at))
+            _show(version, version.index_at(at))
     elif parted is None:
         console.show(f"the same in all {len(walk.moments)} steps")
     else:
@@ -262,49 +262,49 @@ def _side_by_side(walk: HistoryWalk, other: HistoryWalk, at: int | None, json: b
             moment = walk.moments[index]
             console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
         console.show(f"here they part, at step {parted + 1}:")
-        for name, each in (("the code", walk), ("what if", other)):
+        for name, version in (("the code", walk), ("what if", alternative)):
             console.show(f"--- {name}")
-            if parted < len(each.moments):
-                _show(each, parted)
+            if parted < len(version.moments):
+                _show(version, parted)
             else:
                 console.show("has no such step")
-    for name, each in (("the code", walk), ("what if", other)):
+    for name, version in (("the code", walk), ("what if", alternative)):
         fits = (
             "fits the history"
-            if each.result.error is None
-            else f"does not fit the history: {each.result.error}"
+            if version.result.error is None
+            else f"does not fit the history: {version.result.error}"
         )
         console.show(f"{name} {fits}")
-    if other.result.error is not None:
+    if alternative.result.error is not None:
         raise typer.Exit(1)
 
 
-def _parts_at(walk: HistoryWalk, other: HistoryWalk) -> int | None:
+def _parts_at(walk: HistoryWalk, alternative: HistoryWalk) -> int | None:
     """The number of the first step in which two walks differ. Steps may look alike and hold different arguments: then it is
     the step of which the error tells, if only one of the two fits the history.
     """
-    parted = parts_at(walk.moments, other.moments)
-    if parted is not None or (walk.result.error is None) == (other.result.error is None):
+    parted = parts_at(walk.moments, alternative.moments)
+    if parted is not None or (walk.result.error is None) == (alternative.result.error is None):
         return parted
-    broken = walk if walk.result.error is not None else other
+    broken = walk if walk.result.error is not None else alternative
     error = broken.result.error
     place = (error.file, error.line) if isinstance(error, NondeterminismError) else ("", 0)
     for index, moment in enumerate(broken.moments):
-        if any((each.file, each.line) == place for each in moment.issued):
+        if any((command.file, command.line) == place for command in moment.issued):
             return index
     return len(broken.moments) - 1
 
 
-def parts_at(one: Sequence[Moment], other: Sequence[Moment]) -> int | None:
+def parts_at(first: Sequence[Moment], second: Sequence[Moment]) -> int | None:
     """The number of the first step in which two walks differ in what the run asked for; None if they do not."""
-    for index, (mine, theirs) in enumerate(zip_longest(one, other)):
+    for index, (mine, theirs) in enumerate(zip_longest(first, second)):
         if mine is None or theirs is None or _asked(mine) != _asked(theirs):
             return index
     return None
 
 
 def _asked(moment: Moment) -> tuple[Any, ...]:
-    return (*(each.what for each in moment.issued), moment.closed, bool(moment.error))
+    return (*(command.what for command in moment.issued), moment.closed, bool(moment.error))
 
 
 def _document(walk: HistoryWalk, at: int | None) -> Any:
@@ -314,5 +314,5 @@ def _document(walk: HistoryWalk, at: int | None) -> Any:
     moments = walk.moments if at is None else (walk.moments[walk.index_at(at)],)
     return {
         "error": None if error is None else str(error),
-        "moments": [msgspec.to_builtins(each) for each in moments],
+        "moments": [msgspec.to_builtins(moment) for moment in moments],
     }

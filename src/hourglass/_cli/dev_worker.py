@@ -60,7 +60,7 @@ def _files(error: BaseException) -> Iterator[str]:
     seen: set[int] = set()
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        yield from (each.filename for each in extract_tb(link.__traceback__))
+        yield from (frame.filename for frame in extract_tb(link.__traceback__))
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
@@ -68,14 +68,14 @@ def shortened(error: BaseException) -> str:
     """The traceback of an error and its causes, without our frames; what was raised by us alone is a message."""
     if not any(not is_ours(file) for file in _files(error)):
         return "".join(TracebackException.from_exception(error).format_exception_only()).rstrip()
-    told = TracebackException.from_exception(error)
-    link: TracebackException | None = told
+    summary = TracebackException.from_exception(error)
+    link: TracebackException | None = summary
     while link is not None:
-        own = [each for each in link.stack if not is_ours(each.filename)]
+        own = [frame for frame in link.stack if not is_ours(frame.filename)]
         if own:
             link.stack[:] = own
         link = link.__cause__ or link.__context__
-    return "".join(told.format()).rstrip()
+    return "".join(summary.format()).rstrip()
 
 
 # --- would the open runs go on with this code? ------------------------------------------------------------------------
@@ -107,8 +107,8 @@ def check_open_runs(
 ) -> Checked:
     """Replay the newest open runs of the types and queues that are served here, until this process is to end."""
     tried, broken = 0, list[IncompatibleRun]()
-    found = list(islice(_open(client, loaded.workflows, task_queues), most))
-    if not found:
+    runs = list(islice(_open(client, loaded.workflows, task_queues), most))
+    if not runs:
         return Checked(0, ())
     from hourglass.replay import Replayer
 
@@ -120,7 +120,7 @@ def check_open_runs(
         compare_arguments=False,
         timeout=_LIMIT,
     ) as replayer:
-        for run in found:
+        for run in runs:
             if over.is_set():
                 break
             try:
@@ -161,8 +161,8 @@ _ASKED_WRONGLY = 2
 
 def folders(sources: Sequence[str]) -> tuple[Path, ...]:
     """What to watch: where the sources are imported from."""
-    found = dict.fromkeys(_folder(Path(each)) if _is_file(each) else Path.cwd() for each in sources)
-    return tuple(each for each in found if not any(other in each.parents for other in found))
+    candidates = dict.fromkeys(_folder(Path(folder)) if _is_file(folder) else Path.cwd() for folder in sources)
+    return tuple(folder for folder in candidates if not any(parent in folder.parents for parent in candidates))
 
 
 def _is_file(source: str) -> bool:
@@ -431,9 +431,9 @@ def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -
     if not options.check:
         return True
     checked = check_open_runs(client, loaded, options.task_queues, options.check, life.over)
-    for each in checked.broken[:_MOST_SAID]:
-        told = each.reason.replace(f"{Path.cwd()}{os.sep}", "").replace("\n", "\n    ")
-        logger.error("this code would break %s (%s):\n    %s", each.id, each.workflow_type, told)
+    for run in checked.broken[:_MOST_SAID]:
+        reason = run.reason.replace(f"{Path.cwd()}{os.sep}", "").replace("\n", "\n    ")
+        logger.error("this code would break %s (%s):\n    %s", run.id, run.workflow_type, reason)
     if checked.broken:
         logger.error(
             "%d of %d open runs would break; mend the code, or put the change behind workflow.patched(…)",

@@ -43,14 +43,14 @@ def docs(
     if page is None:
         _list(root, search, json)
         return
-    found = _found(root, page)
+    file = _found(root, page)
     if path or json:
         if json:
-            connecting.write_json({"page": _name(root, found), "file": str(found)})
+            connecting.write_json({"page": _name(root, file), "file": str(file)})
         else:
-            console.show(str(found), whole=True)
+            console.show(str(file), whole=True)
         return
-    console.show_page(found.read_text(encoding="utf-8").rstrip("\n"))
+    console.show_page(file.read_text(encoding="utf-8").rstrip("\n"))
 
 
 def manual() -> Path:
@@ -66,11 +66,11 @@ def manual() -> Path:
 
 def pages(root: Path) -> list[Path]:
     """All pages: those to begin with, then the manual's own, its how-tos and the reference."""
-    found = [each for each in root.rglob("*.md") if each.is_file()]
+    files = [file for file in root.rglob("*.md") if file.is_file()]
     first = {name: at for at, name in enumerate(_FIRST)}
     return sorted(
-        found,
-        key=lambda each: (len(each.relative_to(root).parts), first.get(_name(root, each), len(first)), each),
+        files,
+        key=lambda file: (len(file.relative_to(root).parts), first.get(_name(root, file), len(first)), file),
     )
 
 
@@ -80,11 +80,11 @@ def _name(root: Path, page: Path) -> str:
 
 def _list(root: Path, search: str | None, json: bool) -> None:
     rows: list[tuple[str, str]] = []
-    for each in pages(root):
-        text = each.read_text(encoding="utf-8")
+    for file in pages(root):
+        text = file.read_text(encoding="utf-8")
         if search is None or search.casefold() in text.casefold():
             title = next((line for line in text.splitlines() if line.startswith("# ")), "# ")
-            rows.append((_name(root, each), title.removeprefix("# ")))
+            rows.append((_name(root, file), title.removeprefix("# ")))
     if json:
         for name, title in rows:
             connecting.write_json({"page": name, "title": title}, indent=None)
@@ -100,13 +100,13 @@ def _list(root: Path, search: str | None, json: bool) -> None:
 
 def _found(root: Path, page: str) -> Path:
     """The page that is meant, by its name, its path, or the last part of it. Raises `UsageError`."""
-    wanted = page.removeprefix("docs/").removesuffix(".md").strip("/")
-    names = {_name(root, each): each for each in pages(root)}
-    if wanted in names:
-        return names[wanted]
-    ending = [name for name in names if name.rpartition("/")[2] == wanted]
+    requested = page.removeprefix("docs/").removesuffix(".md").strip("/")
+    names = {_name(root, file): file for file in pages(root)}
+    if requested in names:
+        return names[requested]
+    ending = [name for name in names if name.rpartition("/")[2] == requested]
     if len(ending) == 1:
         return names[ending[0]]
-    near = ending or get_close_matches(wanted, list(names), 3, 0.5)
+    near = ending or get_close_matches(requested, list(names), 3, 0.5)
     hint = f"did you mean {', '.join(near)}?" if near else "`hourglass docs` lists them"
     raise UsageError(f"the manual has no page {page!r}: {hint}")

@@ -132,8 +132,8 @@ def _file(where: Where) -> Iterator[HealthCheck]:
     if not path.exists():
         folder = path.parent
         writable = folder.is_dir() and os.access(folder, os.W_OK)
-        told = "is not there yet; run, start, worker and dev make it"
-        yield HealthCheck("file", told if writable else f"cannot be made: {folder} is not writable", writable)
+        description = "is not there yet; run, start, worker and dev make it"
+        yield HealthCheck("file", description if writable else f"cannot be made: {folder} is not writable", writable)
         if writable:
             yield _disk(path)
         return
@@ -156,8 +156,8 @@ def _stopped_owner(path: str) -> HealthCheck | None:
         return None  # what is wrong with it is found by asking
     if not pid or not is_stopped(pid):
         return None
-    told = f"process {pid}, which holds the file, is stopped, and all others wait for it: "
-    return HealthCheck("owner", f"{told}resume it (kill -CONT {pid}) or end it (kill -KILL {pid})", False)
+    problem = f"process {pid}, which holds the file, is stopped, and all others wait for it: "
+    return HealthCheck("owner", f"{problem}resume it (kill -CONT {pid}) or end it (kill -KILL {pid})", False)
 
 
 def _pages(path: Path) -> HealthCheck:
@@ -166,17 +166,17 @@ def _pages(path: Path) -> HealthCheck:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             connection.set_progress_handler(lambda: monotonic() > over, 10_000)
-            found = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
+            rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
     except sqlite3.OperationalError as error:
         if monotonic() > over:
             return HealthCheck("pages", f"in order as far as {_LONGEST_LOOK:g} s let SQLite look")
         return HealthCheck("pages", f"could not be looked at: {error}")
     except sqlite3.DatabaseError as error:
-        found = [str(error)]
-    if found == ["ok"]:
+        rows = [str(error)]
+    if rows == ["ok"]:
         return HealthCheck("pages", "in order", True)
-    told = " ".join(found[0].split()) if found else "SQLite does not say why"
-    return HealthCheck("pages", f"damaged: {told}. `hourglass docs operations` tells of backups", False)
+    reason = " ".join(rows[0].split()) if rows else "SQLite does not say why"
+    return HealthCheck("pages", f"damaged: {reason}. `hourglass docs operations` tells of backups", False)
 
 
 def _disk(path: Path) -> HealthCheck:
@@ -186,12 +186,12 @@ def _disk(path: Path) -> HealthCheck:
     free = free_bytes(str(path))
     if free is None:
         return HealthCheck("disk", "its free room cannot be told")
-    told = f"{free / 1e6:.1f} MB free"
+    space = f"{free / 1e6:.1f} MB free"
     if free >= RESERVE_BYTES:
-        return HealthCheck("disk", told, True)
+        return HealthCheck("disk", space, True)
     full = "full: nothing can be written, and everything waits" if free < FULL_BYTES else "nearly full"
     return HealthCheck(
-        "disk", f"{told}: {full}; new workflows are refused below {RESERVE_BYTES / 1e6:.0f} MB", False
+        "disk", f"{space}: {full}; new workflows are refused below {RESERVE_BYTES / 1e6:.0f} MB", False
     )
 
 
@@ -199,12 +199,12 @@ def _deaths(where: Where) -> Iterator[HealthCheck]:
     """The runs at which processes of this machine died, until they have gone on."""
     from hourglass._runtime.deaths import known_deaths
 
-    for each in known_deaths(str(where), where.namespace):
+    for death in known_deaths(str(where), where.namespace):
         what = (
-            f"local activity {each.activity} of {each.workflow_type}" if each.activity else each.workflow_type
+            f"local activity {death.activity} of {death.workflow_type}" if death.activity else death.workflow_type
         )
-        told = f"a worker's process died {each.times}× while it executed {what} (run {each.run_id})"
-        yield HealthCheck("deaths", told)
+        description = f"a worker's process died {death.times}× while it executed {what} (run {death.run_id})"
+        yield HealthCheck("deaths", description)
 
 
 _HELP = {
@@ -223,12 +223,12 @@ def _runs(client: Client, options: str) -> Iterator[HealthCheck]:
     except HourglassError as error:
         yield HealthCheck("runs", str(error), False)
         return
-    for each in counts:
-        what, command = _HELP[each.problem]
-        among = f" (among the newest {each.limit} open ones)" if each.limit else ""
-        told = f"{connecting.workflows(each.count)} {what}{among}"
-        advice = f": {command} {options}".rstrip() if each.count else ""
-        yield HealthCheck(each.problem.value, f"{told}{advice}", not each.count)
+    for counted in counts:
+        what, command = _HELP[counted.problem]
+        among = f" (among the newest {counted.limit} open ones)" if counted.limit else ""
+        description = f"{connecting.workflows(counted.count)} {what}{among}"
+        advice = f": {command} {options}".rstrip() if counted.count else ""
+        yield HealthCheck(counted.problem.value, f"{description}{advice}", not counted.count)
 
 
 def _reach(client: Client) -> str:
@@ -239,9 +239,9 @@ def _workers(client: Client, task_queue: str) -> str:
     queue = client.describe_task_queue(task_queue, rpc_timeout=_PATIENCE)
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
     waiting = [
-        f"{what} that wait: {told.backlog}, the oldest for {duration(int(told.age.total_seconds() * 1e9))}"
-        for told, what in ((queue.workflow_stats, "workflow tasks"), (queue.activity_stats, "activities"))
-        if told is not None and told.backlog
+        f"{what} that wait: {statistics.backlog}, the oldest for {duration(int(statistics.age.total_seconds() * 1e9))}"
+        for statistics, what in ((queue.workflow_stats, "workflow tasks"), (queue.activity_stats, "activities"))
+        if statistics is not None and statistics.backlog
     ]
     return f"on queue {task_queue!r}: {'; '.join([', '.join(who) or 'no worker polls it now', *waiting])}"
 

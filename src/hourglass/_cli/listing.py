@@ -80,39 +80,39 @@ def list_(
       hourglass list --watch
     """
     chosen = {Problem.PARKED: parked, Problem.ACTIVITY_FAILS: failing, Problem.NO_WORKER: no_worker}
-    wanted = [problem for problem, is_chosen in chosen.items() if is_chosen]
-    if len(wanted) > 1:
+    problems = [problem for problem, is_chosen in chosen.items() if is_chosen]
+    if len(problems) > 1:
         raise UsageError("choose one of --parked, --failing and --no-worker")
-    only = wanted[0] if wanted else None
-    whole = query if all_ else without_keepers(query)
+    only = problems[0] if problems else None
+    full_query = query if all_ else without_keepers(query)
     with connecting.connected(target, namespace, codec) as client:
         from hourglass._story.problems import find
 
         try:
             if count and only is not None:
-                _tell_number(sum(1 for _ in find(client, only, whole, sys.maxsize)), json)
+                _tell_number(sum(1 for _ in find(client, only, full_query, sys.maxsize)), json)
             elif count:
-                _tell_count(client.count_workflows(whole), json)
+                _tell_count(client.count_workflows(full_query), json)
             elif watch:
-                _watch(client, whole, limit, only, json)
+                _watch(client, full_query, limit, only, json)
             else:
-                _once(client, whole, limit, only, json)
+                _once(client, full_query, limit, only, json)
         except ServiceError as error:
-            if error.status == "INVALID_ARGUMENT" and whole != query:
+            if error.status == "INVALID_ARGUMENT" and full_query != query:
                 # Says what is wrong with what was given, not with what we made of it.
                 client.count_workflows(query)
             raise
 
 
-def _tell_count(found: WorkflowExecutionCount, json: bool) -> None:
+def _tell_count(result: WorkflowExecutionCount, json: bool) -> None:
     """A number; where the filter ends with GROUP BY also that of each group."""
-    groups = [{"values": each.group_values, "count": each.count} for each in found.groups]
+    groups = [{"values": group.group_values, "count": group.count} for group in result.groups]
     if json:
-        connecting.write_json({"count": int(found)} | ({"groups": groups} if groups else {}))
+        connecting.write_json({"count": int(result)} | ({"groups": groups} if groups else {}))
         return
-    for each in found.groups:
-        console.show(f"{each.count:>8}  {console.one_line(', '.join(map(str, each.group_values)))}")
-    console.show(f"{int(found):>8}  in all" if groups else str(int(found)))
+    for group in result.groups:
+        console.show(f"{group.count:>8}  {console.one_line(', '.join(map(str, group.group_values)))}")
+    console.show(f"{int(result):>8}  in all" if groups else str(int(result)))
 
 
 def _tell_number(count: int, json: bool) -> None:
@@ -120,10 +120,10 @@ def _tell_number(count: int, json: bool) -> None:
 
 
 def _once(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
-    found = _find(client, query, limit, only)
+    page = _find(client, query, limit, only)
     nothing = "no workflows" if only is None else _NOTHING[only]
-    documents = [found.document(run) for run in found.runs] if json else found.runs
-    connecting.tell_found(documents, _lines(found), json, nothing=nothing, limit=limit)
+    documents = [page.document(run) for run in page.runs] if json else page.runs
+    connecting.tell_found(documents, _lines(page), json, nothing=nothing, limit=limit)
 
 
 _NOTHING = {
@@ -172,17 +172,17 @@ def _watch(client: Client, query: str, limit: int, only: Problem | None, json: b
 
 def _tell_changes(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
     """For JSON, and where stdout is no terminal: a line for each run that is new, or that stands otherwise than before."""
-    told: dict[str, str] = {}
+    previous: dict[str, str] = {}
     while True:
-        found = _find(client, query, limit, only)
-        for run in reversed(found.runs):
-            if told.get(run.run_id) == found.standing(run):
+        page = _find(client, query, limit, only)
+        for run in reversed(page.runs):
+            if previous.get(run.run_id) == page.standing(run):
                 continue
             if json:
-                connecting.write_json(found.document(run), indent=None)
+                connecting.write_json(page.document(run), indent=None)
             else:
-                console.show(_lines(_Found([run], found.problems))[-1])
-        told = {run.run_id: found.standing(run) for run in found.runs}
+                console.show(_lines(_Found([run], page.problems))[-1])
+        previous = {run.run_id: page.standing(run) for run in page.runs}
         sleep(_PAUSE)
 
 
@@ -197,10 +197,10 @@ _COLUMNS = (
 )
 
 
-def _lines(found: _Found) -> list[Text]:
+def _lines(page: _Found) -> list[Text]:
     now = datetime.now(UTC)
     room = console.room()
-    return lines(_COLUMNS, [_row(run, found.problems.get(run.run_id), now, room) for run in found.runs], room)
+    return lines(_COLUMNS, [_row(run, page.problems.get(run.run_id), now, room) for run in page.runs], room)
 
 
 def _row(
@@ -266,12 +266,12 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
         ("attributes", dict(run.search_attributes) or None),
     ]
     for activity in run.pending_activities:
-        told = (
+        wait = (
             f"{activity.activity_type} ({activity.id}), attempt {activity.attempt}, {activity.state.lower()}"
         )
         if activity.last_failure is not None:
-            told += f", last failure: {activity.last_failure}"
-        facts.append(("waits for", told))
+            wait += f", last failure: {activity.last_failure}"
+        facts.append(("waits for", wait))
     for update in run.pending_updates:
         facts.append(("asked for", f"update {update.name} ({update.id}), which no worker has accepted yet"))
     return facts

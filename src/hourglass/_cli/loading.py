@@ -48,16 +48,16 @@ class _Decorated:
 def load(sources: Sequence[str]) -> LoadedCode:
     """Import everything that was named. Raises `LoadError`."""
     modules = {source: _load(source) for source in dict.fromkeys(sources)}
-    found: list[_Decorated] = []
+    decorated: list[_Decorated] = []
     for source, module in modules.items():
-        here = _own(module) or _below(module)
-        if not here:
+        own = _own(module) or _below(module)
+        if not own:
             raise LoadError(_nothing_in(source, module))
-        found += here
+        decorated += own
     return LoadedCode(
         tuple(dict.fromkeys(modules.values())),
-        tuple(dict.fromkeys(each.name for each in found if each.kind == "workflow")),
-        tuple(dict.fromkeys(each.name for each in found if each.kind == "activity")),
+        tuple(dict.fromkeys(definition.name for definition in decorated if definition.kind == "workflow")),
+        tuple(dict.fromkeys(definition.name for definition in decorated if definition.kind == "activity")),
     )
 
 
@@ -69,8 +69,8 @@ def load_codec(named: str) -> object:
     module = _load(source)
     if not hasattr(module, name):
         raise LoadError(f"{source} has no {name!r}")
-    found: object = getattr(module, name)
-    return found
+    value: object = getattr(module, name)
+    return value
 
 
 def check_sources(sources: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ def check_sources(sources: Sequence[str]) -> None:
         if source.endswith(".py") or os.sep in source:
             if not path.exists():
                 raise LoadError(f"there is no file {source}")
-        elif not path.is_file() and all(each.isidentifier() for each in source.split(".")):
+        elif not path.is_file() and all(part.isidentifier() for part in source.split(".")):
             _put_first(Path.cwd())
             if importlib.util.find_spec(source.partition(".")[0]) is None:
                 raise LoadError(f"there is no module {source!r}, seen from {Path.cwd()}")
@@ -93,7 +93,7 @@ def _load(source: str) -> ModuleType:
     path = Path(source)
     if source.endswith(".py") or os.sep in source or path.is_file():
         return _load_file(source, path)
-    if not all(each.isidentifier() for each in source.split(".")):
+    if not all(part.isidentifier() for part in source.split(".")):
         raise LoadError(f"{source!r} is neither a Python file nor the name of a module")
     _put_first(Path.cwd())
     return _import(source, source)
@@ -106,17 +106,17 @@ def _load_file(source: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise LoadError(f"there is no file {source}")
     root, name = _module_of(path)
-    if not all(each.isidentifier() for each in name.split(".")):
+    if not all(part.isidentifier() for part in name.split(".")):
         raise LoadError(
             f"{source} cannot be imported, because {name!r} is no name in Python: rename the file"
         )
     _put_first(root)
     module = _import(name, source)
-    found = getattr(module, "__file__", None)
-    if found is None or not os.path.samefile(found, path):
+    module_file = getattr(module, "__file__", None)
+    if module_file is None or not os.path.samefile(module_file, path):
         raise LoadError(
             f"{source} cannot be imported as {name!r}: there is another module of this name, "
-            f"{found or 'built into Python'}. Rename the file"
+            f"{module_file or 'built into Python'}. Rename the file"
         )
     return module
 
@@ -154,26 +154,26 @@ def _import(name: str, source: str) -> ModuleType:
 
 def _broken(source: str, error: BaseException) -> str:
     head = f"{source} does not load"
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{head}\n  {near(error.filename)}:{error.lineno}: {type(error).__name__}: {error.msg}{_pointed(error)}"
     place = where_raised(error)
     if place is None:
-        return f"{head}\n  {told}"
+        return f"{head}\n  {message}"
     file, line = place
     code = getline(file, line).strip()
-    told += f"\n      {code}" if code else ""
-    return f"{head}\n  {near(file)}:{line}: {told}{_hint(error)}"
+    message += f"\n      {code}" if code else ""
+    return f"{head}\n  {near(file)}:{line}: {message}{_hint(error)}"
 
 
 def _hint(error: BaseException) -> str:
     """Where a name is that was looked for in the package itself: most are in `workflow` and `activity`."""
-    asked = _ASKED.match(str(error)) if isinstance(error, ImportError) and error.name == "hourglass" else None
-    if asked is None:
+    match = _ASKED.match(str(error)) if isinstance(error, ImportError) and error.name == "hourglass" else None
+    if match is None:
         return ""
     for home in _HOMES:
-        if hasattr(importlib.import_module(home), asked[1]):
-            return f"\n  it is in {home}: from {home} import {asked[1]}"
+        if hasattr(importlib.import_module(home), match[1]):
+            return f"\n  it is in {home}: from {home} import {match[1]}"
     return ""
 
 
@@ -201,10 +201,10 @@ def _pointed(error: SyntaxError) -> str:
 
 
 def _decorated(module: ModuleType) -> Iterator[_Decorated]:
-    for each in list(vars(module).values()):
+    for value in list(vars(module).values()):
         try:
-            flow, act = workflow_definition(each), activity_definition(each)
-            home = str(getattr(each, "__module__", ""))
+            flow, act = workflow_definition(value), activity_definition(value)
+            home = str(getattr(value, "__module__", ""))
         except Exception:
             continue  # proxies raise whatever they like when they are asked
         if flow is not None:
@@ -216,25 +216,25 @@ def _decorated(module: ModuleType) -> Iterator[_Decorated]:
 def _own(module: ModuleType) -> list[_Decorated]:
     """What is decorated in a module or below it, as the worker sees it: what is merely imported is not its own."""
     name = module.__name__
-    return [each for each in _decorated(module) if each.home == name or each.home.startswith(f"{name}.")]
+    return [definition for definition in _decorated(module) if definition.home == name or definition.home.startswith(f"{name}.")]
 
 
 def _below(module: ModuleType) -> list[_Decorated]:
     """What is decorated in the modules of a package, which are imported here: nothing else would import them
     before work comes.
     """
-    return [each for name in _submodules(module) for each in _own(_import(name, name))]
+    return [definition for name in _submodules(module) for definition in _own(_import(name, name))]
 
 
 def _nothing_in(source: str, module: ModuleType) -> str:
-    told = f"{source} holds no workflow and no activity: nothing in it is decorated with @workflow.defn or @activity.defn"
-    elsewhere = sorted({each.home for each in _decorated(module)})
+    message = f"{source} holds no workflow and no activity: nothing in it is decorated with @workflow.defn or @activity.defn"
+    elsewhere = sorted({definition.home for definition in _decorated(module)})
     if elsewhere:
-        told += f"\n  it imports some from {', '.join(elsewhere)}: name that, too"
-    return told
+        message += f"\n  it imports some from {', '.join(elsewhere)}: name that, too"
+    return message
 
 
 def _submodules(package: ModuleType) -> Iterator[str]:
-    for each in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}."):
-        if not each.name.rpartition(".")[2].startswith("__"):
-            yield each.name  # but for __main__, which would run the program
+    for submodule in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}."):
+        if not submodule.name.rpartition(".")[2].startswith("__"):
+            yield submodule.name  # but for __main__, which would run the program

@@ -45,15 +45,15 @@ _RENAMED = {"workflow_run_id": "run_id"}
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
     """What a record says beside its message: which workflow and activity speaks, and what its author gave in `extra=`."""
-    found: dict[str, object] = {} if any(hasattr(record, group) for group in _GROUPS) else _speaker()
+    fields: dict[str, object] = {} if any(hasattr(record, group) for group in _GROUPS) else _speaker()
     for name, value in vars(record).items():
         if name not in _STANDARD and name not in _GROUPS:
-            found[_RENAMED.get(name, name)] = value
+            fields[_RENAMED.get(name, name)] = value
     for group in _GROUPS:
         facts = getattr(record, group, None)
         if isinstance(facts, Mapping):
-            found = {**{_RENAMED.get(str(name), str(name)): value for name, value in facts.items()}, **found}
-    return found
+            fields = {**{_RENAMED.get(str(name), str(name)): value for name, value in facts.items()}, **fields}
+    return fields
 
 
 def _speaker() -> dict[str, object]:

@@ -102,11 +102,11 @@ def move(
     verdicts: list[Verdict] = []
     failed = False
     with (
-        connecting.connected(f"local:{path}", None) as here,
-        connecting.connected(to, namespace) as there,
+        connecting.connected(f"local:{path}", None) as source,
+        connecting.connected(to, namespace) as destination,
         Replayer(modules=loaded.modules) as replayer,
     ):
-        for verdict, counts in _moving(here, there, replayer, query, carry_out=yes):
+        for verdict, counts in _moving(source, destination, replayer, query, carry_out=yes):
             verdicts.append(verdict)
             failed = failed or (counts and verdict.verdict == "stays")
             if json:
@@ -118,7 +118,7 @@ def move(
 
 
 def _moving(
-    here: Client, there: Client, replayer: Replayer, query: str, *, carry_out: bool
+    source: Client, destination: Client, replayer: Replayer, query: str, *, carry_out: bool
 ) -> Iterator[tuple[Verdict, bool]]:
     """Move runs and schedules, or only tell. Yield each verdict, and whether it counts as a failure if the thing stays.
 
@@ -126,25 +126,25 @@ def _moving(
     """
     from hourglass._cli.move_schedules import ScheduleMover
 
-    mover, schedule_mover = _Mover(here, there, replayer), ScheduleMover(here, there)
+    mover, schedule_mover = _Mover(source, destination, replayer), ScheduleMover(source, destination)
     schedules = schedule_mover.plan(wanted=not query.strip())
     if carry_out:
-        schedules = [each if each.stays else schedule_mover.begin(each) for each in schedules]
-    kept = {run: each for each in schedules if each.stays and not each.paused for run in each.running}
+        schedules = [schedule if schedule.stays else schedule_mover.begin(schedule) for schedule in schedules]
+    schedules_by_run = {run: schedule for schedule in schedules if schedule.stays and not schedule.paused for run in schedule.running}
     staying: set[str] = set()
-    for run in _open_runs(here, query):
-        verdict = mover.handle(run, carry_out=carry_out, schedule=kept.get(run.id))
+    for run in _open_runs(source, query):
+        verdict = mover.handle(run, carry_out=carry_out, schedule=schedules_by_run.get(run.id))
         if verdict.verdict == "stays":
             staying.add(run.id)
         yield verdict, True
-    for each in schedules:
-        if each.stays:
-            said = "stays", each.stays
+    for schedule in schedules:
+        if schedule.stays:
+            result = "stays", schedule.stays
         elif carry_out:
-            said = schedule_mover.finish(each, staying)
+            result = schedule_mover.finish(schedule, staying)
         else:
-            said = schedule_mover.foresee(each, staying)
-        yield Verdict("schedule", each.id, "", each.workflow_type, *said), each.counts
+            result = schedule_mover.foresee(schedule, staying)
+        yield Verdict("schedule", schedule.id, "", schedule.workflow_type, *result), schedule.counts
 
 
 def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
@@ -163,12 +163,12 @@ def _tell(verdicts: list[Verdict], path: str, to: str, done: bool) -> None:
         _COLUMNS,
         [
             [
-                (each.id, ""),
-                (each.workflow_type if each.run_id else f"schedule of {each.workflow_type}", ""),
-                (each.verdict, "yellow" if each.verdict == "stays" else "green"),
-                (each.why, ""),
+                (verdict.id, ""),
+                (verdict.workflow_type if verdict.run_id else f"schedule of {verdict.workflow_type}", ""),
+                (verdict.verdict, "yellow" if verdict.verdict == "stays" else "green"),
+                (verdict.why, ""),
             ]
-            for each in verdicts
+            for verdict in verdicts
         ],
         None,
     ):
@@ -181,22 +181,22 @@ def _tell(verdicts: list[Verdict], path: str, to: str, done: bool) -> None:
 
 
 def _of(verdicts: list[Verdict], kind: str) -> list[Verdict]:
-    return [each for each in verdicts if each.kind == kind]
+    return [verdict for verdict in verdicts if verdict.kind == kind]
 
 
 def _count(verdicts: list[Verdict], kind: str) -> str:
-    found = _of(verdicts, kind)
-    return f"{sum(each.verdict != 'stays' for each in found)} of {len(found)} {kind}s"
+    selected = _of(verdicts, kind)
+    return f"{sum(verdict.verdict != 'stays' for verdict in selected)} of {len(selected)} {kind}s"
 
 
 class _Mover:
     """Looks at runs of one engine, and moves them to another."""
 
-    def __init__(self, here: Client, there: Client, replayer: Replayer) -> None:
-        self._here = here
-        self._there = there
+    def __init__(self, source: Client, destination: Client, replayer: Replayer) -> None:
+        self._here = source
+        self._there = destination
         self._replayer = replayer
-        self._mark = f"{MOVING}{there.target}"
+        self._mark = f"{MOVING}{destination.target}"
 
     def handle(
         self, run: WorkflowExecution, *, carry_out: bool, schedule: ScheduleMove | None = None
@@ -242,12 +242,12 @@ class _Mover:
     def _check_id(self, run: WorkflowExecution) -> None:
         """Whether the id is free there, or taken by what an earlier move has begun."""
         try:
-            found = self._there.get_workflow_handle(run.id).describe()
+            existing = self._there.get_workflow_handle(run.id).describe()
         except WorkflowNotFoundError:
             return
         first = self._here.get_workflow_handle(run.id, run_id=run.run_id)
-        if found.close_time is None and not _pause_reason(first.history()).startswith(MOVING):
-            raise _Stays(f"there is an open workflow of this id there already (run {found.run_id})")
+        if existing.close_time is None and not _pause_reason(first.history()).startswith(MOVING):
+            raise _Stays(f"there is an open workflow of this id there already (run {existing.run_id})")
 
     def _move(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> str:
         """Move a run; gives its run id there. What fails before it is let go there leaves it as it was here."""
@@ -277,7 +277,7 @@ class _Mover:
             history, seen = handle.history(), handle.describe()
             if seen.close_time is not None:
                 raise _Stays("it has closed meanwhile")
-            running = [each for each in seen.pending_activities if each.state != "SCHEDULED"]
+            running = [activity for activity in seen.pending_activities if activity.state != "SCHEDULED"]
             if not running and not _has_task(history):
                 return history
             pause.wait(_PAUSE)

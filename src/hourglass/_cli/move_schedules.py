@@ -58,19 +58,19 @@ class ScheduleMove:
 class ScheduleMover:
     """Looks at the schedules of a file, and moves them to a server."""
 
-    def __init__(self, here: Client, there: Client) -> None:
-        self._here = here
-        self._there = there
-        self._mark = f"{MOVING}{there.target}"
+    def __init__(self, source: Client, destination: Client) -> None:
+        self._here = source
+        self._there = destination
+        self._mark = f"{MOVING}{destination.target}"
 
     def plan(self, *, wanted: bool) -> list[ScheduleMove]:
         """Return what can become of each schedule that has not moved yet. Changes nothing."""
-        return [self._plan(each.id, wanted) for each in self._to_move()]
+        return [self._plan(schedule.id, wanted) for schedule in self._to_move()]
 
     def _to_move(self) -> Iterator[ScheduleDescription]:
-        for each in list(self._here.list_schedules()):
-            if not (each.paused and (each.note or "").startswith(MOVED)):
-                yield self._here.get_schedule_handle(each.id).describe()
+        for schedule in list(self._here.list_schedules()):
+            if not (schedule.paused and (schedule.note or "").startswith(MOVED)):
+                yield self._here.get_schedule_handle(schedule.id).describe()
 
     def _plan(self, schedule_id: str, wanted: bool) -> ScheduleMove:
         seen = self._here.get_schedule_handle(schedule_id).describe()
@@ -85,7 +85,7 @@ class ScheduleMover:
             paused=state.paused and not marked,
             note=note,
             marked=marked,
-            running=tuple(each.workflow_id for each in seen.info.running_actions),
+            running=tuple(action.workflow_id for action in seen.info.running_actions),
             since=seen.info.last_updated_at if marked else None,
         )
         if not wanted:
@@ -146,7 +146,7 @@ class ScheduleMover:
 
     def foresee(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
         """Return the verdict on a schedule that nothing prevents from moving, given the workflows that stay."""
-        if waited_for := next((each for each in move.running if each in staying), None):
+        if waited_for := next((workflow_id for workflow_id in move.running if workflow_id in staying), None):
             return "stays", f"it waits for {waited_for}, which stays here"
         return "moves", "paused there, as it is here" if move.paused else ""
 
@@ -175,11 +175,11 @@ class ScheduleMover:
             )
         except HourglassError as error:
             return "stays", f"{console.one_line(str(error))}; it is paused: move again"
-        told = ["paused there, as it was here" if move.paused else "it acts there from now on"]
+        remarks = ["paused there, as it was here" if move.paused else "it acts there from now on"]
         if move.since is not None and move.since <= datetime.now(UTC):
-            told.append(f"its times since {connecting.clock(move.since)} were left out")
-        told += [f"it does not wait for {each}, which goes on there" for each in move.running]
-        return "moved", "; ".join(told)
+            remarks.append(f"its times since {connecting.clock(move.since)} were left out")
+        remarks += [f"it does not wait for {workflow_id}, which goes on there" for workflow_id in move.running]
+        return "moved", "; ".join(remarks)
 
     def _take_back(self, move: ScheduleMove) -> None:
         existing = self._details(self._there, move.id)
@@ -204,10 +204,10 @@ class ScheduleMover:
         )
 
     def _details(self, client: Client, schedule_id: str) -> ScheduleDetails:
-        found: ScheduleDetails = client._session.run(
+        details: ScheduleDetails = client._session.run(
             asking(DescribeSchedule(schedule_id=schedule_id), lambda answer: answer)
         )
-        return found
+        return details
 
 
 def _is_held(details: ScheduleDetails) -> bool:

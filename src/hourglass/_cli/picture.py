@@ -38,7 +38,7 @@ class Picture:
     """A story that rich can print."""
 
     def __init__(self, story: Story, *, width: int | None = None, limit: int | None = None) -> None:
-        faults = tuple(replace(each, place=near_place(each.place)) for each in story.faults)
+        faults = tuple(replace(fault, place=near_place(fault.place)) for fault in story.faults)
         self._story, self._width, self._limit = replace(story, faults=faults), width, limit or LIMIT
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -87,8 +87,8 @@ def _told(seen: int, changed: int, write: bool) -> str:
     return f"changed {count}" if write else f"{count} to be changed: --write does it"
 
 
-def _python_files(given: list[Path]) -> Iterator[Path]:
-    for path in given:
+def _python_files(paths: list[Path]) -> Iterator[Path]:
+    for path in paths:
         if path.is_dir():
             yield from sorted(path.rglob("*.py"))
         elif path.exists():
@@ -117,13 +117,13 @@ def ported(source: str, name: str = "<program>") -> tuple[str, list[tuple[int, s
         match node:
             case ast.ImportFrom(module=str(module), level=0) if _is_theirs(module):
                 notes += [
-                    (node.lineno, each) for each in _missing(module, [alias.name for alias in node.names])
+                    (node.lineno, reason) for reason in _missing(module, [alias.name for alias in node.names])
                 ]
                 places.append((node.lineno, lines[node.lineno - 1].index(THERE.encode(), node.col_offset)))
             case ast.Import():
                 for alias in node.names:
                     if _is_theirs(alias.name):
-                        notes += [(alias.lineno, each) for each in _missing(alias.name, [])]
+                        notes += [(alias.lineno, reason) for reason in _missing(alias.name, [])]
                         places.append((alias.lineno, alias.col_offset))
             case ast.Name(id="temporalio"):
                 places.append((node.lineno, node.col_offset))
@@ -148,7 +148,7 @@ def _missing(module: str, names: list[str]) -> Iterator[str]:
     if part not in MODULES:
         yield f"hourglass.aio has no {part}: {REASONS.get(part, 'it has no counterpart')}"
         return
-    here = importlib.import_module(f"{HERE}.{part}")  # one of our own modules: `part` is in the table
+    counterpart = importlib.import_module(f"{HERE}.{part}")  # one of our own modules: `part` is in the table
     for name in names:
-        if name != "*" and not hasattr(here, name):
+        if name != "*" and not hasattr(counterpart, name):
             yield f"hourglass.aio.{part} has no {name}"

@@ -94,10 +94,10 @@ def _files(paths: list[str]) -> Iterator[Path]:
     for text in paths:
         path = Path(text)
         if path.is_dir():
-            found = sorted([*path.rglob("*.json"), *path.rglob("*.bin")])
-            if not found:
+            files = sorted([*path.rglob("*.json"), *path.rglob("*.bin")])
+            if not files:
                 raise UsageError(f"there are no .json or .bin files in {path}")
-            yield from found
+            yield from files
         elif path.is_file():
             yield path
         else:
@@ -107,7 +107,7 @@ def _files(paths: list[str]) -> Iterator[Path]:
 def _tell(name: str, result: ReplayResult, json: bool) -> None:
     error = result.error
     if json:
-        told = {
+        document = {
             "ok": result.ok,
             "error": error,
             "same": result.does_the_same,
@@ -115,7 +115,7 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
             "engine": result.engine,
             "refused_by": list(result.refused_by),
         }
-        connecting.write_json({"history": name, **told}, indent=None)
+        connecting.write_json({"history": name, **document}, indent=None)
     elif error is None:
         console.show(f"fits    {console.one_line(name)}")
         if result.difference is not None:
@@ -143,8 +143,8 @@ def _seen_from_here(error: Exception) -> str:
     command has for what a program would say otherwise.
     """
     file = error.file if isinstance(error, NondeterminismError) else ""
-    told = str(error).replace("Replayer(…, compare_arguments=False)", "--no-arguments")
-    return told.replace(f" {file}:", f" {near(file)}:") if file else told
+    message = str(error).replace("Replayer(…, compare_arguments=False)", "--no-arguments")
+    return message.replace(f" {file}:", f" {near(file)}:") if file else message
 
 
 def _indented(text: str) -> None:

@@ -68,7 +68,7 @@ def run(
     loaded = load([place])
     workflow = _chosen(loaded, name, place)
     signature = Resolver(modules=loaded.modules, built_in=BUILT_IN).workflow(workflow).signature
-    given = _meant(signature, arguments or [])
+    values = _meant(signature, arguments or [])
     with ExitStack() as stack:
         client = stack.enter_context(connecting.connected(target, namespace, codec, makes_file=True))
         stack.enter_context(Worker(client, _queue(), modules=loaded.modules, verify="always"))
@@ -77,7 +77,7 @@ def run(
         try:
             handle = client.start_workflow(
                 workflow,
-                *given,
+                *values,
                 task_queue=_queue(),
                 id_conflict_policy=IdConflictPolicy.USE_EXISTING,
                 id_reuse_policy=reuse,
@@ -126,13 +126,13 @@ def _split(source: str) -> tuple[str, str]:
 
 
 def _chosen(loaded: LoadedCode, name: str, place: str) -> str:
-    known = ", ".join(loaded.workflows) or "none"
+    names = ", ".join(loaded.workflows) or "none"
     if name:
         if name not in loaded.workflows:
-            raise UsageError(f"{place} has no workflow {name!r}; its workflows are {known}")
+            raise UsageError(f"{place} has no workflow {name!r}; its workflows are {names}")
         return name
     if len(loaded.workflows) != 1:
-        raise UsageError(f"say which workflow: {place}:NAME; its workflows are {known}")
+        raise UsageError(f"say which workflow: {place}:NAME; its workflows are {names}")
     return loaded.workflows[0]
 
 
@@ -143,12 +143,12 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
     """
     from hourglass.converter import default_converter
 
-    given = connecting.values(texts)
+    values = connecting.values(texts)
     for at, (kind, text) in enumerate(zip(signature.types, texts, strict=False)):
-        if kind is str and not isinstance(given[at], str):
-            given[at] = text
-    signature.decode(default_converter, signature.encode(default_converter, tuple(given), {}))
-    return given
+        if kind is str and not isinstance(values[at], str):
+            values[at] = text
+    signature.decode(default_converter, signature.encode(default_converter, tuple(values), {}))
+    return values
 
 
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
@@ -157,10 +157,10 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
     from hourglass._story.watching import Watched
 
     watched = Watched(client, handle.id, handle.run_id, hidden, False)
-    rest = threading.Event()
+    never = threading.Event()
     story, parked = None, False
     with picture.redrawn(None, quiet=quiet) as redraw:
-        for story in watched.stories(lambda: rest.wait(_PAUSE)):
+        for story in watched.stories(lambda: never.wait(_PAUSE)):
             redraw(picture.Picture(story, width=None, limit=None))
             parked = bool(story.end is None and handle.describe().parked)
             if parked:
@@ -178,15 +178,15 @@ def _stopped(story: Story) -> str:
     from hourglass._story.faults import place_of
     from hourglass._story.text import near
 
-    told = f"{story.workflow_type} {story.workflow_id} is stopped by a bug in its code"
+    headline = f"{story.workflow_type} {story.workflow_id} is stopped by a bug in its code"
     if not story.faults:
-        return told
+        return headline
     fault = story.faults[-1]
     file, _, line = place_of(story.faults).rpartition(":")
     where = f'\n  File "{near(file)}", line {line}' if file else ""
     # The message of a KeyError is but the key.
-    what = ": ".join(each for each in (fault.type, fault.message) if each)
-    return f"{told}: {what}{where}\n  mend it and run this again with --id {story.workflow_id}"
+    what = ": ".join(part for part in (fault.type, fault.message) if part)
+    return f"{headline}: {what}{where}\n  mend it and run this again with --id {story.workflow_id}"
 
 
 def _result(handle: WorkflowHandle[Any], where: str) -> Any:

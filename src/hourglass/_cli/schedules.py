@@ -111,7 +111,7 @@ def create(
     if not every and not cron:
         raise UsageError('say when: --every 1h, or --cron "0 9 * * *"; both may be repeated')
     spec = c.ScheduleSpec(
-        intervals=[c.ScheduleIntervalSpec(connecting.duration(each, "--every")) for each in every or ()],
+        intervals=[c.ScheduleIntervalSpec(connecting.duration(interval, "--every")) for interval in every or ()],
         cron_expressions=list(cron or ()),
         time_zone_name=time_zone,
         start_at=connecting.moment(start_at, "--start-at"),
@@ -149,8 +149,8 @@ def create(
 def _policy(overlap: Overlap) -> ScheduleOverlapPolicy:
     from hourglass import client
 
-    found: ScheduleOverlapPolicy = getattr(client.ScheduleOverlapPolicy, overlap.name.upper())
-    return found
+    policy: ScheduleOverlapPolicy = getattr(client.ScheduleOverlapPolicy, overlap.name.upper())
+    return policy
 
 
 # --- list and describe ------------------------------------------------------------------------------------------------
@@ -180,19 +180,19 @@ def list_(
       hourglass schedule list
     """
     with connecting.connected(target, namespace, codec) as client:
-        found = list(islice(client.list_schedules(), min(limit, sys.maxsize)))
-    table = lines(_COLUMNS, [_row(each) for each in found], console.room())
-    connecting.tell_found(found, table, json, nothing="no schedules", limit=limit)
+        entries = list(islice(client.list_schedules(), min(limit, sys.maxsize)))
+    table = lines(_COLUMNS, [_row(entry) for entry in entries], console.room())
+    connecting.tell_found(entries, table, json, nothing="no schedules", limit=limit)
 
 
-def _row(each: ScheduleListDescription) -> list[tuple[str, str]]:
-    last = each.recent_actions[-1].started_at if each.recent_actions else None
-    following = each.next_action_times[0] if each.next_action_times and not each.paused else None
+def _row(entry: ScheduleListDescription) -> list[tuple[str, str]]:
+    last = entry.recent_actions[-1].started_at if entry.recent_actions else None
+    following = entry.next_action_times[0] if entry.next_action_times and not entry.paused else None
     return [
-        (each.id, ""),
-        ("paused", "yellow") if each.paused else ("active", "green"),
-        (each.workflow_type, ""),
-        (_when(each.spec), ""),
+        (entry.id, ""),
+        ("paused", "yellow") if entry.paused else ("active", "green"),
+        (entry.workflow_type, ""),
+        (_when(entry.spec), ""),
         ("" if following is None else connecting.clock(following), ""),
         ("" if last is None else connecting.clock(last), ""),
     ]
@@ -235,14 +235,14 @@ def _facts(seen: ScheduleDescription) -> list[tuple[str, object]]:
         ("missed", info.num_actions_missed_catchup_window or None),
         ("remaining", made.state.remaining_actions if made.state.limited_actions else None),
     ]
-    facts += [("running", each.workflow_id) for each in info.running_actions]
+    facts += [("running", action.workflow_id) for action in info.running_actions]
     facts += [
-        ("started", f"{each.action.workflow_id} at {connecting.clock(each.started_at)}")
-        for each in info.recent_actions[-5:]
-        if each.started_at is not None
+        ("started", f"{action.action.workflow_id} at {connecting.clock(action.started_at)}")
+        for action in info.recent_actions[-5:]
+        if action.started_at is not None
     ]
     if not made.state.paused:
-        facts += [("next", connecting.clock(each)) for each in info.next_action_times[:3]]
+        facts += [("next", connecting.clock(action)) for action in info.next_action_times[:3]]
     return facts
 
 
@@ -265,11 +265,11 @@ def _document(seen: ScheduleDescription) -> dict[str, object]:
 
 def _when(spec: ScheduleSpec) -> str:
     """A spec in a few words. An engine gives cron strings back as calendars."""
-    said = [f"every {connecting.span(each.every)}" for each in spec.intervals]
-    said += [f"cron {each}" for each in spec.cron_expressions]
-    said += [f"cron {_as_cron(each)}" for each in spec.calendars]
+    parts = [f"every {connecting.span(entry.every)}" for entry in spec.intervals]
+    parts += [f"cron {entry}" for entry in spec.cron_expressions]
+    parts += [f"cron {_as_cron(entry)}" for entry in spec.calendars]
     zone = f" ({spec.time_zone_name})" if spec.time_zone_name and spec.time_zone_name != "UTC" else ""
-    return ", ".join(said) + zone
+    return ", ".join(parts) + zone
 
 
 _PARTS = (
@@ -285,16 +285,16 @@ def _as_cron(calendar: ScheduleCalendarSpec) -> str:
     return " ".join(_numbers(getattr(calendar, name), low, high) for name, low, high in _PARTS)
 
 
-def _numbers(given: Any, low: int, high: int) -> str:
+def _numbers(ranges: Any, low: int, high: int) -> str:
     """Numbers of a calendar as a field of a cron string."""
-    said: list[str] = []
-    for each in given if isinstance(given, Sequence) else (given,):
+    fields: list[str] = []
+    for entry in ranges if isinstance(ranges, Sequence) else (ranges,):
         start, end, step = (
-            (each, each, 1) if isinstance(each, int) else (each.start, max(each.start, each.end), each.step)
+            (entry, entry, 1) if isinstance(entry, int) else (entry.start, max(entry.start, entry.end), entry.step)
         )
-        whole = "*" if (start, end) == (low, high) else f"{start}" if start == end else f"{start}-{end}"
-        said.append(whole if step <= 1 else f"{whole}/{step}")
-    return ",".join(said)
+        bounds = "*" if (start, end) == (low, high) else f"{start}" if start == end else f"{start}-{end}"
+        fields.append(bounds if step <= 1 else f"{bounds}/{step}")
+    return ",".join(fields)
 
 
 # --- acting on one ----------------------------------------------------------------------------------------------------
@@ -387,9 +387,9 @@ def backfill(
 
 
 def _moment(text: str, option: str) -> datetime:
-    found = connecting.moment(text, option)
-    assert found is not None
-    return found
+    parsed = connecting.moment(text, option)
+    assert parsed is not None
+    return parsed
 
 
 @schedule.command()

@@ -110,8 +110,8 @@ def _json(story: Story) -> None:
 
 def _follow(watched: Watched, width: int | None, rows: int | None, *, quiet: bool) -> Story:
     """Draw it until it closes; gives the last story."""
-    rest = threading.Event()
-    stories = watched.stories(lambda: rest.wait(_PAUSE))
+    never = threading.Event()
+    stories = watched.stories(lambda: never.wait(_PAUSE))
     story = next(stories)
     with picture.redrawn(width, quiet=quiet) as redraw:
         redraw(picture.Picture(story, width=width, limit=rows))

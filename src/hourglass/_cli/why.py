@@ -62,7 +62,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "state": diagnosis.state,
         "wrong": diagnosis.wrong,
         "cause": diagnosis.cause.name.lower(),
-        "findings": [_document(each) for each in diagnosis.findings],
+        "findings": [_document(finding) for finding in diagnosis.findings],
     }
 
 
@@ -76,13 +76,13 @@ def _document(finding: Finding) -> dict[str, Any]:
         "place": finding.place,
         "code": finding.code,
         "failure": [
-            {"type": each.type, "message": each.message, "place": each.place} for each in finding.faults
+            {"type": item.type, "message": item.message, "place": item.place} for item in finding.faults
         ],
         "attempts": finding.attempts,
         "maximum_attempts": finding.max_attempts or None,
         "next_attempt": _precise(finding.next_attempt),
         "details": list(finding.details),
-        "do": [{"text": each.text, "command": each.command} for each in finding.actions],
+        "do": [{"text": item.text, "command": item.command} for item in finding.actions],
         "child": None if finding.inner is None else document(finding.inner),
     }
 
@@ -96,15 +96,15 @@ def _precise(moment: int | None) -> str | None:
 
 def _page(diagnosis: Diagnosis) -> Iterator[Text]:
     now = diagnosis.now or time_ns()
-    first, *others = diagnosis.findings
+    first, *further = diagnosis.findings
     yield _headline(_name(diagnosis), first, now)
     yield from _told(first, now, "  ")
-    for each in others[: _MOST - 1]:
+    for finding in further[: _MOST - 1]:
         yield Text("")
-        yield _headline("It also", each, now, bold=False)
-        yield from _told(each, now, "  ")
-    if len(others) >= _MOST:
-        yield Text(f"… and {len(others) - _MOST + 1} more; --json tells all of them")
+        yield _headline("It also", finding, now, bold=False)
+        yield from _told(finding, now, "  ")
+    if len(further) >= _MOST:
+        yield Text(f"… and {len(further) - _MOST + 1} more; --json tells all of them")
     yield from _to_do(diagnosis)
     if diagnosis.start is not None:
         yield Text("")
@@ -134,8 +134,8 @@ def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
     yield from _causes(finding.faults, indent)
     if finding.place:
         yield _indented(indent, _place(finding))
-    for told in (*_attempts(finding, now), *_until(finding, now), *finding.details):
-        yield _indented(indent, told.replace(f"{Path.cwd()}{os.sep}", ""))
+    for detail in (*_attempts(finding, now), *_until(finding, now), *finding.details):
+        yield _indented(indent, detail.replace(f"{Path.cwd()}{os.sep}", ""))
     if finding.inner is not None:
         yield _headline(f"{indent}↳ {_name(finding.inner)}", finding.inner.findings[0], now)
         yield from _told(finding.inner.findings[0], now, f"{indent}    ")
@@ -146,21 +146,21 @@ def _causes(faults: tuple[Fault, ...], indent: str) -> Iterator[Text]:
     first = root(faults)
     if first is None:
         return
-    outer = [each for each in faults[-2:-4:-1] if each.message and each.message not in first.message]
+    outer = [fault for fault in faults[-2:-4:-1] if fault.message and fault.message not in first.message]
     if outer and first.message and first.message in outer[0].message:
         first = outer.pop(0)
     yield _indented(indent, _fault(first), "red")
-    for each in outer:
-        yield _indented(indent, f"which made: {_fault(each)}")
+    for fault in outer:
+        yield _indented(indent, f"which made: {_fault(fault)}")
 
 
-def _indented(indent: str, told: str, style: str = "") -> Text:
-    return Text("\n".join(indent + each for each in told.splitlines()), style=style)
+def _indented(indent: str, text: str, style: str = "") -> Text:
+    return Text("\n".join(indent + line for line in text.splitlines()), style=style)
 
 
 def _fault(fault: Fault) -> str:
-    said = str(fault)
-    return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
+    text = str(fault)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _place(finding: Finding) -> str:
@@ -173,22 +173,22 @@ def _attempts(finding: Finding, now: int) -> Iterator[str]:
     if not finding.attempts or (finding.attempts == 1 and not finding.faults):
         return
     limit = f" of at most {finding.max_attempts}" if finding.max_attempts else ""
-    said = f"tried {finding.attempts}×{limit}"
+    text = f"tried {finding.attempts}×{limit}"
     if finding.next_attempt is not None:
         left = finding.next_attempt - now
-        said += (
+        text += (
             f"; again at {clock(finding.next_attempt, now)} (in {duration(left)})"
             if left > 0
             else "; due again now"
         )
-    yield said
+    yield text
 
 
 def _until(finding: Finding, now: int) -> Iterator[str]:
     if finding.until is not None:
         left = finding.until - now
-        said = f"in {duration(left)}" if left > 0 else f"due for {duration(-left)}"
-        yield f"until {clock(finding.until, now)} ({said})"
+        text = f"in {duration(left)}" if left > 0 else f"due for {duration(-left)}"
+        yield f"until {clock(finding.until, now)} ({text})"
 
 
 def _to_do(diagnosis: Diagnosis) -> Iterator[Text]:
@@ -209,18 +209,18 @@ def _to_do(diagnosis: Diagnosis) -> Iterator[Text]:
 
 def _about(diagnosis: Diagnosis, now: int) -> str:
     start = diagnosis.start or 0
-    told = [
+    parts = [
         f"started {clock(start, now)}",
         f"{'ran' if diagnosis.end is not None else 'running for'} {duration(max((diagnosis.end or now) - start, 0))}",
         f"task queue {diagnosis.task_queue}",
         f"run {diagnosis.run_id}",
     ]
-    return ", ".join(told)
+    return ", ".join(parts)
 
 
 def clock(moment: int, now: int) -> str:
     """A moment by the clock on the wall here; with its day where that is not today."""
-    at, today = (datetime.fromtimestamp(each // S) for each in (moment, now))
+    at, today = (datetime.fromtimestamp(nanoseconds // S) for nanoseconds in (moment, now))
     return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
@@ -233,17 +233,17 @@ def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str
 
     latest = connecting.latest_run(client, workflow_id, run_id)
     if latest is not None:
-        found = reasons.not_found(workflow_id, (), options)
-        return replace(found, findings=(_another_run(found, run_id or "", latest, options),))
-    found = reasons.not_found(workflow_id, connecting.similar(client, workflow_id), options)
+        not_found = reasons.not_found(workflow_id, (), options)
+        return replace(not_found, findings=(_another_run(not_found, run_id or "", latest, options),))
+    not_found = reasons.not_found(workflow_id, connecting.similar(client, workflow_id), options)
     schedule = _schedule(client, workflow_id)
-    return found if schedule is None else replace(found, findings=(_scheduled(found, schedule, options),))
+    return not_found if schedule is None else replace(not_found, findings=(_scheduled(not_found, schedule, options),))
 
 
-def _another_run(found: Diagnosis, run_id: str, latest: str, options: str) -> Finding:
-    command = f"hourglass why {shlex.quote(found.workflow_id)} {options}".rstrip()
+def _another_run(diagnosis: Diagnosis, run_id: str, latest: str, options: str) -> Finding:
+    command = f"hourglass why {shlex.quote(diagnosis.workflow_id)} {options}".rstrip()
     return replace(
-        found.findings[0],
+        diagnosis.findings[0],
         what=f"has no run {run_id!r}",
         details=(f"its latest run is {latest}",),
         actions=(Action("Ask about that one:", command),),
@@ -257,7 +257,7 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
         return None  # there is none, or the server does not let us look
 
 
-def _scheduled(found: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
+def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
     """A schedule is no workflow: it starts some, whose ids begin with that of the schedule's action."""
     from hourglass._story.watching import nanoseconds
 
@@ -265,7 +265,7 @@ def _scheduled(found: Diagnosis, schedule: ScheduleDescription, options: str) ->
     paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts nothing"
     begun = shlex.quote(f"WorkflowId STARTS_WITH '{action.options.get('id', schedule.id)}'")
     return replace(
-        found.findings[0],
+        diagnosis.findings[0],
         what="is a schedule, no workflow" + (paused if state.paused else ""),
         until=nanoseconds(coming[0]) if coming and not state.paused else None,
         details=(f"it has started {schedule.info.num_actions} workflows",),
@@ -343,9 +343,9 @@ def _diagnosis(
             replayer = stack.enter_context(Replayer(modules=loaded.modules, codec=codec_named(codec)))
         try:
             client = stack.enter_context(connecting.connected(target, namespace, codec))
-            asked = WhyContext(client, options, replayer, connecting.temporal_options(target, namespace))
+            context = WhyContext(client, options, replayer, connecting.temporal_options(target, namespace))
             try:
-                return asked.diagnosis(workflow_id, run_id)
+                return context.diagnosis(workflow_id, run_id)
             except WorkflowNotFoundError:
                 return diagnosis(client, workflow_id, run_id, options)
         except (ConnectionFailedError, NamespaceNotFoundError) as error:

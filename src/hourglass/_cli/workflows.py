@@ -269,9 +269,9 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
     if not yes:
         connecting.confirm(f"remove {connecting.workflows(client.count_workflows(query))} for good", yes)
     done, errors = 0, dict[str, ServiceError]()
-    found = list(client.list_workflows(query))
+    runs = list(client.list_workflows(query))
     with connecting.progress("deleting") as tell:
-        for run in found:
+        for run in runs:
             try:
                 client.get_workflow_handle(run.id, run_id=run.run_id).delete()
                 done += 1
@@ -279,9 +279,9 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
                 pass  # it was deleted meanwhile, or its time was over
             except ServiceError as refused:
                 errors[run.id] = refused
-            tell(done + len(errors), len(found))
-    document = {"found": len(found), "done": done, "errors": errors}
-    connecting.tell_many(f"deleted: {done} of {len(found)}", document, errors, json)
+            tell(done + len(errors), len(runs))
+    document = {"found": len(runs), "done": done, "errors": errors}
+    connecting.tell_many(f"deleted: {done} of {len(runs)}", document, errors, json)
 
 
 # --- signal, query and update: talk to a workflow ---------------------------------------------------------------------
@@ -311,15 +311,15 @@ def signal(
       hourglass signal decision order-1 true
       hourglass signal wake --query "WorkflowType = 'poller'" --yes
     """
-    given = list(arguments or ())
+    texts = list(arguments or ())
     if query is not None and workflow_id is not None:
-        given, workflow_id = [workflow_id, *given], None
+        texts, workflow_id = [workflow_id, *texts], None
     connecting.one_or_many(workflow_id, query)
     with connecting.connected(
         target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
     ) as client:
         if query is not None:
-            values = connecting.values(given)
+            values = connecting.values(texts)
             connecting.to_many(
                 client,
                 query,
@@ -331,7 +331,7 @@ def signal(
             return
         if workflow_id is None:
             raise UsageError("name the workflow")
-        client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(given))
+        client.get_workflow_handle(workflow_id, run_id=run_id).signal(name, *connecting.values(texts))
         connecting.tell(f"signalled {workflow_id}: {name}", json, id=workflow_id, signal=name)
 
 
@@ -375,11 +375,11 @@ def query(
 
 def _unanswered(client: Client, handle: WorkflowHandle[Any], limit: float) -> str:
     """Why no worker answered, as far as that can be seen."""
-    told = f"the query was not answered within {limit:g} s"
+    message = f"the query was not answered within {limit:g} s"
     queue = handle.describe().task_queue
     if client.describe_task_queue(queue).workflow_pollers:
-        return f"{told}: see hourglass why {handle.id}"
-    return f"{told}: no worker polls task queue {queue!r}\n  start one: hourglass worker FILE" + (
+        return f"{message}: see hourglass why {handle.id}"
+    return f"{message}: no worker polls task queue {queue!r}\n  start one: hourglass worker FILE" + (
         "" if queue == "default" else f" --task-queue {queue}"
     )
 
@@ -407,11 +407,11 @@ def update(
         target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
     ) as client:
         handle = client.get_workflow_handle(workflow_id, run_id=run_id)
-        given = connecting.values(arguments)
+        values = connecting.values(arguments)
         if update_id is None:
-            connecting.answer(handle.execute_update(name, *given), json)
+            connecting.answer(handle.execute_update(name, *values), json)
         else:
-            connecting.answer(handle.execute_update(name, *given, id=update_id), json)
+            connecting.answer(handle.execute_update(name, *values, id=update_id), json)
 
 
 # --- start: begin a workflow, without waiting for it ------------------------------------------------------------------
