@@ -1,18 +1,13 @@
-"""The `hourglass` command. Imports of its own parts happen inside commands, so that `--help` is quick.
+"""The `hourglass` command. Commands import their own dependencies when they run, so that `--help` is fast.
 
-app         all commands by name, and how one is run: errors become a message and an exit code
-console     what people see, and the only door to it
-loading     from a FILE or a MODULE to modules with decorated workflows and activities
-connecting  a client for one command; options that several commands have
-logs        how a worker logs
-picture     a story on a console
-run, worker, dev, dev_worker                     commands that execute workflows
-workflows, listing, show, why, ui                commands about workflows
-activities, schedules                            groups of commands, about what workflows wait for, and what starts them
-check, port, replay, debug, doctor, backup, move  commands about code and files
-move_schedules  what of schedules `move` does
-codec_server  decodes payloads for Temporal's page, with the codec of a program
-docs        the manual
+app         all commands by name, and how one is run: errors become a message and an exit code console     all
+output to the terminal loading     from a FILE or a MODULE to modules with decorated workflows and activities
+connecting  a client for one command; options shared by several commands logs        log formats of a worker
+picture     a story on a console run, worker, dev, dev_worker                     commands that execute
+workflows workflows, listing, show, why, ui                commands about workflows activities, schedules
+command groups for pending activities and for schedules check, port, replay, debug, doctor, backup, move
+commands about code and files move_schedules  the part of `move` that handles schedules codec_server  decodes
+payloads for Temporal's web UI with the codec of a program docs        the manual
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code."""
+    """Run the command and return its exit code."""
     try:
         from hourglass._cli.app import prepare_program, run
     except ModuleNotFoundError as error:

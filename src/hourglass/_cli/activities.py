@@ -1,4 +1,4 @@
-"""`hourglass activity`: the activities that a workflow waits for: list them, and complete, fail or reset one by hand."""
+"""`hourglass activity`: list the pending activities of a workflow, and complete, fail or reset one by hand."""
 
 from __future__ import annotations
 
@@ -171,13 +171,17 @@ def reset(
 def _found(
     client: Client, workflow_id: str, run_id: str | None, name: str
 ) -> tuple[PendingActivityInfo, ActivityHandle]:
-    """The activity that is meant, by id or by name. Raises `UsageError` with what there is instead."""
+    """Return the pending activity with this id or name. Raise `UsageError` that lists the pending ones if there
+    is none.
+    """
     pending = client.get_workflow_handle(workflow_id, run_id=run_id).describe().pending_activities
     matching = [activity for activity in pending if activity.id == name] or [
         activity for activity in pending if activity.activity_type == name
     ]
     if len(matching) == 1:
-        handle = client.get_activity_handle(workflow_id=workflow_id, run_id=run_id, activity_id=matching[0].id)
+        handle = client.get_activity_handle(
+            workflow_id=workflow_id, run_id=run_id, activity_id=matching[0].id
+        )
         return matching[0], handle
     if matching:
         ids = ", ".join(activity.id for activity in matching)

@@ -1,9 +1,9 @@
-"""All commands by name, and how one of them is run: errors become a message and an exit code, not a traceback.
+"""All commands by name, and how one is run: errors become a message and an exit code, not a traceback.
 
-A command is a function, named in `COMMANDS`; those that are about one thing share a file. Only the file of the command that is
-asked for is loaded, all of them for help; so none may load at its top what is slow to load.
+A command is a function, named in `COMMANDS`; related ones share a file. Only the file of the requested
+command is loaded, all of them for help; so no command file may import slow modules at its top.
 
-Exit codes: 0 done; 1 it did not work; 2 it was asked for wrongly; 130 Ctrl-C; 141 the reader of the output has gone.
+Exit codes: 0 success, 1 failure, 2 usage error, 130 Ctrl-C, 141 the reader of the output closed the pipe.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "docs": ("hourglass._cli.docs", "docs"),
     "doctor": ("hourglass._cli.doctor", "doctor"),
 }
-"""Module and function of each command, in the order in which help shows them."""
+"""The module and function of each command, in the order of the help page."""
 
 PAGES: tuple[tuple[type[HourglassError], str], ...] = (
     (NondeterminismError, "howto/versioning"),
@@ -72,13 +72,13 @@ PAGES: tuple[tuple[type[HourglassError], str], ...] = (
     (StorageError, "operations"),
     (TargetError, "client"),
 )
-"""Errors that a page of the manual is about: their messages name it."""
+"""The manual page for each kind of error; its message names the page."""
 
 _TRACEBACK = "--traceback"
 
 
 def build(arguments: list[str]) -> typer.Typer:
-    """The application, with the command that is asked for, or with all of them."""
+    """Return the application with the requested command, or with all of them."""
     app = typer.Typer(
         name="hourglass",
         help="Durable workflows as plain Python functions, on Temporal or embedded.",
@@ -86,14 +86,14 @@ def build(arguments: list[str]) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
-        rich_markup_mode=None,  # in boxes the names of long options do not fit into 80 columns
+        rich_markup_mode=None,  # long option names do not fit into boxes at 80 columns
     )
     app.callback()(_common)
     requested = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name in [requested] if requested in COMMANDS else list(COMMANDS):
         module, function = COMMANDS[name]
         command = getattr(import_module(module), function)
-        if isinstance(command, typer.Typer):  # a group of commands
+        if isinstance(command, typer.Typer):  # a command group
             app.add_typer(command, name=name)
         else:
             app.command(name)(command)
@@ -101,7 +101,7 @@ def build(arguments: list[str]) -> typer.Typer:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command; returns the exit code. Every error ends here, as a message that names what is wrong."""
+    """Run a command and return the exit code. Every error ends here, as a message."""
     shown, arguments = _take_traceback(arguments)
     if shown:
         os.environ["HOURGLASS_TRACEBACK"] = "full"
@@ -123,8 +123,8 @@ def run(arguments: list[str]) -> int:
 
 
 def prepare_program() -> None:
-    """For a process that is this command and nothing else: its streams, and what happens to exceptions that no code
-    catches.
+    """Prepare a process that runs only this command: its standard streams, and the handling of uncaught
+    exceptions.
     """
     console.prepare_streams()
     sys.excepthook = lambda _, error, __: console.trace(error)
@@ -137,19 +137,19 @@ def _thread_ended(end: threading.ExceptHookArgs) -> None:
 
 
 def _told(error: Exception) -> int:
-    """Say what is wrong; returns the exit code."""
+    """Print an error message and return the exit code."""
     if isinstance(error, HourglassError):
         page = next((page for kind, page in PAGES if isinstance(error, kind)), "")
         console.error(f"{error}\n  more on this: hourglass docs {page}" if page else str(error))
         return 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code") and hasattr(error, "show"):
-        # The parser's own: which of its classes these are depends on the version of typer.
+        # The parser's own error; its class depends on the version of typer.
         output, parsers = io.StringIO(), cast(Any, error)
         parsers.show(file=output)
         console.note(output.getvalue().rstrip("\n"))
         return int(parsers.exit_code)
     if isinstance(error, OSError):
-        if error.filename is None:  # most often stdout
+        if error.filename is None:  # usually stdout
             console.stop_writing()
         named = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         console.error(f"{named}{error.strerror or error}")
@@ -161,7 +161,7 @@ def _told(error: Exception) -> int:
 
 
 def _interrupted(error: BaseException) -> int:
-    """Ctrl-C, or a question that was answered with no."""
+    """Handle Ctrl-C, or a declined confirmation."""
     if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
         return 130
     console.note("Aborted!")
@@ -199,7 +199,7 @@ def _take_traceback(arguments: list[str]) -> tuple[bool, list[str]]:
 
 
 def _exit_code(end: SystemExit) -> int:
-    if isinstance(end.__context__, BrokenPipeError):  # the parser's own way to say that the reader has gone
+    if isinstance(end.__context__, BrokenPipeError):  # how the parser reports a closed pipe
         console.stop_writing()
         return 141
     if end.code is None or isinstance(end.code, int):

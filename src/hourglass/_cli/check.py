@@ -1,7 +1,7 @@
-"""`hourglass check`: is workflow code deterministic, as far as its text tells?
+"""`hourglass check`: find nondeterministic workflow code without running it.
 
-Nothing is imported, nothing is executed. How the report looks, for people, for programs and for GitHub, is pure: text
-from data.
+Nothing is imported or executed. The formats of the report, for people, programs and GitHub, are pure
+functions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
     from hourglass._check import CheckReport
 
 
-# --- how a report looks -----------------------------------------------------------------------------------------------
-
-
 def pretty(report: CheckReport) -> Iterator[Text]:
-    """The findings for people, and a line that sums them up."""
+    """Yield the findings for people, and a summary line."""
     for finding in report.findings:
         yield _finding(finding)
     yield _summary(report)
@@ -63,7 +60,7 @@ def _add_source(text: Text, finding: CheckFinding) -> None:
 
 
 def _way(finding: CheckFinding) -> str:
-    """How the place is reached from the workflow."""
+    """Return the call path from the workflow to the finding."""
     first, *steps = finding.path
     path = f"in workflow {first.function} ({first.file}:{first.line})"
     for step in steps:
@@ -85,7 +82,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def report_as_json(report: CheckReport) -> str:
-    """The report as a JSON document."""
+    """Return the report as a JSON document."""
     document = {
         "files": report.files,
         "workflows": report.workflows,
@@ -109,7 +106,7 @@ def _as_document(finding: CheckFinding) -> dict[str, Any]:
 
 
 def report_as_github(report: CheckReport) -> Iterator[str]:
-    """A line for each finding that GitHub Actions shows next to the code."""
+    """Yield a line per finding that GitHub Actions shows beside the code."""
     for finding in report.findings:
         place, rule = finding.place, finding.rule
         values = {
@@ -134,7 +131,7 @@ def _escaped(text: str, *, is_value: bool = False) -> str:
 
 
 def explained(code: str) -> Text:
-    """What a rule is about. Raises for a code that does not exist."""
+    """Explain a rule. Raise an error for an unknown code."""
     rule = RULES.get(code.upper())
     if rule is None:
         raise UsageError(f"there is no rule {code}; there are {', '.join(RULES)}")
@@ -154,9 +151,6 @@ def explained(code: str) -> Text:
 
 def _indented(code: str) -> str:
     return "".join(f"    {line}\n" for line in code.splitlines())
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 Paths: TypeAlias = Annotated[
@@ -206,7 +200,9 @@ def check(
 
 
 def _checked(paths: list[Path]) -> CheckReport:
-    """Without the collector: it would walk through millions of nodes, again and again, and find nothing to free."""
+    """Run the check without the garbage collector, which would scan millions of nodes repeatedly and free
+    nothing.
+    """
     from hourglass._check import check as check_files
 
     was_on = gc.isenabled()

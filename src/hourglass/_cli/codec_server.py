@@ -1,9 +1,10 @@
-"""`hourglass codec-server`: a codec for Temporal's UI and command line, over HTTP.
+"""`hourglass codec-server`: a codec for Temporal's web UI and command line, over HTTP.
 
-They send the payloads of a page to `/decode` (or `/encode`) of an address that the reader has set, and show what comes back. The
-answer is what the codec protects, so: a token is always needed, or the cookie that a one-time link sets; only the origins
-that were named may read the answer in a browser; a `Host` that is not ours is refused, else a page elsewhere could be told that
-its own name is our address. No payload is logged, and no message of an error holds one.
+They send the payloads of a page to `/decode` (or `/encode`) of an address that the user has configured, and
+show the response. The response is the data that the codec protects, so: a token is always required, or the
+cookie that a one-time link sets; in a browser only the configured origins can read the response; a `Host`
+that is not ours is rejected, because a foreign page could otherwise resolve its own name to our address. No
+payload is logged or contained in an error message.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 TOKEN = "HOURGLASS_CODEC_TOKEN"
 UI_ORIGINS = ("http://localhost:8233", "http://127.0.0.1:8233", "http://localhost:8080")
-"""Where Temporal's UI is: of a dev server, and of its docker images."""
+"""Default addresses of Temporal's web UI: of a dev server, and of its docker images."""
 LARGEST = 64 * 1024 * 1024
 LOGIN = "/login"
 _THREADS = 8
@@ -95,8 +96,8 @@ def codec_server(
 def _link(address: str, credentials: Credentials) -> str:
     """Return the one-time link.
 
-    Browsers send its cookie to this server from a page of the same site only. Temporal's UI is usually on `localhost`, which
-    is another site than 127.0.0.1.
+    Browsers send its cookie to this server only from a page of the same site. Temporal's web UI is usually on
+    `localhost`, which is another site than 127.0.0.1.
     """
     scheme, _, host = address.partition("://")
     name, _, port = host.rpartition(":")
@@ -105,7 +106,9 @@ def _link(address: str, credentials: Credentials) -> str:
 
 
 def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
-    """Origins as browsers say them. Raises `UsageError`, also for `*`: it would let any page read what is decoded."""
+    """Return the origins in the form that browsers send. Raise `UsageError`, also for `*`: any page could read
+    the payloads.
+    """
     for origin in origins:
         scheme, _, host = origin.partition("://")
         if scheme not in ("http", "https") or not host or "/" in host or "*" in host:
@@ -125,7 +128,7 @@ def served(
     credentials: Credentials | None = None,
     names: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Serve the codec while the block lasts, on an event loop in a thread. Yield the address."""
+    """Serve the codec during the block, on an event loop in a thread. Yield the address."""
     try:
         listening = listening_socket(host, port)
     except OSError as error:
@@ -157,7 +160,7 @@ def served(
 
 
 class CodecAnswers:
-    """Answers the requests of one codec server. The codec is the author's code and runs on threads."""
+    """Handles the requests of one codec server. The codec is the author's code and runs on threads."""
 
     def __init__(
         self,
@@ -174,11 +177,11 @@ class CodecAnswers:
         self._threads = threads
 
     def check(self, request: HttpRequest) -> HttpResponse | int:
-        """Refuse a request by its head, or return the size of the largest body."""
+        """Reject a request by its head, or return the maximum size of its body."""
         headers = request.headers
         if not self._names.is_host(headers.get("host", "")):
             return refusal(421, "this is another server: name it with --name")
-        if request.method == "OPTIONS":  # a browser asks whether a page may ask
+        if request.method == "OPTIONS":  # a browser's preflight request
             return self._with_origin(request, HttpResponse(204 if self._is_allowed(request) else 403))
         if request.method in ("GET", "HEAD"):
             return self._log_in(request) if request.path == LOGIN else refusal(405, _WHAT_IT_IS)
@@ -227,12 +230,14 @@ class CodecAnswers:
         return HttpResponse(200, _LOGGED_IN, headers=headers)
 
     def _is_allowed(self, request: HttpRequest) -> bool:
-        """Whether a page that asks is of an origin that was named. Programs send no origin; browsers always do, with a POST."""
+        """Whether the request comes from a configured origin. Programs send no origin; browsers always do, with
+        a POST.
+        """
         origin = request.headers.get("origin")
         return origin is None or origin in self._origins
 
     def _with_origin(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        """Let a page of an allowed origin read the answer."""
+        """Allow a page of a configured origin to read the response."""
         origin = request.headers.get("origin")
         headers = [("Vary", "Origin"), ("Cache-Control", "no-store")]
         if origin is not None and origin in self._origins:
@@ -253,11 +258,8 @@ def _operation(request: HttpRequest) -> str:
     return request.path.rstrip("/").rpartition("/")[2]
 
 
-# --- payloads -----------------------------------------------------------------------------------------------------------
-
-
 def read_payloads(body: bytes) -> list[Payload]:
-    """The payloads of a request. Raises `ValueError`."""
+    """Return the payloads of a request. Raise `ValueError`."""
     import msgspec
 
     from hourglass.converter import Payload
@@ -275,7 +277,7 @@ def read_payloads(body: bytes) -> list[Payload]:
 
 
 def written_payloads(payloads: Sequence[Payload]) -> bytes:
-    """An answer."""
+    """Return the body of a response."""
     import msgspec
 
     return msgspec.json.encode(
@@ -292,8 +294,10 @@ def written_payloads(payloads: Sequence[Payload]) -> bytes:
 
 
 def coded(codec: PayloadCodec, way: str, payloads: list[Payload]) -> Sequence[Payload]:
-    """What the codec makes of them. A page may hold payloads from before the codec, or of another: they come back as they are,
-    unless there is nothing else. Raises `PayloadError`.
+    """Return the payloads after the codec.
+
+    A page may contain payloads that are older than the codec, or of another codec: they are returned
+    unchanged, unless there are no others. Raise `PayloadError`.
     """
     from hourglass.converter._codec import run_codec
 

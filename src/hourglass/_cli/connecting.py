@@ -1,10 +1,10 @@
-"""What commands share that ask an engine about workflows: options, each said once; values from the command line, and
-answers as text or JSON; a client for one command, the codec that decodes its payloads, and words for what is not
-there.
+"""The shared parts of commands that query an engine: their options, values from the command line, output as text
+or JSON.
 
-A command that only looks makes no file: an empty folder stays empty. What is not found is told with what is there
-instead. A codec is imported only if the person at the command line, or the environment, names it, never because a
-payload or a server does.
+Also a client for one command, the codec that decodes its payloads, and messages for what was not found.
+
+A command that only reads never creates a file. If an object was not found, the message lists existing ones. A
+codec is imported only if the user or the environment names it, never because a payload or a server does.
 """
 
 from __future__ import annotations
@@ -43,14 +43,11 @@ if TYPE_CHECKING:
     from hourglass.converter import Codec as PayloadCodec
 
 
-# --- the codec of --codec MODULE:OBJECT -------------------------------------------------------------------------------
-
-
 VARIABLE = "HOURGLASS_CODEC"
 
 
 def codec_named(named: str | None) -> PayloadCodec | None:
-    """The codec that is meant: what is named, else what the environment names, else none. Raises `UsageError`."""
+    """Return the named codec, else the environment's, else None. Raise `UsageError`."""
     chosen = os.environ.get(VARIABLE) if named is None else named
     if not chosen:
         return None
@@ -67,23 +64,20 @@ def codec_named(named: str | None) -> PayloadCodec | None:
 
 
 def _is_codec(candidate: Any) -> TypeGuard[PayloadCodec]:
-    """A codec, not a class of them."""
+    """Whether it is a codec, not a codec class."""
     named = (getattr(candidate, name, None) for name in ("encode", "decode"))
     return not isinstance(candidate, type) and all(callable(name) for name in named)
 
 
-# --- options that several commands have -------------------------------------------------------------------------------
-
-
 class LogForm(StrEnum):
-    """How something is logged."""
+    """A log format."""
 
     pretty = "pretty"
     json = "json"
 
 
 class LogLevel(StrEnum):
-    """What is logged."""
+    """A log level."""
 
     debug = "debug"
     info = "info"
@@ -139,9 +133,6 @@ Log: TypeAlias = Annotated[LogForm, typer.Option(help="For people, or a JSON doc
 Level: TypeAlias = Annotated[LogLevel, typer.Option(help="What is logged.")]
 
 
-# --- values, answers, and doing something to many ---------------------------------------------------------------------
-
-
 WorkflowId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
 MaybeWorkflowId: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="ID", help="The workflow's id; or give --query.")
@@ -170,7 +161,7 @@ Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is
 
 
 def values(texts: Sequence[str] | None) -> list[Any]:
-    """Arguments from the command line: JSON where it is JSON, else a text."""
+    """Parse arguments from the command line: JSON if it is valid JSON, else a str."""
     return [_value(text) for text in texts or ()]
 
 
@@ -187,7 +178,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def duration(text: str, option: str) -> float:
-    """Seconds from the command line: 90, 90s, 15m, 1.5h, 1d, 2w; also several together, as 1h30m."""
+    """Parse a duration from the command line to seconds: 90, 90s, 15m, 1.5h, 1d, 2w; also combined, as 1h30m."""
     match = re.fullmatch(r"(?:\d+(?:\.\d+)?[smhdw]?)+", text.strip())
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw]?)", text) if match else []
     seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
@@ -197,7 +188,7 @@ def duration(text: str, option: str) -> float:
 
 
 def span(value: timedelta | float) -> str:
-    """A duration as the command line takes it."""
+    """Format a duration as the command line accepts it."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     for unit in ("d", "h", "m"):
         if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
@@ -206,7 +197,7 @@ def span(value: timedelta | float) -> str:
 
 
 def moment(text: str | None, option: str) -> datetime | None:
-    """A time from the command line, in ISO 8601; without an offset it is a time of the clock here."""
+    """Parse a time from the command line, in ISO 8601; without an offset it is local time."""
     if text is None:
         return None
     try:
@@ -218,14 +209,15 @@ def moment(text: str | None, option: str) -> datetime | None:
 
 
 def clock(moment: datetime) -> str:
-    """A time by the clock on the wall here."""
+    """Format a time in the local time zone."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def plain(value: Any) -> Any:
-    """Return anything as what JSON can say: objects by their fields, but for those that no `repr` shows.
+    """Convert a value to plain JSON: objects to their fields, except fields that `repr` hides.
 
-    Times are ISO 8601, durations seconds, states their names, bytes base64; numbers that JSON does not have are texts.
+    Times are ISO 8601, durations seconds, enums their names, bytes base64; numbers that JSON does not support
+    are strings.
     """
     match value:
         case Enum():
@@ -249,7 +241,9 @@ def plain(value: Any) -> Any:
         case Struct():
             return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         case _ if is_dataclass(value):
-            return {member.name: plain(getattr(value, member.name)) for member in fields(value) if member.repr}
+            return {
+                member.name: plain(getattr(value, member.name)) for member in fields(value) if member.repr
+            }
         case _ if hasattr(value, "_asdict"):
             return plain(value._asdict())
         case Set():
@@ -262,12 +256,12 @@ def plain(value: Any) -> Any:
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
-    """A JSON document on stdout."""
+    """Write a JSON document to stdout."""
     console.write_json(plain(value), indent=indent)
 
 
 def answer(value: Any, as_json: bool) -> None:
-    """What a workflow answered: a text as it is, anything else as JSON."""
+    """Print a workflow's answer: a str as it is, other values as JSON."""
     if as_json or not isinstance(value, str):
         write_json(value)
     else:
@@ -275,7 +269,7 @@ def answer(value: Any, as_json: bool) -> None:
 
 
 def tell(text: str, as_json: bool, **document: object) -> None:
-    """What was done: a line for people, or a document for scripts."""
+    """Report an action: a line for people, or a document for scripts."""
     if as_json:
         write_json(document)
     else:
@@ -285,7 +279,7 @@ def tell(text: str, as_json: bool, **document: object) -> None:
 def tell_found(
     items: Sequence[object], table: Sequence[Text], as_json: bool, *, nothing: str, limit: int = 0
 ) -> None:
-    """What was found, up to a limit: a table for people, or a document on each line for scripts."""
+    """Print a list, up to a limit: a table for people, or a document on each line for scripts."""
     if as_json:
         for document in items:
             write_json(document, indent=None)
@@ -299,11 +293,14 @@ def tell_found(
 
 
 def sigterm() -> Callable[[], None]:
-    """Hear SIGTERM from now on; gives what waits for it. Without a handler process 1 of a container would not hear it at all.
-    Ctrl-C raises as ever.
+    """Catch SIGTERM from now on. Return a function that waits for it.
+
+    Without a handler, process 1 of a container would ignore SIGTERM. Ctrl-C raises KeyboardInterrupt as
+    usual.
     """
-    # By a pipe that the C handler itself writes to: an event may have its lock held by the very thread that is interrupted, an
-    # exception is lost if the signal comes while garbage is collected, and a wait that is just about to begin is not interrupted.
+    # The C-level handler itself writes to a pipe: a threading.Event may be locked by the very thread that is
+    # interrupted, an exception is lost if the signal arrives during garbage collection, and a wait that is
+    # just starting is not interrupted.
     heard, writer = os.pipe()
     os.set_blocking(writer, False)
     if threading.current_thread() is threading.main_thread():
@@ -318,14 +315,14 @@ def sigterm() -> Callable[[], None]:
 
 
 def one_or_many(workflow_id: str | None, query: str | None) -> None:
-    """Exactly one of the two says what is meant."""
+    """Raise a usage error unless exactly one of the two is given."""
     if (workflow_id is None) == (query is None):
         both = "" if workflow_id is None else ", not both"
         raise UsageError(f"name a workflow, or give --query to mean all open ones that it finds{both}")
 
 
 def confirm(what: str, yes: bool) -> None:
-    """The person at the terminal is asked whether it is meant; without a terminal, `--yes` must say so."""
+    """Ask the user at the terminal to confirm; without a terminal, require `--yes`."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -334,7 +331,7 @@ def confirm(what: str, yes: bool) -> None:
 
 
 def workflows(count: int) -> str:
-    """So many workflows, in words."""
+    """Return a number of workflows in words."""
     return "1 workflow" if count == 1 else f"{count} workflows"
 
 
@@ -346,10 +343,10 @@ def to_many(
     as_json: bool,
     act: Callable[[Progress], BulkResult],
 ) -> None:
-    """Do something to all open workflows that a filter finds, and tell what came of it. `words` are what is done, that it is
-    being done, and that it was done.
+    """Apply an action to all open workflows of a filter, and report the result. `words` are its verb, participle
+    and past tense.
 
-    The person at the terminal is asked first whether it is meant; without a terminal, `--yes` must say so.
+    The user at the terminal confirms first; without a terminal, `--yes` is required.
     """
     from hourglass.client._bulk import open_ones
 
@@ -363,7 +360,7 @@ def to_many(
 
 
 def tell_many(text: str, document: object, errors: Mapping[str, Exception], as_json: bool) -> None:
-    """What came of something that was done to many. Exit code 1 if it was refused by any."""
+    """Report the result of a bulk action. The exit code is 1 if it failed for any workflow."""
     if as_json:
         write_json(document)
     else:
@@ -376,7 +373,7 @@ def tell_many(text: str, document: object, errors: Mapping[str, Exception], as_j
 
 @contextmanager
 def progress(what: str) -> Iterator[Any]:
-    """A bar on stderr while something is done to many; none where stderr is no terminal."""
+    """Show a progress bar on stderr during a bulk action; nothing if stderr is not a terminal."""
     from rich import progress as bars
 
     screen = console.screen(stderr=True)
@@ -395,9 +392,6 @@ def progress(what: str) -> Iterator[Any]:
         yield lambda done, all: bar.update(task, completed=done, total=all)
 
 
-# --- connecting -------------------------------------------------------------------------------------------------------
-
-
 _NEWEST = 500
 
 
@@ -412,8 +406,10 @@ def connected(
     run_id: str | None = None,
     said_before: str = "",
 ) -> Iterator[Client]:
-    """A client for one command. `about` is the workflow that it asks about, `run_id` the run and `said_before` the word
-    before it on the command line, for what is said if there is none.
+    """Open a client for one command.
+
+    `about` is the workflow of the command, `run_id` its run, and `said_before` the preceding word on the
+    command line; they are used in the message if the workflow does not exist.
     """
     from hourglass.client import Client
 
@@ -434,13 +430,15 @@ def connected(
 def one_workflow(
     workflow_id: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None = None
 ) -> Iterator[WorkflowHandle[Any]]:
-    """The workflow that one command is about, by a client of its own, as `connected` makes it."""
+    """Open a client as `connected` does, and yield a handle of the workflow."""
     with connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
         yield client.get_workflow_handle(workflow_id, run_id=run_id)
 
 
 def missing_file(target: str | None) -> str | None:
-    """What to say of a file of the embedded engine that is not there; None if it is, or none is meant."""
+    """Return the message for a missing file of the embedded engine; None if the file exists or the target is a
+    server.
+    """
     from hourglass._runtime.targets import resolve
 
     where = resolve(target)
@@ -456,13 +454,13 @@ def missing_file(target: str | None) -> str | None:
 
 
 def options_of(target: str | None, namespace: str | None) -> str:
-    """What was said on the command line about where to look, for the commands that are advised."""
+    """Return the options that commands in our advice need to find the same target."""
     options = (("--target", target), ("--namespace", namespace))
     return " ".join(f"{name} {shlex.quote(value)}" for name, value in options if value)
 
 
 def temporal_options(target: str | None, namespace: str | None) -> str:
-    """What Temporal's own command needs to find the same server; it does not know our settings."""
+    """Return the options that Temporal's CLI needs to find the same server; it ignores our settings."""
     from hourglass._runtime.targets import resolve
 
     where = resolve(target, namespace=namespace)
@@ -473,14 +471,16 @@ def temporal_options(target: str | None, namespace: str | None) -> str:
 
 
 def similar(client: Client, workflow_id: str) -> list[str]:
-    """Ids, of the newest workflows, that the person at the command line may have meant."""
+    """Return ids of recent workflows that resemble the given one."""
     existing = list(dict.fromkeys(candidate.id for candidate in islice(client.list_workflows(), _NEWEST)))
     inside = [candidate for candidate in existing if workflow_id in candidate or candidate in workflow_id]
     return list(dict.fromkeys([*get_close_matches(workflow_id, existing, 3, 0.7), *inside]))[:5]
 
 
 def latest_run(client: Client, workflow_id: str, run_id: str | None) -> str | None:
-    """The latest run of a workflow that has none of this id; None if it has, or if there is no such workflow."""
+    """Return the latest run if the workflow has no run of this id; None if it has one, or if there is no such
+    workflow.
+    """
     if run_id is None:
         return None
     try:
@@ -506,7 +506,7 @@ def _not_found(client: Client, workflow_id: str, run_id: str | None, reason: str
         if latest is not None:
             return f"{workflow_id} has no run {run_id!r} on {client.target}\n  its latest one is {latest}"
         if run.close_time is None:
-            return reason  # it is something of it that is not there
+            return reason  # a part of it does not exist
         closed = run.status.name.lower().replace("_", " ")
         return f"{workflow_id} has closed ({closed}): {reason}"
     near = similar(client, workflow_id)
@@ -515,7 +515,7 @@ def _not_found(client: Client, workflow_id: str, run_id: str | None, reason: str
 
 
 def _swapped(client: Client, workflow_id: str, before: str) -> str:
-    """What to say if the id and the name were given in the wrong order: people try the id first."""
+    """Return a hint if id and name are in the wrong order: people often write the id first."""
     if not before:
         return ""
     try:
@@ -525,18 +525,15 @@ def _swapped(client: Client, workflow_id: str, before: str) -> str:
     return f"\n  there is a workflow {before!r}: the name comes first, then the id: {workflow_id} {before}"
 
 
-# --- what the engine says while a command waits -----------------------------------------------------------------------
-
-
 class _Remarks(logging.Handler):
-    """What is logged while a command waits, as remarks of the command."""
+    """Shows records that are logged while a command waits."""
 
     def __init__(self, target: str | None) -> None:
         super().__init__(logging.WARNING)
         self._option = "" if target is None else f" --target {target}"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it. That no worker is there is said in words of the command line."""
+        """Print a record. A missing worker is reported in the words of the command line."""
         path = getattr(record, "unserved_file", None)
         if path is not None:
             console.note(
@@ -549,6 +546,9 @@ class _Remarks(logging.Handler):
 
 def _say_who_is_missing(target: str | None) -> None:
     log = logging.getLogger("hourglass")
-    if not any(isinstance(handler, _Remarks) for handler in log.handlers) and not logging.getLogger().handlers:
+    if (
+        not any(isinstance(handler, _Remarks) for handler in log.handlers)
+        and not logging.getLogger().handlers
+    ):
         log.addHandler(_Remarks(target))
         log.propagate = False

@@ -1,13 +1,16 @@
-r"""What people see, and the only door to it: results on stdout, errors on stderr. No colour where none is wanted
-(`NO_COLOR`, a pipe), no lines broken where a program reads, no complaint when the reader of a pipe has gone.
+r"""All output to the terminal: results on stdout, errors on stderr.
 
-Ids, names, memos and messages of failures are other people's text. What could steer a terminal, or turn a line around in it, is
-shown as an escape instead (`\x1b`, `\u202e`), in all that passes here: texts, pictures, logs, tracebacks. JSON says it as
-`\u001b`, which programs read as what it was. Nothing else in `_cli` writes to a stream.
+No colour if it is not wanted (`NO_COLOR`, a pipe), no line wrapping for programs, no error when the reader of
+a pipe has closed it.
 
-A table has as many columns as there is room for. Its first column is whole, always: it is what gets copied. Where
-there is little room the widest of the others is cut, down to a little. Where that is not enough each row becomes two
-lines, the first column on one of its own; what does not fit below it is left out, the last first.
+Ids, names, memos and failure messages are untrusted text. Characters that could control a terminal, or
+reverse a line, are escaped (`\x1b`, `\u202e`) in everything that passes here: text, pictures, logs,
+tracebacks. JSON uses `\u001b`, which programs decode to the original. Nothing else in `_cli` writes to a
+stream.
+
+A table has as many columns as fit. Its first column is never cut, because it is copied. If there is little
+room, the widest of the other columns is cut, down to a minimum. If that is not enough, each row becomes two
+lines, with the first column on its own line; columns that do not fit below it are dropped, the last first.
 """
 
 from __future__ import annotations
@@ -29,36 +32,34 @@ from rich.text import Text
 
 from hourglass._story.text import HOSTILE, cells, fit, harmless
 
-# --- the console ------------------------------------------------------------------------------------------------------
-
 
 def clean(text: str) -> str:
-    """Text of others for a terminal, with its lines; what could steer it is escaped."""
+    """Return untrusted text with its line breaks; control characters are escaped."""
     return harmless(text)
 
 
 def one_line(text: str) -> str:
-    """As `clean`, for what must not begin a line of its own: an id in a table."""
+    """Return untrusted text on a single line, such as an id in a table."""
     return clean(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
-    """A JSON document that a terminal can show as well, and that says the same as any other form of it."""
+    """Return a JSON document that is safe to show in a terminal and equal to any other form when parsed."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
     return HOSTILE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 class Screen(Console):
-    """A console of rich whose texts are clean, whatever they come from; rich's own controls pass."""
+    """A rich console that escapes control characters in all text; rich's own control codes pass."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """As rich does, with clean texts."""
+        """Render with escaped text."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else clean(text), style, control)
 
 
 def screen(*, stderr: bool = False, width: int | None = None) -> Screen:
-    """A console for a caller that draws on it itself."""
+    """Return a console for a caller that draws on it directly."""
     return Screen(stderr=stderr, width=width, highlight=False, emoji=False, markup=False)
 
 
@@ -68,33 +69,34 @@ def _console(*, stderr: bool) -> Screen:
 
 
 def show(text: str | Text, *, whole: bool = False) -> None:
-    """A line of output; `whole` ones, such as commands, are not broken between words: they get copied."""
+    """Print a line; `whole` lines, such as commands, are not wrapped, so that they can be copied."""
     _say(_console(stderr=False), text, whole=whole)
 
 
 def show_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, a line each; what has no value is left out."""
+    """Print names and values, one per line; empty values are left out."""
     for name, value in facts:
         if value is not None:
             show(f"{name:<14} {one_line(str(value))}", whole=True)
 
 
 def show_page(text: str) -> None:
-    """A page of Markdown: laid out, in a pager, in a terminal; as it is where a program reads."""
+    """Show a Markdown page: formatted and paged in a terminal, unchanged for programs."""
     console = _console(stderr=False)
     if not console.is_terminal:
         _say(console, text, whole=True)
         return
     from rich.markdown import Markdown
 
-    # Without R `less` shows the codes of colours instead of colours. F ends it where all fits, X leaves it to be read.
+    # Without R `less` shows colour codes as text. F quits if everything fits on the screen, X leaves it
+    # visible.
     options = os.environ.setdefault("LESS", "FRX")
     with console.pager(styles="R" in options):
         console.print(Markdown(clean(text)))
 
 
 def _say(console: Console, text: str | Text, *, whole: bool = False) -> None:
-    """In a terminal broken between words, under its own indentation; as it is where a program reads."""
+    """Print text: wrapped between words under its own indentation in a terminal, unchanged for programs."""
     if isinstance(text, str):
         text = Text(clean(text))
     if whole or not console.is_terminal:
@@ -110,32 +112,32 @@ def _say(console: Console, text: str | Text, *, whole: bool = False) -> None:
 
 
 def write(text: str) -> None:
-    """Text for programs, as it is but clean."""
+    """Write text for programs, with control characters escaped."""
     sys.stdout.write(clean(text) + "\n")
     sys.stdout.flush()
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:
-    """A JSON document for programs."""
+    """Write a JSON document for programs."""
     sys.stdout.write(json_text(value, indent=indent) + "\n")
     sys.stdout.flush()
 
 
 def room() -> int | None:
-    """How many columns there are; None where a program reads, for which nothing is cut."""
+    """Return the number of columns; None for programs, for which nothing is cut."""
     console = _console(stderr=False)
     return console.width if console.is_terminal else None
 
 
 def rows() -> int | None:
-    """How many lines a screen shows; None where a program reads."""
+    """Return the number of lines of the screen; None for programs."""
     console = _console(stderr=False)
     return console.height if console.is_terminal else None
 
 
 @contextmanager
 def live() -> Iterator[Callable[[Any], None]]:
-    """Draw something again and again in its place, until the block ends."""
+    """Draw repeatedly in the same place until the block ends."""
     from rich.live import Live
 
     with Live(console=_console(stderr=False), auto_refresh=False) as screen:
@@ -143,7 +145,7 @@ def live() -> Iterator[Callable[[Any], None]]:
 
 
 def ask(prompt: str) -> str | None:
-    """A line that the person at the terminal types; None at the end of the input."""
+    """Read a line from the user; None at the end of the input."""
     try:
         return input(clean(prompt))
     except EOFError:
@@ -151,17 +153,17 @@ def ask(prompt: str) -> str | None:
 
 
 def note(text: str) -> None:
-    """A remark for people, on stderr."""
+    """Print a note for people, on stderr."""
     _remark(lambda console: _say(console, text))
 
 
 def error(text: str) -> None:
-    """An error: the first line says what, the others where and what to do."""
+    """Print an error: the first line says what happened, the others where and what to do."""
     _remark(lambda console: _say(console, Text.assemble(("error: ", "bold red"), clean(text))))
 
 
 def trace(error: BaseException) -> None:
-    """A traceback on stderr, for finding a fault; those of failures on other machines stand in it as they came."""
+    """Print a traceback on stderr, including the original tracebacks of failures from other machines."""
     link: BaseException | None = error
     while link is not None:
         if remote := getattr(link, "remote_traceback", ""):
@@ -172,7 +174,7 @@ def trace(error: BaseException) -> None:
 
 
 def _remark(say: Callable[[Screen], object]) -> None:
-    """Say something on stderr; where that cannot be written, the exit code has to do."""
+    """Print on stderr; if that fails, the exit code must suffice."""
     try:
         say(_console(stderr=True))
     except OSError:
@@ -180,28 +182,30 @@ def _remark(say: Callable[[Screen], object]) -> None:
 
 
 def stop_writing(stream: TextIO | None = None) -> None:
-    """Lead a stream, stdout if none is named, to nowhere: its reader has gone, or it cannot be written.
+    """Redirect a stream, by default stdout, to /dev/null: its reader has closed it, or it cannot be written.
 
-    Otherwise the interpreter would flush what is still buffered at exit, and fail with a traceback of its own.
+    Otherwise the interpreter would flush buffered output at exit, and fail with a traceback.
     """
     try:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, (stream or sys.stdout).fileno())
         os.close(null)
     except (OSError, ValueError, io.UnsupportedOperation):
-        pass  # a stream that is no file, or is closed
+        pass  # a stream without a file descriptor, or a closed one
 
 
 def prepare_streams() -> None:
-    """For a program's start: a stream that its starter closed leads nowhere, and one that cannot say a character escapes it.
+    """Prepare the standard streams: open closed ones on /dev/null, and escape characters that a stream cannot
+    encode.
 
-    Otherwise the next file that is opened, a database, would get the number of a closed stream, and what is printed.
+    Otherwise the next file that is opened, such as a database, would get the descriptor of a closed stream,
+    and our output.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, and so this one
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, and so this one
     if sys.stdin is None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
@@ -213,30 +217,29 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
 _LEAST = 8
 _GAP = "  "
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; `whole` columns are left out rather than cut."""
+    """A heading; `whole` columns are dropped rather than cut."""
 
     name: str
     whole: bool = False
 
 
 def widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
-    """How wide each column is; as many as fit. No `room` means all there is."""
+    """Return the widths of as many columns as fit; all of them if `room` is None."""
     result = [
         max(cells(column.name), *(cells(row[at]) for row in rows), 0) for at, column in enumerate(columns)
     ]
     while room is not None and len(result) > 1 and _total(result) > room:
         spare = _total(result) - room
         wide = max(
-            (at for at in range(1, len(result)) if not columns[at].whole), key=lambda at: result[at], default=0
+            (at for at in range(1, len(result)) if not columns[at].whole),
+            key=lambda at: result[at],
+            default=0,
         )
         if wide and result[wide] - spare >= _LEAST:
             result[wide] -= spare
@@ -252,7 +255,7 @@ def _total(column_widths: Sequence[int]) -> int:
 def lines(
     columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], room: int | None
 ) -> list[Text]:
-    """Headings and rows; a cell is its text and its style, and stays on its line."""
+    """Return headings and rows as lines; a cell is its text and its style."""
     rows = [[(one_line(text), style) for text, style in row] for row in rows]
     column_widths = widths(columns, [[text for text, _ in row] for row in rows], room)
     if room is not None and rows and len(column_widths) < len(columns):
@@ -262,7 +265,7 @@ def lines(
 
 
 def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], room: int) -> list[Text]:
-    """Without headings: what stands below a name says by itself what it is."""
+    """Return two lines per row and no headings: the text below a name is self-explanatory."""
     column_widths = widths(columns[1:], [[text for text, _ in row[1:]] for row in rows], room - len(_GAP))
     stacked: list[Text] = []
     for (name, style), *details in rows:
@@ -283,7 +286,7 @@ def _line(row: Sequence[tuple[str, str]], column_widths: Sequence[int]) -> Text:
 
 
 def cut(drawn: Sequence[Text], most: int) -> list[Text]:
-    """As many lines as a screen shows; the last one says that there are more."""
+    """Return as many lines as fit on a screen; the last one counts the lines that do not."""
     if len(drawn) <= most:
         return list(drawn)
     visible = drawn[: max(most - 1, 0)]

@@ -1,7 +1,8 @@
-"""`hourglass debug`: walk back in time. A run's history, step by step on the code as it is today: where every fiber stood, its
-call stack and local variables, what had changed, and what the run asked for then.
+"""`hourglass debug`: time travel through a run's history, step by step with the current code.
 
-Nothing takes effect: it is a replay. `--what-if` shows the same history on other code beside it, up to where they part.
+Each step shows where every fiber was, its call stack and local variables, the changes, and the commands.
+Nothing takes effect: it is a replay. `--what-if` shows the same history with other code beside it, up to the
+first difference.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hourglass.replay import Fiber, Frame, History, Moment, ReplayResult
 
 _AROUND = 2
-"""Lines of the source that are shown before and after the one where a frame stands."""
+"""The number of source lines shown before and after the current line of a frame."""
 
 _HELP = "[Enter] next   p previous   NUMBER to that event   l list   q quit"
 
@@ -112,7 +113,7 @@ def _walk(history: History, code: list[str], codec: str | None) -> HistoryWalk:
 
 @contextmanager
 def _set_aside(names: set[str]) -> Iterator[None]:
-    """Modules are imported anew in here: a changed copy of a program has modules of the same names."""
+    """Import modules again inside the block: a changed copy of a program has modules of the same names."""
     saved = {name: sys.modules.pop(name) for name in names if not name.startswith("hourglass.")}
     try:
         yield
@@ -121,7 +122,7 @@ def _set_aside(names: set[str]) -> Iterator[None]:
 
 
 class HistoryWalk:
-    """The moments of one history on one version of the code."""
+    """The steps of one history with one version of the code."""
 
     def __init__(self, found: tuple[tuple[Moment, ...], ReplayResult]) -> None:
         self.moments, self.result = found
@@ -131,21 +132,18 @@ class HistoryWalk:
             )
 
     def index_at(self, event: int) -> int:
-        """The last moment that rests on no event after this one."""
+        """Return the last step that depends on no event after this one."""
         numbers = [number for number, moment in enumerate(self.moments) if moment.event_id <= event]
         return numbers[-1] if numbers else 0
 
     def say_error(self) -> None:
-        """Where the code no longer fits the history, if it does not."""
+        """Print where the code no longer fits the history, if it does not."""
         if self.result.error is not None:
             console.error(f"the code does not fit this history: {self.result.error}")
 
 
-# --- text (pure) ------------------------------------------------------------------------------------------------------
-
-
 def headline(moments: Sequence[Moment], index: int) -> str:
-    """Which moment it is."""
+    """Return the heading of a step."""
     moment = moments[index]
     since = duration(moment.time_ns - moments[0].time_ns)
     clock = datetime.fromtimestamp(moment.time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -153,13 +151,13 @@ def headline(moments: Sequence[Moment], index: int) -> str:
 
 
 def summary(moment: Moment) -> str:
-    """A moment in one line."""
+    """Return a step in one line."""
     commands = ", ".join(command.what for command in moment.issued) or "nothing"
     return f"{', '.join(moment.told) or 'nothing new'} -> {commands}"
 
 
 def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
-    """A moment in full."""
+    """Yield all lines of a step."""
     from hourglass.replay import changes
 
     moment = moments[index]
@@ -197,9 +195,6 @@ def _source(frame: Frame) -> Iterator[str]:
         text = linecache.getline(frame.file, number).rstrip()
         if text:
             yield f"    {'>' if number == frame.line else ' '} {number:4} | {text}"
-
-
-# --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def _show(walk: HistoryWalk, index: int) -> None:
@@ -242,7 +237,7 @@ def _step_through(walk: HistoryWalk) -> None:
 
 
 def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, json: bool) -> None:
-    """Both walks up to where they part, and what each does there; or what each does at an event."""
+    """Show both versions up to their first difference and each one's step there; or each one's step at an event."""
     parted = _parts_at(walk, alternative)
     if json:
         connecting.write_json(
@@ -280,8 +275,10 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
 
 
 def _parts_at(walk: HistoryWalk, alternative: HistoryWalk) -> int | None:
-    """The number of the first step in which two walks differ. Steps may look alike and hold different arguments: then it is
-    the step of which the error tells, if only one of the two fits the history.
+    """Return the number of the first step that differs, or None.
+
+    Steps may show the same commands with different arguments: if only one version fits the history, the step
+    of its error counts.
     """
     parted = parts_at(walk.moments, alternative.moments)
     if parted is not None or (walk.result.error is None) == (alternative.result.error is None):
@@ -296,7 +293,7 @@ def _parts_at(walk: HistoryWalk, alternative: HistoryWalk) -> int | None:
 
 
 def parts_at(first: Sequence[Moment], second: Sequence[Moment]) -> int | None:
-    """The number of the first step in which two walks differ in what the run asked for; None if they do not."""
+    """Return the number of the first step with different commands; None if there is none."""
     for index, (mine, theirs) in enumerate(zip_longest(first, second)):
         if mine is None or theirs is None or _asked(mine) != _asked(theirs):
             return index

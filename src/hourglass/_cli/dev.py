@@ -1,4 +1,6 @@
-"""`hourglass dev`: a worker for the time of writing. It reloads when a file changes, and checks the open runs before it works."""
+"""`hourglass dev`: a worker for development. It reloads when a file changes, and checks open runs before it
+starts work.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,8 @@ def dev(
     from hourglass._cli import dev_worker
 
     logs.configure(LogForm.pretty.value, log_level.value)
-    logging.getLogger("hourglass.runs").setLevel(logging.DEBUG)  # a line for each run that begins and ends
-    if log_level is not LogLevel.debug:  # at each reload they would say the same again
+    logging.getLogger("hourglass.runs").setLevel(logging.DEBUG)  # a line for each run that starts or closes
+    if log_level is not LogLevel.debug:  # they would be repeated at each reload
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
     _refuse_what_makes_no_sense(temporal, target, port, ui_port)
@@ -112,7 +114,7 @@ def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:
 
     with ExitStack() as stack:
         server = None if temporal is None else stack.enter_context(temporal)
-        # The same interpreter, with the same flags and arguments: the environment tells it what it is to be.
+        # The same interpreter, flags and arguments: the environment decides the role of the process.
         command = (sys.executable, *sys.orig_argv[1:])
         page = stack.enter_context(page_socket()) if ui else None
         reloader = Reloader(
@@ -122,7 +124,7 @@ def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:
 
 
 class _Server:
-    """The dev server of this folder, with what it has known since it was first started here."""
+    """The dev server of this directory, with all of its earlier data."""
 
     def __init__(self, namespace: str, port: int | None, ui_port: int | None) -> None:
         self._namespace = namespace
@@ -135,7 +137,9 @@ class _Server:
 
         folder = Path(FOLDER)
         folder.mkdir(mode=0o700, exist_ok=True)
-        for file in folder.glob("temporal.db*"):  # of a server that was run by hand, or by an earlier version
+        for file in folder.glob(
+            "temporal.db*"
+        ):  # of a server that was started by hand, or by an earlier version
             file.chmod(0o600)
         (folder / ".gitignore").write_text("*\n")
         server = self._stack.enter_context(
@@ -156,7 +160,7 @@ class _Server:
 
 
 def _chosen(wished: int | None, usual: int) -> int | None:
-    """The port to use; None for any that is free."""
+    """Return the port to use; None for any free one."""
     if wished is not None:
         if not _is_free(wished):
             raise UsageError(f"port {wished} is in use: name another one")

@@ -1,13 +1,14 @@
-"""Both processes of `hourglass dev`: the parent, which watches files, and the process that works.
+"""The two processes of `hourglass dev`: the parent, which watches files, and the worker process.
 
-The parent (`Reloader`) replaces the process that works whenever a file changes. It must not know workflows or
-engines. It asks that process to stop by closing a pipe, so that Ctrl-C, which a terminal sends to both, is one
-request and not two; and so that the process does not outlive its parent.
+The parent (`Reloader`) replaces the worker process whenever a file changes. It must not know workflows or
+engines. It stops the worker process by closing a pipe, so that Ctrl-C, which a terminal sends to both, is one
+request and not two; and so that the worker process does not outlive its parent.
 
-The process that works (`serve`) loads the code, checks the open runs against it, then takes work. The check executes
-the histories of the open runs again on this code, and touches nothing else. It ends when its parent closes the pipe,
-or is gone. What only a change can mend is said, and the exit code `WAITS` tells the parent to wait for one.
-Tracebacks show the author's lines only, because ours are the same every time.
+The worker process (`serve`) loads the code, checks the open runs against it, then starts work. The check
+replays the histories of the open runs with this code, and changes nothing. The process ends when its parent
+closes the pipe, or dies. A problem that only a change of the code can fix is reported, and the exit code
+`WAITS` tells the parent to wait for one. Tracebacks show only the author's lines, because ours are always the
+same.
 """
 
 from __future__ import annotations
@@ -40,14 +41,11 @@ if TYPE_CHECKING:
     from hourglass.worker import Worker
 
 
-# --- tracebacks -------------------------------------------------------------------------------------------------------
-
-
 class AuthorsLines(logging.Filter):
-    """Takes our own frames out of what is logged, unless there are no others."""
+    """Removes our own frames from logged tracebacks, unless there are no others."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let everything pass, with a shorter traceback."""
+        """Accept every record, with a shortened traceback."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             record.msg = f"{record.getMessage()}\n{shortened(error)}"
@@ -65,7 +63,9 @@ def _files(error: BaseException) -> Iterator[str]:
 
 
 def shortened(error: BaseException) -> str:
-    """The traceback of an error and its causes, without our frames; what was raised by us alone is a message."""
+    """Return the traceback of an error and its causes without our frames; an error with only our frames is a
+    message.
+    """
     if not any(not is_ours(file) for file in _files(error)):
         return "".join(TracebackException.from_exception(error).format_exception_only()).rstrip()
     summary = TracebackException.from_exception(error)
@@ -78,16 +78,13 @@ def shortened(error: BaseException) -> str:
     return "".join(summary.format()).rstrip()
 
 
-# --- would the open runs go on with this code? ------------------------------------------------------------------------
-
-
 _LIMIT = 10.0
-"""How long one run may take, in seconds."""
+"""The timeout of the check of one run, in seconds."""
 
 
 @dataclass(frozen=True)
 class IncompatibleRun:
-    """A run that this code would not continue, and why: file, line, expected, produced."""
+    """A run that this code would not continue, and the reason: file, line, expected, produced."""
 
     id: str
     workflow_type: str
@@ -96,7 +93,7 @@ class IncompatibleRun:
 
 @dataclass(frozen=True)
 class Checked:
-    """How many runs were tried, and which would break."""
+    """The number of checked runs, and the incompatible ones."""
 
     tried: int
     broken: tuple[IncompatibleRun, ...]
@@ -105,14 +102,14 @@ class Checked:
 def check_open_runs(
     client: Client, loaded: LoadedCode, task_queues: Sequence[str], most: int, over: threading.Event
 ) -> Checked:
-    """Replay the newest open runs of the types and queues that are served here, until this process is to end."""
+    """Replay the newest open runs of the served types and queues, until this process must end."""
     tried, broken = 0, list[IncompatibleRun]()
     runs = list(islice(_open(client, loaded.workflows, task_queues), most))
     if not runs:
         return Checked(0, ())
     from hourglass.replay import Replayer
 
-    # Changed arguments break no run: engines compare what is asked for, not with what.
+    # Changed arguments do not break a run: engines compare commands, not their arguments.
     with Replayer(
         modules=loaded.modules,
         converter=client.converter,
@@ -126,7 +123,7 @@ def check_open_runs(
             try:
                 history = client.get_workflow_handle(run.id, run_id=run.run_id).history()
             except WorkflowNotFoundError:
-                continue  # gone meanwhile
+                continue  # deleted meanwhile
             tried += 1
             error = replayer.try_replay(history).error
             if error is not None:
@@ -140,19 +137,16 @@ def _open(client: Client, types: Sequence[str], task_queues: Sequence[str]) -> I
             yield run
 
 
-# --- the parent -------------------------------------------------------------------------------------------------------
-
-
 logger = logging.getLogger("hourglass.dev")
 
 STOP, TARGET, PAGE = "HOURGLASS_DEV_STOP", "HOURGLASS_DEV_TARGET", "HOURGLASS_DEV_PAGE"
-"""Variables that make a process the one that works: the pipe that ends with its parent, the target if none was given, and the
-socket and the credentials with which it serves the web UI. The parent holds them, so that a browser is not refused during a
-reload, only kept waiting, and stays logged in.
+"""Environment variables of the worker process: the pipe that closes with its parent, the default target, and the
+socket and credentials of the web UI. The parent holds them, so that during a reload a browser waits instead
+of being rejected, and stays logged in.
 """
 
 WAITS = 3
-"""The exit code of a process that can do nothing before the next change, and has said why."""
+"""The exit code of a worker process that needs a change of the code, and has reported why."""
 
 _GLANCE, _SETTLED = 100, 200  # milliseconds
 _PROCESS_DRAIN = 8.0
@@ -160,9 +154,13 @@ _ASKED_WRONGLY = 2
 
 
 def folders(sources: Sequence[str]) -> tuple[Path, ...]:
-    """What to watch: where the sources are imported from."""
-    candidates = dict.fromkeys(_folder(Path(folder)) if _is_file(folder) else Path.cwd() for folder in sources)
-    return tuple(folder for folder in candidates if not any(parent in folder.parents for parent in candidates))
+    """Return the directories to watch: those from which the sources are imported."""
+    candidates = dict.fromkeys(
+        _folder(Path(folder)) if _is_file(folder) else Path.cwd() for folder in sources
+    )
+    return tuple(
+        folder for folder in candidates if not any(parent in folder.parents for parent in candidates)
+    )
 
 
 def _is_file(source: str) -> bool:
@@ -177,7 +175,7 @@ def _folder(path: Path) -> Path:
 
 
 class Reloader:
-    """Runs a command again and again. `target` is where it works, if its arguments do not say that."""
+    """Runs a command repeatedly. `target` is its target if the arguments name none."""
 
     def __init__(
         self,
@@ -195,7 +193,7 @@ class Reloader:
         self._child: _WorkerProcess | None = None
 
     def run(self) -> int:
-        """Until Ctrl-C or SIGTERM; returns the exit code."""
+        """Run until Ctrl-C or SIGTERM and return the exit code."""
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             return self._run()
@@ -208,7 +206,7 @@ class Reloader:
     def _run(self) -> int:
         begun = False
         for changed in _changes(self._watched, self._over):
-            if not begun:  # only now: what changes from here on is seen
+            if not begun:  # only now: from here on changes are noticed
                 begun = True
                 self._begin()
             elif changed:
@@ -235,14 +233,14 @@ class Reloader:
 
 
 class _WorkerProcess:
-    """The process that works."""
+    """The worker process, seen from its parent."""
 
     def __init__(
         self, command: Sequence[str], target: str, page: tuple[socket.socket, Credentials] | None
     ) -> None:
         reading, self._writing = os.pipe()
         environment = {**os.environ, STOP: str(reading), TARGET: target}
-        environment.pop(UI_TOKEN, None)  # it is among the credentials, and workflow code does not need it
+        environment.pop(UI_TOKEN, None)  # the credentials contain it, and workflow code does not need it
         passed = [reading]
         if page is not None:
             listening, credentials = page
@@ -254,14 +252,14 @@ class _WorkerProcess:
             os.close(reading)
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Return its exit code; None while it runs."""
         code = self._process.poll()
         if code is not None:
             self._hang_up()
         return code
 
     def stop(self) -> None:
-        """Ask it to end, and see to it that it does."""
+        """Ask it to end, and kill it if it does not."""
         self._hang_up()
         try:
             self._process.wait(_PROCESS_DRAIN)
@@ -270,7 +268,7 @@ class _WorkerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """End it now."""
+        """Kill it."""
         self._process.kill()
         self._process.wait()
 
@@ -281,7 +279,7 @@ class _WorkerProcess:
 
 
 def _changes(watched: Iterable[Path], over: threading.Event) -> Iterator[list[str]]:
-    """Names of Python files that changed; nothing, several times a second, while none does."""
+    """Yield the names of changed Python files; empty lists, several times a second, while there are none."""
     try:
         from watchfiles import PythonFilter, watch
     except ModuleNotFoundError:
@@ -305,16 +303,13 @@ def _how(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
 
-# --- the process that works -------------------------------------------------------------------------------------------
-
-
 _DRAIN = 2.0
 _MOST_SAID = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevOptions:
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     sources: tuple[str, ...]
     target: str | None
@@ -326,25 +321,26 @@ class DevOptions:
 
 
 class Life:
-    """This process, as its parent made it. `target` is where to work, if the command line does not say it."""
+    """The role of a worker process, as its parent created it. `target` is used if the command line names none."""
 
     def __init__(self, pipe: int, target: str, page: str) -> None:
         self.target = target
         self.page = page
         self.over = StopEvent()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it, too, and tells us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent receives it too, and stops us
         signal.signal(signal.SIGTERM, lambda *_: self.over.set())
         threading.Thread(target=self._listen, args=(pipe,), name="hourglass-dev", daemon=True).start()
 
     def _listen(self, pipe: int) -> None:
-        # Nothing is ever written: the read ends when the writing end is closed, by the parent or with it.
+        # Nothing is ever written: the read returns when the writing end is closed, by the parent or by its
+        # death.
         while os.read(pipe, 1):
             pass
         self.over.set()
 
 
 def enter(environment: MutableMapping[str, str]) -> Life | None:
-    """The life of the process that works; None in its parent."""
+    """Return the role of the worker process; None in its parent."""
     pipe = environment.pop(STOP, "")
     target = environment.pop(TARGET, "")
     page = environment.pop(PAGE, "")
@@ -352,7 +348,7 @@ def enter(environment: MutableMapping[str, str]) -> Life | None:
 
 
 def serve(options: DevOptions, life: Life) -> int:
-    """Work until the parent hangs up; returns the exit code."""
+    """Work until the parent closes the pipe, and return the exit code."""
     from hourglass._cli.loading import LoadError, load
     from hourglass._cli.worker import connected
 
@@ -405,7 +401,7 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
 
 @contextmanager
 def _page(client: Client, loaded: LoadedCode, worker: Worker, life: Life) -> Iterator[None]:
-    """The page of this worker, if its parent has made a socket for it."""
+    """Serve the web UI of this worker, if its parent has created a socket for it."""
     if not life.page:
         yield
         return

@@ -1,4 +1,4 @@
-"""`hourglass docs`: the manual, which is in the package: a list of its pages, or one of them."""
+"""`hourglass docs`: the manual, which is part of the package: the list of its pages, or one page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hourglass.errors import UsageError
 
 _COLUMNS = (Column("PAGE"), Column("TITLE"))
 _FIRST = ("index", "tutorial", "examples", "concepts")
-"""Where a reader begins."""
+"""The pages to read first."""
 
 
 def docs(
@@ -54,7 +54,7 @@ def docs(
 
 
 def manual() -> Path:
-    """The folder of the manual: in the package, or beside the sources where those are used as they are."""
+    """Return the directory of the manual: in the package, or beside the sources in a checkout."""
     package = Path(__file__).parents[1]
     for folder in (package / "_manual", package.parents[1] / "docs"):
         if (folder / "index.md").is_file():
@@ -65,7 +65,7 @@ def manual() -> Path:
 
 
 def pages(root: Path) -> list[Path]:
-    """All pages: those to begin with, then the manual's own, its how-tos and the reference."""
+    """Return all pages: the first ones, then the manual, the how-tos and the reference."""
     files = [file for file in root.rglob("*.md") if file.is_file()]
     first = {name: at for at, name in enumerate(_FIRST)}
     return sorted(
@@ -99,7 +99,7 @@ def _list(root: Path, search: str | None, json: bool) -> None:
 
 
 def _found(root: Path, page: str) -> Path:
-    """The page that is meant, by its name, its path, or the last part of it. Raises `UsageError`."""
+    """Return the page by its name, its path, or the last part of it. Raise `UsageError`."""
     requested = page.removeprefix("docs/").removesuffix(".md").strip("/")
     names = {_name(root, file): file for file in pages(root)}
     if requested in names:

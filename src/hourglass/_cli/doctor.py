@@ -1,4 +1,4 @@
-"""`hourglass doctor`: is everything there, does it work together, and do the open runs go on?"""
+"""`hourglass doctor`: check that everything is installed and works together, and that open runs make progress."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _OLDEST_SQLITE = (3, 37, 0)
-_LONGEST_LOOK = 5.0  # seconds, for reading a file whole
+_LONGEST_LOOK = 5.0  # seconds, for reading a whole file
 _PATIENCE = 10.0  # seconds for one call
-_LONGEST_QUESTION = 25.0  # seconds for all calls of one check, with the connection
+_LONGEST_QUESTION = 25.0  # seconds for all calls of one check, including the connection
 _PACKAGES = ("hourglass-temporal", "temporalio", "greenlet", "msgspec", "uvloop")
 
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """One thing that was looked at; `ok` None means that it is only said."""
+    """The result of one check; with `ok` None it is only information."""
 
     what: str
     told: str
@@ -103,17 +103,17 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
     if where.kind == "file":
         yield from _file(where)
         if not Path(where.path).exists():
-            return  # looking would make it
+            return  # opening the file would create it
         stopped = _stopped_owner(where.path)
         if stopped is not None:
             yield stopped
-            return  # nothing else could be asked
+            return  # nothing else can be checked
     yield from _engine(target, namespace, task_queue)
     yield from _deaths(where)
 
 
 def _engine(target: str | None, namespace: str | None, task_queue: str) -> Iterator[HealthCheck]:
-    """What the engine answers, over one connection: each answer is waited for within a limit."""
+    """Yield the checks that query the engine, over one connection and each with a timeout."""
     with ExitStack() as stack:
         try:
             client = _in_time(lambda: stack.enter_context(connecting.connected(target, namespace)))
@@ -133,7 +133,9 @@ def _file(where: Where) -> Iterator[HealthCheck]:
         folder = path.parent
         writable = folder.is_dir() and os.access(folder, os.W_OK)
         description = "is not there yet; run, start, worker and dev make it"
-        yield HealthCheck("file", description if writable else f"cannot be made: {folder} is not writable", writable)
+        yield HealthCheck(
+            "file", description if writable else f"cannot be made: {folder} is not writable", writable
+        )
         if writable:
             yield _disk(path)
         return
@@ -145,7 +147,9 @@ def _file(where: Where) -> Iterator[HealthCheck]:
 
 
 def _stopped_owner(path: str) -> HealthCheck | None:
-    """A finding if the process that holds the file is stopped, as by SIGSTOP: it answers nothing, and no other can."""
+    """Return a finding if the owner of the file is stopped, as by SIGSTOP: it does not answer, and no other
+    process can.
+    """
     from hourglass._embedded.sharing.ownership import FileLock
     from hourglass._runtime.hung import is_stopped
 
@@ -153,7 +157,7 @@ def _stopped_owner(path: str) -> HealthCheck | None:
     try:
         pid = 0 if lock.is_free() else lock.note().pid
     except HourglassError:
-        return None  # what is wrong with it is found by asking
+        return None  # the query of the engine reports the problem
     if not pid or not is_stopped(pid):
         return None
     problem = f"process {pid}, which holds the file, is stopped, and all others wait for it: "
@@ -161,7 +165,7 @@ def _stopped_owner(path: str) -> HealthCheck | None:
 
 
 def _pages(path: Path) -> HealthCheck:
-    """Whether SQLite finds the file in order, which it reads for that: as far as it comes in a few seconds."""
+    """Check the integrity of the file with SQLite, as far as a few seconds allow."""
     over = monotonic() + _LONGEST_LOOK
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
@@ -196,12 +200,14 @@ def _disk(path: Path) -> HealthCheck:
 
 
 def _deaths(where: Where) -> Iterator[HealthCheck]:
-    """The runs at which processes of this machine died, until they have gone on."""
+    """Yield the runs during which processes of this machine died, until those runs have made progress."""
     from hourglass._runtime.deaths import known_deaths
 
     for death in known_deaths(str(where), where.namespace):
         what = (
-            f"local activity {death.activity} of {death.workflow_type}" if death.activity else death.workflow_type
+            f"local activity {death.activity} of {death.workflow_type}"
+            if death.activity
+            else death.workflow_type
         )
         description = f"a worker's process died {death.times}× while it executed {what} (run {death.run_id})"
         yield HealthCheck("deaths", description)
@@ -215,7 +221,7 @@ _HELP = {
 
 
 def _runs(client: Client, options: str) -> Iterator[HealthCheck]:
-    """The open runs that do not go on, by what keeps them; each kind is wrong, and named with the command that lists it."""
+    """Yield the numbers of open runs with problems, by kind, each with the command that lists them."""
     from hourglass._story.problems import count
 
     try:
@@ -240,7 +246,10 @@ def _workers(client: Client, task_queue: str) -> str:
     who = sorted({poller.identity for poller in (*queue.workflow_pollers, *queue.activity_pollers)})
     waiting = [
         f"{what} that wait: {statistics.backlog}, the oldest for {duration(int(statistics.age.total_seconds() * 1e9))}"
-        for statistics, what in ((queue.workflow_stats, "workflow tasks"), (queue.activity_stats, "activities"))
+        for statistics, what in (
+            (queue.workflow_stats, "workflow tasks"),
+            (queue.activity_stats, "activities"),
+        )
         if statistics is not None and statistics.backlog
     ]
     return f"on queue {task_queue!r}: {'; '.join([', '.join(who) or 'no worker polls it now', *waiting])}"
@@ -254,7 +263,7 @@ def _tried(what: str, look: Callable[[], str]) -> HealthCheck:
 
 
 def _in_time(look: Callable[[], T]) -> T:
-    """Return what a look finds; raise `ServiceTimeoutError` if it takes too long, whatever holds it up."""
+    """Return the result of a check; raise `ServiceTimeoutError` if it takes too long for any reason."""
     answer: Future[T] = Future()
 
     def run() -> None:

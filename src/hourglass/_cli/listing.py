@@ -1,4 +1,4 @@
-"""`hourglass list` and `describe`: what there is, and one of it in detail."""
+"""`hourglass list` and `describe`: all workflows, and one of them in detail."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def list_(
                 _once(client, full_query, limit, only, json)
         except ServiceError as error:
             if error.status == "INVALID_ARGUMENT" and full_query != query:
-                # Says what is wrong with what was given, not with what we made of it.
+                # Its error is about the user's filter, not about our extension of it.
                 client.count_workflows(query)
             raise
 
 
 def _tell_count(result: WorkflowExecutionCount, json: bool) -> None:
-    """A number; where the filter ends with GROUP BY also that of each group."""
+    """Print a count; if the filter ends with GROUP BY also the count of each group."""
     groups = [{"values": group.group_values, "count": group.count} for group in result.groups]
     if json:
         connecting.write_json({"count": int(result)} | ({"groups": groups} if groups else {}))
@@ -135,7 +135,7 @@ _NOTHING = {
 
 @dataclass(frozen=True)
 class _Found:
-    """Runs of a list, and by run id what keeps them from going on."""
+    """The runs of a list, and their problems by run id."""
 
     runs: list[WorkflowExecution]
     problems: Mapping[str, Problem]
@@ -171,7 +171,9 @@ def _watch(client: Client, query: str, limit: int, only: Problem | None, json: b
 
 
 def _tell_changes(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
-    """For JSON, and where stdout is no terminal: a line for each run that is new, or that stands otherwise than before."""
+    """Print a line for each run that is new or whose state has changed, for JSON and if stdout is not a
+    terminal.
+    """
     previous: dict[str, str] = {}
     while True:
         page = _find(client, query, limit, only)

@@ -1,7 +1,8 @@
-"""From what people name on the command line, a FILE or a MODULE, to modules with decorated workflows and activities.
+"""From a FILE or MODULE on the command line to modules with decorated workflows and activities.
 
-Loading runs the author's code, which may be broken: then the message names the file and the line, as Python would, without
-the frames of ours. Imports only what was named by the person at the command line, never what comes from a wire.
+Loading runs the author's code, which may be broken: then the message names the file and the line, as Python
+would, without our frames. Only what the user named on the command line is imported, never a name from the
+network.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from hourglass.errors import UsageError
 
 
 class LoadError(UsageError):
-    """A file or module could not be loaded, or holds nothing for us."""
+    """A file or module could not be loaded, or contains no workflow and no activity."""
 
 
 @dataclass(frozen=True)
 class LoadedCode:
-    """The modules that were named, and the type names of what is decorated in them."""
+    """The loaded modules, and the type names of their workflows and activities."""
 
     modules: tuple[ModuleType, ...]
     workflows: tuple[str, ...]
@@ -46,7 +47,7 @@ class _Decorated:
 
 
 def load(sources: Sequence[str]) -> LoadedCode:
-    """Import everything that was named. Raises `LoadError`."""
+    """Import all sources. Raise `LoadError`."""
     modules = {source: _load(source) for source in dict.fromkeys(sources)}
     decorated: list[_Decorated] = []
     for source, module in modules.items():
@@ -62,7 +63,7 @@ def load(sources: Sequence[str]) -> LoadedCode:
 
 
 def load_codec(named: str) -> object:
-    """What is named in a module: MODULE:OBJECT or FILE:OBJECT. Raises `LoadError`."""
+    """Return the object named by MODULE:OBJECT or FILE:OBJECT. Raise `LoadError`."""
     source, colon, name = named.rpartition(":")
     if not colon or not name.isidentifier() or not source:
         raise LoadError(f"write the codec as MODULE:OBJECT, such as app.secrets:codec, not {named!r}")
@@ -74,7 +75,7 @@ def load_codec(named: str) -> object:
 
 
 def check_sources(sources: Sequence[str]) -> None:
-    """Raise `LoadError` for a file or a module that is not there; nothing is imported."""
+    """Raise `LoadError` for a file or module that does not exist; nothing is imported."""
     for source in sources:
         path = Path(source)
         if source.endswith(".py") or os.sep in source:
@@ -84,9 +85,6 @@ def check_sources(sources: Sequence[str]) -> None:
             _put_first(Path.cwd())
             if importlib.util.find_spec(source.partition(".")[0]) is None:
                 raise LoadError(f"there is no module {source!r}, seen from {Path.cwd()}")
-
-
-# --- importing -------------------------------------------------------------------------------------------------------
 
 
 def _load(source: str) -> ModuleType:
@@ -122,7 +120,7 @@ def _load_file(source: str, path: Path) -> ModuleType:
 
 
 def _module_of(path: Path) -> tuple[Path, str]:
-    """The directory to import from and the dotted name: a file in a package is imported as its part."""
+    """Return the import directory and the dotted name: a file in a package is imported as part of it."""
     segments = [] if path.name == "__init__.py" else [path.stem]
     directory = path.parent
     while (directory / "__init__.py").is_file():
@@ -145,11 +143,8 @@ def _import(name: str, source: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise LoadError(f"there is no module {source!r}, seen from {Path.cwd()}") from error
         raise LoadError(_broken(source, error)) from error
-    except BaseException as error:  # code at the top of a file may do anything, `sys.exit` included
+    except BaseException as error:  # code at module level may do anything, including `sys.exit`
         raise LoadError(_broken(source, error)) from error
-
-
-# --- what is broken --------------------------------------------------------------------------------------------------
 
 
 def _broken(source: str, error: BaseException) -> str:
@@ -167,7 +162,7 @@ def _broken(source: str, error: BaseException) -> str:
 
 
 def _hint(error: BaseException) -> str:
-    """Where a name is that was looked for in the package itself: most are in `workflow` and `activity`."""
+    """Return a hint if a name was imported from `hourglass` itself: most names are in `workflow` and `activity`."""
     match = _ASKED.match(str(error)) if isinstance(error, ImportError) and error.name == "hourglass" else None
     if match is None:
         return ""
@@ -197,16 +192,13 @@ def _pointed(error: SyntaxError) -> str:
     return f"\n      {code.lstrip()}\n      {' ' * (error.offset - 1 - lost)}^"
 
 
-# --- what is decorated -----------------------------------------------------------------------------------------------
-
-
 def _decorated(module: ModuleType) -> Iterator[_Decorated]:
     for value in list(vars(module).values()):
         try:
             flow, act = workflow_definition(value), activity_definition(value)
             home = str(getattr(value, "__module__", ""))
         except Exception:
-            continue  # proxies raise whatever they like when they are asked
+            continue  # proxies may raise anything on attribute access
         if flow is not None:
             yield _Decorated("workflow", flow.name, home)
         if act is not None:
@@ -214,15 +206,17 @@ def _decorated(module: ModuleType) -> Iterator[_Decorated]:
 
 
 def _own(module: ModuleType) -> list[_Decorated]:
-    """What is decorated in a module or below it, as the worker sees it: what is merely imported is not its own."""
+    """Return the definitions of a module and its submodules, as the worker sees them, without imported ones."""
     name = module.__name__
-    return [definition for definition in _decorated(module) if definition.home == name or definition.home.startswith(f"{name}.")]
+    return [
+        definition
+        for definition in _decorated(module)
+        if definition.home == name or definition.home.startswith(f"{name}.")
+    ]
 
 
 def _below(module: ModuleType) -> list[_Decorated]:
-    """What is decorated in the modules of a package, which are imported here: nothing else would import them
-    before work comes.
-    """
+    """Return the definitions of a package's submodules; this imports them, because nothing else would."""
     return [definition for name in _submodules(module) for definition in _own(_import(name, name))]
 
 
@@ -237,4 +231,4 @@ def _nothing_in(source: str, module: ModuleType) -> str:
 def _submodules(package: ModuleType) -> Iterator[str]:
     for submodule in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{package.__name__}."):
         if not submodule.name.rpartition(".")[2].startswith("__"):
-            yield submodule.name  # but for __main__, which would run the program
+            yield submodule.name  # except __main__, which would run the program

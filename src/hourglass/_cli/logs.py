@@ -1,7 +1,8 @@
-"""How a worker logs: for people (`pretty`), or a JSON document per line (`json`). To stderr, so that stdout is the author's.
+"""Log formats of a worker: for people (`pretty`), or one JSON document per line (`json`). To stderr; stdout is
+the author's.
 
-Text of others is as clean here as all that `console` shows. In a pretty log only the first line of a record begins at the left
-edge: a newline in an id or in the message of a failure cannot forge a record.
+Untrusted text is escaped as in `console`. In a pretty log only the first line of a record starts in the first
+column, so that a newline in an id or a failure message cannot forge a record.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ _COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 
 
 class PrettyFormatter(logging.Formatter):
-    """Time, level, who, what; in colour where that can be seen."""
+    """Formats records as time, level, source and message, coloured in a terminal."""
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record, over several lines if it has a traceback or a stack."""
+        """Format a record, with several lines if it has a traceback or a stack."""
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         who = one_line(record.name.removeprefix("hourglass."))
         level = f"{record.levelname:<7}"
@@ -44,7 +45,7 @@ _RENAMED = {"workflow_run_id": "run_id"}
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What a record says beside its message: which workflow and activity speaks, and what its author gave in `extra=`."""
+    """Return the structured fields of a record: its workflow and activity, and the author's `extra=`."""
     fields: dict[str, object] = {} if any(hasattr(record, group) for group in _GROUPS) else _speaker()
     for name, value in vars(record).items():
         if name not in _STANDARD and name not in _GROUPS:
@@ -52,14 +53,17 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
     for group in _GROUPS:
         facts = getattr(record, group, None)
         if isinstance(facts, Mapping):
-            fields = {**{_RENAMED.get(str(name), str(name)): value for name, value in facts.items()}, **fields}
+            fields = {
+                **{_RENAMED.get(str(name), str(name)): value for name, value in facts.items()},
+                **fields,
+            }
     return fields
 
 
 def _speaker() -> dict[str, object]:
-    """The attempt, or the run, whose code speaks now through a logger that does not know of it: the author's, a library's."""
+    """Return the current attempt or run for records of loggers that know neither: the author's, a library's."""
     if "hourglass.worker" not in sys.modules:
-        return {}  # no code of an author's runs here, and help need not load what runs it
+        return {}  # no user code runs in this process, and help need not load the worker
     from hourglass import activity, workflow
 
     if activity.in_activity():
@@ -88,10 +92,12 @@ def _speaker() -> dict[str, object]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON document per record and line: fields of ours first, which no `extra=` replaces, then the record's own."""
+    """Formats a record as one JSON document per line: our fields first, which no `extra=` overrides, then the
+    record's own.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record; what an exception says stands in a field of its own."""
+        """Format a record; an exception has a field of its own."""
         document: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -106,7 +112,9 @@ class JsonFormatter(logging.Formatter):
         more = {name: value for name, value in fields_of(record).items() if name not in document}
         try:
             return json_text({**document, **more}, default=str)
-        except Exception:  # a key that is no text, a circle, a `__str__` that raises: what no JSON can say
+        except (
+            Exception
+        ):  # a key that is not a str, a cycle, a `__str__` that raises: not representable in JSON
             return json_text({**document, **{name: _repr(value) for name, value in more.items()}})
 
 
@@ -118,15 +126,15 @@ def _repr(value: object) -> str:
 
 
 class PlainFormatter(logging.Formatter):
-    """The message alone, for commands that log nothing by themselves."""
+    """Formats only the message, for commands that do not log themselves."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record."""
+        """Format a record."""
         return _indented(clean(_message(self, record)))
 
 
 def configure(form: str, level: str) -> None:
-    """Log like that, from now on."""
+    """Configure logging to stderr with this format and level."""
     handler = logging.StreamHandler(sys.stderr)
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     handler.setFormatter(JsonFormatter() if form == "json" else PrettyFormatter(colour=colour))
@@ -136,7 +144,7 @@ def configure(form: str, level: str) -> None:
 
 
 def _indented(text: str) -> str:
-    """Return a text with all its lines but the first indented."""
+    """Return a text with all lines but the first indented."""
     return text.replace("\n", "\n    ")
 
 

@@ -1,9 +1,10 @@
-"""`hourglass move`: moves the open runs of a file, with their histories, and its schedules to a Temporal server.
+"""`hourglass move`: move the open runs of a file, with their histories, and its schedules to a Temporal server.
 
-A run is never alive in both places. In this order, of which each step survives the death of this process: the run is paused here,
-for this reason; it is begun there with its history, where no worker gets it yet; the code is replayed on what the server has
-written; it is let go there; it is terminated here, with where it is now as the reason. Another `move` finds what the first has
-left, and goes on with it: the import there is the same request again.
+A run never executes in both places. The steps, each of which survives the death of this process: pause the
+run in the file with this reason; create it on the server with its history, held back from all workers; replay
+the code on the history that the server has written; release it on the server; terminate it in the file, with
+its new location as the reason. A later `move` finds an interrupted one and continues it: the import on the
+server is idempotent.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from hourglass.replay import History, Replayer
 
 MOVING = "moving to "
-"""How the reason begins for which a run or a schedule is paused while it moves."""
+"""The prefix of the reason with which a run or a schedule is paused while it moves."""
 
 IMPORTING = "hourglass-import"
-"""The deployment that a run is pinned to on a server while it is held."""
+"""The deployment to which a run on the server is pinned while it is held."""
 
 _PATIENCE = 10.0
 _PAUSE = 0.1
@@ -45,9 +46,9 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a run or a schedule: `moves` or, once it is done, `moved`; `stays`, with the reason.
+    """The result for a run or a schedule: `moves` or, once it is done, `moved`; `stays`, with the reason.
 
-    A schedule has no run id; its workflow type is that of the workflows that it starts.
+    A schedule has no run id; its workflow type is that of the workflows it starts.
     """
 
     kind: str
@@ -120,9 +121,10 @@ def move(
 def _moving(
     source: Client, destination: Client, replayer: Replayer, query: str, *, carry_out: bool
 ) -> Iterator[tuple[Verdict, bool]]:
-    """Move runs and schedules, or only tell. Yield each verdict, and whether it counts as a failure if the thing stays.
+    """Move runs and schedules, or only plan it. Yield each verdict, and whether it is a failure if the object
+    stays.
 
-    Schedules are held while the runs move, so that none starts a run that nobody moves.
+    Schedules are held while the runs move, so that none starts a run that is not moved.
     """
     from hourglass._cli.move_schedules import ScheduleMover
 
@@ -130,7 +132,12 @@ def _moving(
     schedules = schedule_mover.plan(wanted=not query.strip())
     if carry_out:
         schedules = [schedule if schedule.stays else schedule_mover.begin(schedule) for schedule in schedules]
-    schedules_by_run = {run: schedule for schedule in schedules if schedule.stays and not schedule.paused for run in schedule.running}
+    schedules_by_run = {
+        run: schedule
+        for schedule in schedules
+        if schedule.stays and not schedule.paused
+        for run in schedule.running
+    }
     staying: set[str] = set()
     for run in _open_runs(source, query):
         verdict = mover.handle(run, carry_out=carry_out, schedule=schedules_by_run.get(run.id))
@@ -190,7 +197,7 @@ def _count(verdicts: list[Verdict], kind: str) -> str:
 
 
 class _Mover:
-    """Looks at runs of one engine, and moves them to another."""
+    """Checks runs of one engine, and moves them to another."""
 
     def __init__(self, source: Client, destination: Client, replayer: Replayer) -> None:
         self._here = source
@@ -201,7 +208,7 @@ class _Mover:
     def handle(
         self, run: WorkflowExecution, *, carry_out: bool, schedule: ScheduleMove | None = None
     ) -> Verdict:
-        """What becomes of a run. `schedule` stays in the file, and waits for the run."""
+        """Return the verdict on a run. `schedule` is one that stays in the file and waits for the run."""
         handle = self._here.get_workflow_handle(run.id, run_id=run.run_id)
         named = ("workflow", run.id, run.run_id, run.workflow_type)
         try:
@@ -240,7 +247,7 @@ class _Mover:
         self._check_id(run)
 
     def _check_id(self, run: WorkflowExecution) -> None:
-        """Whether the id is free there, or taken by what an earlier move has begun."""
+        """Raise `_Stays` if the id is in use on the server, unless by an interrupted move of this run."""
         try:
             existing = self._there.get_workflow_handle(run.id).describe()
         except WorkflowNotFoundError:
@@ -250,7 +257,9 @@ class _Mover:
             raise _Stays(f"there is an open workflow of this id there already (run {existing.run_id})")
 
     def _move(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> str:
-        """Move a run; gives its run id there. What fails before it is let go there leaves it as it was here."""
+        """Move a run and return its run id on the server. A failure before its release leaves the run in the
+        file unchanged.
+        """
         from hourglass._story.reasons_closed import moved
 
         if handle.describe().status.name != "PAUSED":
@@ -271,7 +280,7 @@ class _Mover:
         return str(held.run_id)
 
     def _at_rest(self, handle: WorkflowHandle[Any]) -> History:
-        """The history of a paused run when no worker has anything of it any more."""
+        """Return the history of a paused run once no worker has any of its tasks in progress."""
         pause = threading.Event()
         for _ in range(round(_PATIENCE / _PAUSE)):
             history, seen = handle.history(), handle.describe()
@@ -284,8 +293,10 @@ class _Mover:
         raise _Stays("a worker still has something of it: stop the workers of the file first")
 
     def _is_held(self, held: WorkflowHandle[Any]) -> bool:
-        """Whether no worker gets the run there yet. One that an earlier move has let go may have gone on: it is there for good,
-        whatever the code here makes of it.
+        """Whether the run on the server is still held.
+
+        A run that an earlier move has released may have made progress: it stays on the server, whatever the
+        local code does.
         """
         seen = self._there.get_workflow_handle(held.id, run_id=held.run_id).describe()
         version = seen.deployment_version
@@ -298,8 +309,9 @@ class _Mover:
         )
 
     def _verify(self, held: WorkflowHandle[Any], source: History) -> None:
-        """Replay the code on what the server has written: at other times, with other random numbers, it must ask for the
-        same, arguments included.
+        """Replay the code on the history that the server has written.
+
+        With other times and other random numbers it must issue the same commands, with the same arguments.
         """
         from hourglass.replay import History
 
@@ -317,7 +329,7 @@ class _Mover:
 
 
 def _pause_reason(history: History) -> str:
-    """Why a run was paused last, as far as it is."""
+    """Return the reason of the last pause if the run is paused."""
     reason = ""
     for event in history.events:
         if event["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_PAUSED":
@@ -328,7 +340,7 @@ def _pause_reason(history: History) -> str:
 
 
 def _has_task(history: History) -> bool:
-    """Whether a worker has the run's task."""
+    """Whether a worker has the run's workflow task."""
     tasks = [
         event["eventType"] for event in history.events if "EVENT_TYPE_WORKFLOW_TASK_" in event["eventType"]
     ]
@@ -336,7 +348,9 @@ def _has_task(history: History) -> bool:
 
 
 def _with_timers_of(source: History, written: History) -> list[dict[str, Any]]:
-    """What the server has written, with its timers as long as they were: there they only have to end in their turn."""
+    """Return the server's history with the original timer durations: on the server they only have to fire in
+    order.
+    """
     key, name = "timerStartedEventAttributes", "startToFireTimeout"
     spans = {
         event[key]["timerId"]: event[key].get(name) for event in source.events if event.get(key) is not None

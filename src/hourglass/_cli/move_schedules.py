@@ -1,8 +1,10 @@
-"""Schedules that `hourglass move` takes along: paused here and held there while the runs move, then let act there.
+"""The part of `hourglass move` that handles schedules: pause and hold them while the runs move, then activate
+them.
 
-A schedule never acts in both places, and each step survives the death of this process. In this order: it is paused here, with
-where it goes and its own note as the note; it is created there, paused, with `HELD` as the note; the runs move; it gets its
-own state and note there; here it stays paused, with where it is now as the note. Another `move` reads these notes and goes on.
+A schedule never acts in both places, and each step survives the death of this process. The steps: pause it in
+the file, with the destination and its own note as the note; create it on the server, paused, with `HELD` as
+the note; move the runs; restore its own state and note on the server; leave it paused in the file, with its
+new location as the note. A later `move` reads these notes and continues.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ if TYPE_CHECKING:
     from hourglass.client import Client, Schedule, ScheduleDescription
 
 MOVED = "moved to "
-"""How the note of a schedule in the file begins while it moves, and once it has moved. A run is paused with the first, too."""
+"""The prefix of the note of a schedule in the file that has moved; `MOVING` is the prefix while it moves."""
 HELD = "held by hourglass move until it is complete"
 """The note of a schedule on the server while its move is not complete."""
 
 
 @dataclass(frozen=True)
 class ScheduleMove:
-    """A schedule of the file, what becomes of it, and the workflows that it waits for.
+    """A schedule of the file, the plan for it, and the workflows that it waits for.
 
-    `paused` and `note` are the author's, from before any move; `since` is from when on its times are left out. `counts` is false
-    where it stays because it was not asked for.
+    `paused` and `note` are the author's, from before any move; `since` is the time from which its actions are
+    missed. `counts` is false if it stays because it was not selected.
     """
 
     id: str
@@ -56,7 +58,7 @@ class ScheduleMove:
 
 
 class ScheduleMover:
-    """Looks at the schedules of a file, and moves them to a server."""
+    """Checks the schedules of a file, and moves them to a server."""
 
     def __init__(self, source: Client, destination: Client) -> None:
         self._here = source
@@ -64,7 +66,7 @@ class ScheduleMover:
         self._mark = f"{MOVING}{destination.target}"
 
     def plan(self, *, wanted: bool) -> list[ScheduleMove]:
-        """Return what can become of each schedule that has not moved yet. Changes nothing."""
+        """Return the plan for each schedule that has not moved yet. Changes nothing."""
         return [self._plan(schedule.id, wanted) for schedule in self._to_move()]
 
     def _to_move(self) -> Iterator[ScheduleDescription]:
@@ -97,7 +99,7 @@ class ScheduleMover:
             return replace(move, stays=console.one_line(str(error)))
 
     def _obstacle(self, seen: ScheduleDescription, marked: bool) -> str:
-        """Why a schedule cannot move; empty if it can."""
+        """Return why a schedule cannot move; "" if it can."""
         note = seen.schedule.state.note or ""
         if marked and not (note == self._mark or note.startswith(f"{self._mark}: ")):
             return f"a move of it was interrupted ({note}): finish that one, or hourglass schedule resume {seen.id}"
@@ -112,14 +114,16 @@ class ScheduleMover:
         return "there is a schedule of this id there already: delete one of the two"
 
     def begin(self, move: ScheduleMove) -> ScheduleMove:
-        """Pause a schedule here, and create it there, paused. What fails leaves it as it was here."""
+        """Pause a schedule in the file, and create it on the server, paused. A failure leaves the schedule in
+        the file unchanged.
+        """
         handle = self._here.get_schedule_handle(move.id)
         marked = move
         if not move.paused and not move.marked:
             note = f"{self._mark}: {move.note}" if move.note else self._mark
             upcoming = (
                 handle.describe().info.next_action_times
-            )  # with what came due while no worker was there
+            )  # including actions that became due while no worker ran
             handle.update(lambda seen: _with_state(seen, paused=True, note=note))
             marked = replace(move, marked=True, since=next(iter(upcoming), None))
         try:
@@ -145,14 +149,14 @@ class ScheduleMover:
         self._there._session.run(asking(request, nothing))
 
     def foresee(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
-        """Return the verdict on a schedule that nothing prevents from moving, given the workflows that stay."""
+        """Return the verdict on a schedule that could move, given the workflows that stay."""
         if waited_for := next((workflow_id for workflow_id in move.running if workflow_id in staying), None):
             return "stays", f"it waits for {waited_for}, which stays here"
         return "moves", "paused there, as it is here" if move.paused else ""
 
     def finish(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
-        """Let a schedule act there if it did here; or take it back if a workflow that it waits for stays. Return the verdict
-        and the reason.
+        """Activate a schedule on the server, or undo the move if a workflow it waits for stays. Return verdict
+        and reason.
         """
         verdict, why = self.foresee(move, staying)
         if verdict == "stays":
@@ -178,7 +182,9 @@ class ScheduleMover:
         remarks = ["paused there, as it was here" if move.paused else "it acts there from now on"]
         if move.since is not None and move.since <= datetime.now(UTC):
             remarks.append(f"its times since {connecting.clock(move.since)} were left out")
-        remarks += [f"it does not wait for {workflow_id}, which goes on there" for workflow_id in move.running]
+        remarks += [
+            f"it does not wait for {workflow_id}, which goes on there" for workflow_id in move.running
+        ]
         return "moved", "; ".join(remarks)
 
     def _take_back(self, move: ScheduleMove) -> None:
@@ -188,14 +194,16 @@ class ScheduleMover:
         self.give_up(move)
 
     def give_up(self, move: ScheduleMove) -> None:
-        """Let a schedule act here again if it did before the move."""
+        """Restore a schedule in the file to its state before the move."""
         if move.marked:
             self._here.get_schedule_handle(move.id).update(
                 lambda seen: _with_state(seen, paused=False, note=move.note)
             )
 
     def _is_copy(self, existing: ScheduleDetails) -> bool:
-        """Whether a schedule there is the one here but for its state: an earlier move has let it act there."""
+        """Whether a schedule on the server equals the one in the file except for its state: an earlier move has
+        activated it.
+        """
         original = self._details(self._here, existing.schedule_id)
         plain = EngineScheduleState()
         return is_same_schedule(

@@ -1,6 +1,6 @@
-"""A story on a console: its lines in colour, as wide as there is room, in ASCII where nothing else can be shown.
+"""A story on a console: coloured lines as wide as the terminal, in ASCII if nothing else can be shown.
 
-Where output is no terminal, nothing is coloured, and a picture that is followed is drawn once, at the end.
+If stdout is not a terminal, nothing is coloured, and a picture that is followed is drawn once, at the end.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class Picture:
 
 
 def show(picture: Picture, width: int | None = None) -> None:
-    """Draw it on stdout; wider than the terminal only if that is asked for."""
+    """Draw it on stdout; wider than the terminal only if requested."""
     screen(width=width).print(picture, crop=False, soft_wrap=True)
 
 
 @contextmanager
 def redrawn(width: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[Picture], None]]:
-    """Draw it again and again, in place, until the block ends. Nothing is drawn where stdout is no terminal."""
+    """Draw it repeatedly in place until the block ends. Nothing is drawn if stdout is not a terminal."""
     console = screen(width=width)
     if quiet or not console.is_terminal:
         yield lambda picture: None

@@ -1,8 +1,8 @@
-"""`hourglass port`: a program of temporalio's, with its imports changed to `hourglass.aio`, as a diff.
+"""`hourglass port`: rewrite the imports of a temporalio program to `hourglass.aio`, as a diff.
 
-What is mechanical is done: the names in imports, and `temporalio.client.Client` where a module is used by its full name. What is
-not here is named, with its line: the reader decides. Nothing is imported of the program, and nothing is written unless
-`--write` says so.
+It changes imports, and `temporalio.client.Client` where a module is used by its full name. Names that do not
+exist here are listed with their line: the reader decides. Nothing of the program is imported, and nothing is
+written without `--write`.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ def _read(path: Path) -> str:
 
 
 def ported(source: str, name: str = "<program>") -> tuple[str, list[tuple[int, str]]]:
-    """The program with its imports changed, and what could not be: line and reason."""
+    """Return the program with changed imports, and the line and reason of each name that could not be changed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{name} is no Python that this interpreter reads: {error}") from None
-    places: list[tuple[int, int]] = []  # line and column, in bytes, of each `temporalio` to be changed
+    places: list[tuple[int, int]] = []  # line and column, in bytes, of each `temporalio` to change
     notes: list[tuple[int, str]] = []
     lines = source.encode().splitlines(keepends=True)
     for node in ast.walk(tree):
@@ -138,7 +138,7 @@ def _is_theirs(module: str) -> bool:
 
 
 def _missing(module: str, names: list[str]) -> Iterator[str]:
-    """What of an import is not here, in words."""
+    """Yield the names of an import that do not exist here, in words."""
     part = module.removeprefix(THERE).removeprefix(".").partition(".")[0]
     if not part:
         for name in names:

@@ -1,4 +1,6 @@
-"""`hourglass replay` and `export`: recorded histories against today's code, before it is deployed, and how they are recorded."""
+"""`hourglass replay` and `export`: check recorded histories against the current code before a deploy, and record
+them.
+"""
 
 from __future__ import annotations
 
@@ -139,8 +141,8 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
 
 
 def _seen_from_here(error: Exception) -> str:
-    """What an error says, with the short name of a file that is below the working folder, and with the option that this
-    command has for what a program would say otherwise.
+    """Return the message of an error with short file names, and with this command's option instead of the API's
+    argument.
     """
     file = error.file if isinstance(error, NondeterminismError) else ""
     message = str(error).replace("Replayer(…, compare_arguments=False)", "--no-arguments")
@@ -149,9 +151,6 @@ def _seen_from_here(error: Exception) -> str:
 
 def _indented(text: str) -> None:
     console.show("        " + text.replace("\n", "\n        "))
-
-
-# --- export -----------------------------------------------------------------------------------------------------------
 
 
 def export(
@@ -202,7 +201,7 @@ def export(
 
 
 def _file_name(workflow_id: str) -> str:
-    """An id as a name that every file system takes, and that leads out of no folder."""
+    """Return an id as a file name that is valid everywhere and stays in its directory."""
     return quote(workflow_id, safe=" @+=,").replace(".", "%2E" if workflow_id.strip(".") == "" else ".")[:180]
 
 

@@ -1,4 +1,4 @@
-"""`hourglass run`: one workflow from start to result, with a live picture of what it does."""
+"""`hourglass run`: one workflow from start to result, with a live picture of its steps."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def run(
 
 
 def _closed_already(client: Client, workflow_id: str, where: str) -> str:
-    """Why a workflow of this id is not run again, and what to do instead."""
+    """Return the message for a workflow that has closed already, and what to do instead."""
     closed = client.get_workflow_handle(workflow_id).describe()
     status = closed.status.name.lower().replace("_", " ")
     at = "" if closed.close_time is None else f" at {connecting.clock(closed.close_time)}"
@@ -109,7 +109,7 @@ def _closed_already(client: Client, workflow_id: str, where: str) -> str:
 
 
 def _log_what_no_picture_shows(*, seen: bool) -> None:
-    """What stops a run is said here, once; attempts that fail are in the picture, where there is one, and else in the log."""
+    """Log problems that stop a run, once; failed attempts are logged only if no picture shows them."""
     logging.getLogger("hourglass").setLevel(logging.CRITICAL)
     attempts = logging.getLogger("hourglass.worker")
     attempts.setLevel(logging.CRITICAL if seen else logging.WARNING)
@@ -137,9 +137,10 @@ def _chosen(loaded: LoadedCode, name: str, place: str) -> str:
 
 
 def _meant(signature: Signature, texts: list[str]) -> list[Any]:
-    """The arguments: JSON where it is JSON, but a text where a text is wanted (an order's number is no number).
+    """Return the arguments: JSON if it is valid JSON, but a str for a parameter of type str (an order number is
+    not an int).
 
-    Checked before anything is started: a run with wrong arguments would only be stopped by them.
+    Checked before the start: wrong arguments would only park the run.
     """
     from hourglass.converter import default_converter
 
@@ -152,7 +153,7 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
 
 
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
-    """Draw what it does until it closes. A run that its own bug stops ends the command, with the line."""
+    """Draw the run until it closes. A run that its own bug parks ends the command, with the line."""
     from hourglass._story.values import hidden
     from hourglass._story.watching import Watched
 
@@ -169,12 +170,12 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
         picture.show(picture.Picture(story))
         console.show("")
     if parked:
-        # Told anew: the one that was drawn may be a moment older.
+        # Read again: the story that was drawn may be slightly older.
         raise WorkflowParked(_stopped(watched.story()))
 
 
 def _stopped(story: Story) -> str:
-    """Why a run cannot go on: what its code raised, and the author's line."""
+    """Return why a run is parked: the exception and the author's line."""
     from hourglass._story.faults import place_of
     from hourglass._story.text import near
 
@@ -184,7 +185,7 @@ def _stopped(story: Story) -> str:
     fault = story.faults[-1]
     file, _, line = place_of(story.faults).rpartition(":")
     where = f'\n  File "{near(file)}", line {line}' if file else ""
-    # The message of a KeyError is but the key.
+    # The message of a KeyError is only the key.
     what = ": ".join(part for part in (fault.type, fault.message) if part)
     return f"{headline}: {what}{where}\n  mend it and run this again with --id {story.workflow_id}"
 

@@ -1,5 +1,5 @@
-"""`hourglass schedule`: workflows that are started again and again: create, list, describe, pause, resume, trigger, backfill
-and delete.
+"""`hourglass schedule`: workflows that are started repeatedly: create, list, describe, pause, resume, trigger,
+backfill and delete.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id
 
 
 class Overlap(StrEnum):
-    """What happens if a workflow is due while the one before still runs."""
+    """The policy for a workflow that is due while the previous one still runs."""
 
     skip = "skip"
     buffer_one = "buffer-one"
@@ -54,9 +54,6 @@ OverlapOption = Annotated[
     Overlap | None, typer.Option(help="If the workflow before still runs.  [default: as the schedule says]")
 ]
 Note = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with the schedule.")]
-
-
-# --- create -----------------------------------------------------------------------------------------------------------
 
 
 @schedule.command()
@@ -111,7 +108,9 @@ def create(
     if not every and not cron:
         raise UsageError('say when: --every 1h, or --cron "0 9 * * *"; both may be repeated')
     spec = c.ScheduleSpec(
-        intervals=[c.ScheduleIntervalSpec(connecting.duration(interval, "--every")) for interval in every or ()],
+        intervals=[
+            c.ScheduleIntervalSpec(connecting.duration(interval, "--every")) for interval in every or ()
+        ],
         cron_expressions=list(cron or ()),
         time_zone_name=time_zone,
         start_at=connecting.moment(start_at, "--start-at"),
@@ -152,8 +151,6 @@ def _policy(overlap: Overlap) -> ScheduleOverlapPolicy:
     policy: ScheduleOverlapPolicy = getattr(client.ScheduleOverlapPolicy, overlap.name.upper())
     return policy
 
-
-# --- list and describe ------------------------------------------------------------------------------------------------
 
 _COLUMNS = (
     Column("ID"),
@@ -247,7 +244,7 @@ def _facts(seen: ScheduleDescription) -> list[tuple[str, object]]:
 
 
 def _document(seen: ScheduleDescription) -> dict[str, object]:
-    """A description as JSON can say it: the action is no dataclass."""
+    """Return a description as plain JSON; its action is not a dataclass."""
     made: Schedule = seen.schedule
     return {
         "id": seen.id,
@@ -264,7 +261,7 @@ def _document(seen: ScheduleDescription) -> dict[str, object]:
 
 
 def _when(spec: ScheduleSpec) -> str:
-    """A spec in a few words. An engine gives cron strings back as calendars."""
+    """Return a spec in a few words. An engine returns cron strings as calendars."""
     parts = [f"every {connecting.span(entry.every)}" for entry in spec.intervals]
     parts += [f"cron {entry}" for entry in spec.cron_expressions]
     parts += [f"cron {_as_cron(entry)}" for entry in spec.calendars]
@@ -286,18 +283,17 @@ def _as_cron(calendar: ScheduleCalendarSpec) -> str:
 
 
 def _numbers(ranges: Any, low: int, high: int) -> str:
-    """Numbers of a calendar as a field of a cron string."""
+    """Return the numbers of a calendar as a field of a cron string."""
     fields: list[str] = []
     for entry in ranges if isinstance(ranges, Sequence) else (ranges,):
         start, end, step = (
-            (entry, entry, 1) if isinstance(entry, int) else (entry.start, max(entry.start, entry.end), entry.step)
+            (entry, entry, 1)
+            if isinstance(entry, int)
+            else (entry.start, max(entry.start, entry.end), entry.step)
         )
         bounds = "*" if (start, end) == (low, high) else f"{start}" if start == end else f"{start}-{end}"
         fields.append(bounds if step <= 1 else f"{bounds}/{step}")
     return ",".join(fields)
-
-
-# --- acting on one ----------------------------------------------------------------------------------------------------
 
 
 @schedule.command()
@@ -408,7 +404,7 @@ def delete(
     """
     with connecting.connected(target, namespace) as client:
         handle = client.get_schedule_handle(schedule_id)
-        handle.describe()  # what is not there is said before anything is asked
+        handle.describe()  # report a missing schedule before asking for confirmation
         connecting.confirm(f"delete the schedule {schedule_id}", yes)
         handle.delete()
     connecting.tell(f"deleted {schedule_id}", json, id=schedule_id)

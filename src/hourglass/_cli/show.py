@@ -1,4 +1,4 @@
-"""`hourglass show`: what a run did, as a timeline in the terminal, a page, a picture, or JSON."""
+"""`hourglass show`: the steps of a run, as a timeline in the terminal, a page, a picture, or JSON."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _json(story: Story) -> None:
 
 
 def _follow(watched: Watched, width: int | None, rows: int | None, *, quiet: bool) -> Story:
-    """Draw it until it closes; gives the last story."""
+    """Draw the run until it closes, and return the last story."""
     never = threading.Event()
     stories = watched.stories(lambda: never.wait(_PAUSE))
     story = next(stories)

@@ -1,4 +1,4 @@
-"""`hourglass ui`: every workflow in a browser."""
+"""`hourglass ui`: the web UI."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def credentials_for(token: str | None = None) -> Credentials:
 
 @contextmanager
 def announced(address: str, link: str, credentials: Credentials, *, open_browser: bool) -> Iterator[None]:
-    """Show how to open the web UI, and open it in a browser where there is a terminal."""
+    """Print how to open the web UI, and open it in a browser if there is a terminal."""
     console.show(f"web UI: {address}")
     console.show(f"log in with this link, which works once: {link}")
     if credentials.generated:
@@ -41,7 +41,7 @@ def announced(address: str, link: str, credentials: Credentials, *, open_browser
     if not (open_browser and console.room() is not None):
         yield
         return
-    # Through a file that only this user can read: every user can read the arguments of the browser's process.
+    # Through a file that only this user can read: every user can read the arguments of the browser process.
     with tempfile.TemporaryDirectory(prefix="hourglass-ui-") as folder:
         page = Path(folder) / "open.html"
         page.write_text(
@@ -54,7 +54,9 @@ def announced(address: str, link: str, credentials: Credentials, *, open_browser
 
 @contextmanager
 def page_socket() -> Iterator[tuple[socket.socket, Credentials] | None]:
-    """Listen for the web UI beside a worker while the block lasts, and show its address. Yield None where it cannot be served."""
+    """Listen for the web UI beside a worker during the block, and print its address. Yield None if it cannot be
+    served.
+    """
     credentials = credentials_for()
     try:
         from hourglass._ui.server import address_of, bound, link_of

@@ -1,7 +1,6 @@
-"""`hourglass why`: one page on what a workflow does or waits for, what is wrong, and what to do about it.
+"""`hourglass why`: one page that explains the state of a workflow, its problems, and what to do about them.
 
-The page shows a diagnosis (`_story.diagnosis`, made by `why_facts`) as sentences for people, or as a document for
-programs.
+The page shows a diagnosis (`_story.diagnosis`) as sentences for people, or as a document for programs.
 """
 
 from __future__ import annotations
@@ -38,22 +37,19 @@ if TYPE_CHECKING:
     from hourglass.client import Client, ScheduleDescription
 
 
-# --- a diagnosis, shown -----------------------------------------------------------------------------------------------
-
-
 _COMMAND = "cyan"
 _MOST = 5
 _LONGEST = 300
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """The page."""
+    """Print the diagnosis for people."""
     for line in _page(diagnosis):
         console.show(line, whole=line.style == _COMMAND)
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The same for `json.dumps`; times are RFC 3339 in UTC. Fields are only added."""
+    """Return the diagnosis for `json.dumps`; times are RFC 3339 in UTC. Fields are only ever added."""
     return {
         "workflow_id": diagnosis.workflow_id,
         "run_id": diagnosis.run_id,
@@ -89,9 +85,6 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 def _precise(moment: int | None) -> str | None:
     return None if moment is None else precise(moment)
-
-
-# --- the page --------------------------------------------------------------------------------------------------------
 
 
 def _page(diagnosis: Diagnosis) -> Iterator[Text]:
@@ -142,7 +135,7 @@ def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
 
 
 def _causes(faults: tuple[Fault, ...], indent: str) -> Iterator[Text]:
-    """What it began with, and what came of it; what says the same and more stands for it."""
+    """Yield the root cause and its wrappers; a wrapper that only repeats the cause is left out."""
     first = root(faults)
     if first is None:
         return
@@ -192,7 +185,7 @@ def _until(finding: Finding, now: int) -> Iterator[str]:
 
 
 def _to_do(diagnosis: Diagnosis) -> Iterator[Text]:
-    """What to do about the first finding, or about the child that it waits for."""
+    """Yield the actions for the first finding, or for the child that it waits for."""
     first = diagnosis.findings[0]
     inner = () if first.inner is None else first.inner.findings[0].actions
     actions = (*inner, *first.actions)
@@ -219,16 +212,13 @@ def _about(diagnosis: Diagnosis, now: int) -> str:
 
 
 def clock(moment: int, now: int) -> str:
-    """A moment by the clock on the wall here; with its day where that is not today."""
+    """Return a time in the local time zone, with its date unless it is today."""
     at, today = (datetime.fromtimestamp(nanoseconds // S) for nanoseconds in (moment, now))
     return f"{at:%H:%M:%S}" if at.date() == today.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
-# --- ids that no workflow has -----------------------------------------------------------------------------------------
-
-
 def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str) -> Diagnosis:
-    """What is said of an id that no workflow has: another run, a schedule, or one that is spelt nearly like it."""
+    """Return the diagnosis of an id without a workflow: another run, a schedule, or a similar id."""
     from hourglass._story import reasons
 
     latest = connecting.latest_run(client, workflow_id, run_id)
@@ -237,7 +227,11 @@ def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str
         return replace(not_found, findings=(_another_run(not_found, run_id or "", latest, options),))
     not_found = reasons.not_found(workflow_id, connecting.similar(client, workflow_id), options)
     schedule = _schedule(client, workflow_id)
-    return not_found if schedule is None else replace(not_found, findings=(_scheduled(not_found, schedule, options),))
+    return (
+        not_found
+        if schedule is None
+        else replace(not_found, findings=(_scheduled(not_found, schedule, options),))
+    )
 
 
 def _another_run(diagnosis: Diagnosis, run_id: str, latest: str, options: str) -> Finding:
@@ -254,11 +248,13 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
     try:
         return client.get_schedule_handle(schedule_id).describe()
     except HourglassError:
-        return None  # there is none, or the server does not let us look
+        return None  # it does not exist, or the server does not allow us to read it
 
 
 def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
-    """A schedule is no workflow: it starts some, whose ids begin with that of the schedule's action."""
+    """Return the finding for a schedule's id: a schedule is not a workflow, but starts workflows with a common
+    id prefix.
+    """
     from hourglass._story.watching import nanoseconds
 
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
@@ -278,9 +274,6 @@ def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str
             Action("Look at what it started:", f"hourglass list {begun} {options}".rstrip()),
         ),
     )
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def why(

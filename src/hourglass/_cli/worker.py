@@ -1,9 +1,9 @@
-"""`hourglass worker`: a production worker, in a process of its own that another one watches.
+"""`hourglass worker`: a production worker, in a process of its own that a parent process watches.
 
-The command starts the guardian (`_runtime.guardian`), which starts the same command again; that process works
-(`serve`): it loads what was named, connects, and works until it is told to stop. Without a parent there is only that
-one. A server that cannot be reached is waited for, with a line in the log for each attempt. What starting again
-cannot mend ends with exit code 2 and a message, which tells the guardian not to try again.
+The command starts the parent (`_runtime.guardian`), which starts the same command again; that process works
+(`serve`): it loads the sources, connects, and works until it is stopped. With `--no-parent` there is only
+that process. It waits for a server that cannot be reached, and logs each attempt. An error that a restart
+cannot fix ends it with exit code 2 and a message; the parent does not restart it then.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from hourglass.worker import Worker
 
 
-# --- connecting to a server that may not be there yet -----------------------------------------------------------------
-
-
 logger = logging.getLogger("hourglass.worker")
 
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 10.0
@@ -52,7 +49,7 @@ def connected(
     *,
     retention: float | None = None,
 ) -> Client | None:
-    """A client, as soon as the server can be reached; None if `over` is set before."""
+    """Return a client as soon as the server can be reached; None if `over` is set first."""
     from hourglass._cli.connecting import codec_named
     from hourglass.client import Client
     from hourglass.errors import ConnectionFailedError
@@ -69,16 +66,13 @@ def connected(
     return None
 
 
-# --- the process that works -------------------------------------------------------------------------------------------
-
-
 _ASK_AGAIN = 0.05
 _STANDSTILLS = 2  # deadlock timeouts
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     sources: tuple[str, ...]
     target: str | None
@@ -98,7 +92,7 @@ class WorkerOptions:
 
 
 def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = False) -> int:
-    """Work; returns the exit code."""
+    """Work and return the exit code."""
     from hourglass._cli import console
     from hourglass._cli.loading import load
     from hourglass.errors import HourglassError
@@ -125,7 +119,7 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
             worker.run(on_started=lambda: _started(worker, options, process))
     except HourglassError as error:
         console.error(str(error))
-        return 2  # what passes was waited for
+        return 2  # a transient problem was waited for, so this one is permanent
     if process is not None:
         process.say("leaving")
         if process.exit_code:
@@ -134,7 +128,10 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
 
 
 def _keep_to_a_processor(place: int) -> None:
-    """After all modules were loaded: threads that they have begun are free; and before any thread of ours begins."""
+    """Pin this process to a processor.
+
+    After all modules were loaded, so that their threads are not pinned; before any thread of ours starts.
+    """
     from hourglass._runtime import processors
 
     try:
@@ -146,11 +143,11 @@ def _keep_to_a_processor(place: int) -> None:
 
 
 def _connected(options: WorkerOptions) -> Client:
-    """A client; waits for a server that is not there yet."""
+    """Return a client; wait for a server that cannot be reached yet."""
     client = connected(
         options.target, options.namespace, options.codec, threading.Event(), retention=options.retention
     )
-    assert client is not None  # nothing ends this wait
+    assert client is not None  # nothing interrupts this wait
     return client
 
 
@@ -184,7 +181,7 @@ def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) ->
 
 
 def _shut_down(worker: Worker) -> None:
-    # Again and again: a worker that is not running yet does not take the request.
+    # Repeatedly: a worker that is not running yet ignores the request.
     while worker.statistics().state != "stopped":
         worker.shutdown()
         threading.Event().wait(_ASK_AGAIN)
@@ -198,13 +195,10 @@ def _status_address(address: str | None, number: int) -> str | None:
 
 
 def _leave(code: int) -> None:
-    """Threads are stuck: do not wait for them as the interpreter would."""
+    """Exit at once: the interpreter would wait for hung threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 StatusAddress: TypeAlias = Annotated[
@@ -340,7 +334,7 @@ def _run(options: WorkerOptions, processes: int | None, pin: bool | None, *, par
 
 
 def _is_pinned(pin: bool | None, processes: int) -> bool:
-    """Whether each process keeps to a processor: unless it was said, if that leaves none of them without one."""
+    """Whether each process is pinned to a processor: by the option, else if there is a processor for each."""
     from hourglass._runtime import processors
 
     if pin and not processors.can_bind():
@@ -351,8 +345,10 @@ def _is_pinned(pin: bool | None, processes: int) -> bool:
 
 
 def _how_many(target: str | None, processes: int | None) -> int:
-    """How many processes work. On a file all of them share its queues, and each uses one processor; an engine in memory is
-    one process's own; on a server the worker is one of many already, and so each is asked for.
+    """Return the number of worker processes, by default as many as processors on a file.
+
+    On a file all processes share its queues, and each uses one processor; an engine in memory belongs to one
+    process; on a server there may be other workers, so more than one process must be requested.
     """
     from hourglass._runtime import processors
     from hourglass._runtime.targets import resolve
@@ -374,9 +370,8 @@ def _guard(options: WorkerOptions, processes: int) -> int:
     from hourglass._cli.loading import check_sources
     from hourglass._runtime.guardian import Guardian
 
-    check_sources(options.sources)  # here, so that it is said once, not by each process
-    # The same interpreter, with the same flags and arguments: the guardian's variables in its environment make it the
-    # one that works.
+    check_sources(options.sources)  # checked here, so that the error is reported once, not by each process
+    # The same interpreter, flags and arguments: variables in its environment make it the worker process.
     command = (sys.executable, *sys.orig_argv[1:])
     guardian = Guardian(
         (command,) * processes,

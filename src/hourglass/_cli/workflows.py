@@ -1,5 +1,5 @@
-"""`hourglass start`, `result`, `signal`, `query`, `update`, `cancel`, `terminate`, `reset`, `fork`, `pause`, `resume` and
-`delete`: commands that act on one workflow, or on all that a filter finds.
+"""Commands that act on one workflow, or on all of a filter: `start`, `result`, `signal`, `query`, `update`,
+`cancel`, `terminate`, `reset`, `fork`, `pause`, `resume` and `delete`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowHandle
 
 
-# --- cancel, terminate and reset: end a workflow, politely, at once, or to begin it anew ------------------------------
-
-
 def cancel(
     workflow_id: MaybeWorkflowId = None,
     query: Query = None,
@@ -67,9 +64,11 @@ def cancel(
         elif workflow_id is not None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
             try:
-                status = handle.describe().status.name  # asking a closed one succeeds, and does nothing
+                status = (
+                    handle.describe().status.name
+                )  # a cancel request to a closed workflow succeeds without effect
             except WorkflowNotFoundError:
-                status = "RUNNING"  # calls that the engine itself collects have no run to describe; others are refused below
+                status = "RUNNING"  # activities without a workflow have no run to describe; others are rejected below
             handle.cancel(reason)
             closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
             connecting.tell(
@@ -173,9 +172,6 @@ def fork(
     )
 
 
-# --- pause, resume and delete -----------------------------------------------------------------------------------------
-
-
 def pause(
     workflow_id: WorkflowId,
     reason: Reason = "",
@@ -221,7 +217,7 @@ def resume(
 
 @contextmanager
 def _advised() -> Iterator[None]:
-    """The refusal of a server whose switch for pausing is off is told with where that is."""
+    """Explain a server's rejection of pausing with the setting that enables it."""
     try:
         yield
     except ServiceError as error:
@@ -276,15 +272,12 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
                 client.get_workflow_handle(run.id, run_id=run.run_id).delete()
                 done += 1
             except WorkflowNotFoundError:
-                pass  # it was deleted meanwhile, or its time was over
+                pass  # it was deleted meanwhile, or its retention has passed
             except ServiceError as refused:
                 errors[run.id] = refused
             tell(done + len(errors), len(runs))
     document = {"found": len(runs), "done": done, "errors": errors}
     connecting.tell_many(f"deleted: {done} of {len(runs)}", document, errors, json)
-
-
-# --- signal, query and update: talk to a workflow ---------------------------------------------------------------------
 
 
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="The signal's or channel's name.")]
@@ -365,7 +358,7 @@ def query(
                 _unanswered(client, handle, timeout), status="DEADLINE_EXCEEDED"
             ) from error
         except ServiceError as error:
-            if error.status == "FAILED_PRECONDITION":  # nothing is wrong with the question, but with the run
+            if error.status == "FAILED_PRECONDITION":  # the run is the problem, not the query
                 raise ServiceError(
                     f"{error}\n  see hourglass why {handle.id}", status=error.status
                 ) from error
@@ -374,7 +367,7 @@ def query(
 
 
 def _unanswered(client: Client, handle: WorkflowHandle[Any], limit: float) -> str:
-    """Why no worker answered, as far as that can be seen."""
+    """Return why no worker answered, as far as known."""
     message = f"the query was not answered within {limit:g} s"
     queue = handle.describe().task_queue
     if client.describe_task_queue(queue).workflow_pollers:
@@ -412,9 +405,6 @@ def update(
             connecting.answer(handle.execute_update(name, *values), json)
         else:
             connecting.answer(handle.execute_update(name, *values, id=update_id), json)
-
-
-# --- start: begin a workflow, without waiting for it ------------------------------------------------------------------
 
 
 def start(
@@ -469,7 +459,7 @@ def result(
       hourglass result order-1 --timeout 10 --json
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
-        handle.describe()  # what is not there is said at once, and not waited for
+        handle.describe()  # report a missing workflow at once instead of waiting
         try:
             connecting.answer(handle.result(timeout), json)
         except TimeoutError as error:
@@ -480,7 +470,9 @@ def result(
 
 
 def _refuse_a_file(workflow: str) -> None:
-    """`run` takes a file, and people try it here: an engine would take it as a name that no worker ever knows."""
+    """Reject a file name: `run` accepts files, but an engine would treat it as a workflow type that no worker
+    has.
+    """
     file, _, name = workflow.rpartition(":") if ".py:" in workflow else (workflow, "", "")
     if file.endswith(".py"):
         raise UsageError(
