@@ -145,7 +145,7 @@ def large() -> Iterator[str]:
     for each in source.modules():
         if each.lines > FILE:
             yield f"{each.place}: {each.lines} lines"
-        for node in ast.walk(each.tree):
+        for node in each.nodes:
             limit = (
                 CLASS if isinstance(node, ast.ClassDef) else FUNCTION if source.is_function(node) else None
             )
@@ -184,7 +184,7 @@ def complexity(node: ast.AST) -> int:
 def heavy_classes() -> Iterator[str]:
     """Classes over the limit of lines, or whose methods together are too complex."""
     for each in source.modules():
-        for node in ast.walk(each.tree):
+        for node in each.nodes:
             if isinstance(node, ast.ClassDef):
                 lines, branches = (node.end_lineno or node.lineno) - node.lineno + 1, complexity(node)
                 if lines > CLASS or branches > COMPLEXITY:
@@ -271,7 +271,7 @@ def main() -> None:
     for name, value in rows:
         print(f"{name:{width}}  {value}")
     print(f"\nProse, by package: habits per 1,000 words, odd names per 1,000 lines\n{'':14}{prose.HEAD}")
-    for name, counts in prose.by_package().items():
+    for name, counts in prose.by_package(source.modules()).items():
         print(f"{name:14}{counts}")
     if asked.list:
         for title, found in [

@@ -11,7 +11,7 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from . import source
@@ -102,10 +102,10 @@ def measure(text: str) -> Prose:
     )
 
 
-def by_package() -> dict[str, Prose]:
-    """Count every file of the package, by the part that it belongs to; `all` is the sum."""
+def by_package(modules: Iterable[source.Module]) -> dict[str, Prose]:
+    """Count these files, by the part of the package that they belong to; `all` is the sum."""
     parts: dict[str, Prose] = {}
-    for module in source.modules():
+    for module in modules:
         counts = measure(module.text)
         for name in (module.part or "hourglass", "all"):
             parts.setdefault(name, Prose()).add(counts)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "hourglass"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Module:
     """One file: its dotted name, its place below the package, and its syntax tree, which is parsed when it is first used."""
 
@@ -28,6 +28,11 @@ class Module:
     def tree(self) -> ast.Module:
         """The syntax tree of the file."""
         return ast.parse(self.text, str(self.path))
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the syntax tree: many tests go through all of them."""
+        return tuple(ast.walk(self.tree))
 
     @property
     def lines(self) -> int:
@@ -78,6 +83,11 @@ def modules() -> tuple[Module, ...]:
     return tuple(found)
 
 
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(each.name for each in modules())
+
+
 def module(place: str) -> Module:
     """The module at a path below the package."""
     return next(each for each in modules() if each.place == place)
@@ -86,13 +96,18 @@ def module(place: str) -> Module:
 @cache
 def imports() -> tuple[Import, ...]:
     """Every import of every module: at the top, inside functions, and those for type checkers only."""
-    return tuple(found for each in modules() for found in imports_of(each))
+    return tuple(imported for each in modules() for imported in imports_of(each))
 
 
-def imports_of(importer: Module) -> Iterator[Import]:
+@cache
+def imports_of(importer: Module) -> tuple[Import, ...]:
     """Every import in one module."""
-    known = {each.name for each in modules()}
-    for node in ast.walk(importer.tree):
+    return tuple(_imports_of(importer))
+
+
+def _imports_of(importer: Module) -> Iterator[Import]:
+    known = _names()
+    for node in importer.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(importer, alias.name, node.lineno)
@@ -143,7 +158,7 @@ def lines_within(where: Module, is_block: Callable[[ast.AST], bool]) -> set[int]
     """The lines of a module that stand inside blocks of some kind."""
     return {
         line
-        for node in ast.walk(where.tree)
+        for node in where.nodes
         if is_block(node) and isinstance(node, ast.stmt)
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
@@ -151,5 +166,5 @@ def lines_within(where: Module, is_block: Callable[[ast.AST], bool]) -> set[int]
 
 def names_in(where: Module) -> set[str]:
     """Every name that the code of a module uses, imports aside."""
-    plain = {node.id for node in ast.walk(where.tree) if isinstance(node, ast.Name)}
-    return plain | {node.attr for node in ast.walk(where.tree) if isinstance(node, ast.Attribute)}
+    plain = {node.id for node in where.nodes if isinstance(node, ast.Name)}
+    return plain | {node.attr for node in where.nodes if isinstance(node, ast.Attribute)}

@@ -42,7 +42,7 @@ def test_one_file_asks_to_be_told_of_forks() -> None:
     asks = {
         each.place
         for each in source.modules()
-        for node in ast.walk(each.tree)
+        for node in each.nodes
         if isinstance(node, ast.Attribute) and node.attr == "register_at_fork"
     }
     assert asks == {"_forks.py"}
@@ -53,7 +53,7 @@ def test_every_stage_is_used_and_says_why_it_stands_there() -> None:
     used = {
         node.attr
         for each in source.modules()
-        for node in ast.walk(each.tree)
+        for node in each.nodes
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == "ForkStage"

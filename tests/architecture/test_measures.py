@@ -44,8 +44,9 @@ def test_prose_is_counted() -> None:
 
 def test_prose_of_parts_adds_up() -> None:
     """The last row is the sum of the others."""
-    rows = prose.by_package()
+    rows = prose.by_package(source.modules()[::20])
     total = rows.pop("all")
+    assert len(rows) > 5
     assert total.words == sum(row.words for row in rows.values())
     assert total.docstrings == sum(row.docstrings for row in rows.values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -127,11 +128,12 @@ def _called(node: ast.Call) -> str:
     return ""
 
 
+@cache
 def _calls(module: source.Module) -> list[tuple[str, str]]:
     """Every call in a module, and where it stands."""
     return [
         (_called(node), f"{module.place}:{node.lineno}")
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Call)
     ]
 
@@ -192,7 +194,7 @@ def test_imports_by_name_are_declared() -> None:
     users = {
         each.place
         for each in source.modules()
-        for node in ast.walk(each.tree)
+        for node in each.nodes
         if isinstance(node, ast.Call)
         and _called(node).rpartition(".")[2] == "import_module"
         and not isinstance(node.args[0], ast.Constant)
@@ -223,7 +225,7 @@ def test_code_asks_the_behaviour_and_not_the_flags() -> None:
     asking = {
         each.place
         for each in source.modules()
-        for node in ast.walk(each.tree)
+        for node in each.nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Flag"
     }
     assert asking == set(FLAGS)
@@ -244,7 +246,7 @@ def test_own_waits_take_clocks_at_import() -> None:
     whole = [
         f"{module.place}:{node.lineno} imports time, not its functions"
         for module in modules
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Import) and any(alias.name == "time" for alias in node.names)
     ]
     calls = [place for module in modules for call, place in _calls(module) if call == "asyncio.sleep"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 from tests.specs import made
 
 from hourglass import Client, RetryPolicy, workflow
@@ -60,7 +61,9 @@ def client() -> Iterator[Client]:
         assert len(list(client.list_workflows())) == client.count_workflows()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(option=st.sampled_from(sorted(StartOptions.__annotations__)), value=ODD)
 def test_options_of_a_start(client: Client, option: str, value: Any) -> None:
     """A start with an odd option succeeds, or raises an error of ours."""
@@ -73,7 +76,9 @@ def test_options_of_a_start(client: Client, option: str, value: Any) -> None:
         pass
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(option=st.sampled_from(sorted(RetryPolicy.__dataclass_fields__)), value=ODD)
 def test_options_of_a_retry_policy(client: Client, option: str, value: Any) -> None:
     """So does a retry policy."""
@@ -84,7 +89,9 @@ def test_options_of_a_retry_policy(client: Client, option: str, value: Any) -> N
     client.start_workflow(idle, task_queue="idle", retry_policy=policy)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(place=st.integers(0, 20), value=ODD)
 def test_other_calls(client: Client, place: int, value: Any) -> None:
     """So does every other call."""
@@ -138,7 +145,9 @@ _PARTS: dict[type, tuple[str, ...]] = {
 }
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     part=st.sampled_from([(kind, name) for kind, names in _PARTS.items() for name in names]),
     value=ODD,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 from tests.specs import made
 
 from hourglass._contract.workflows import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
@@ -57,7 +58,7 @@ def stored(store: MemoryStore) -> dict[str, tuple[Run, tuple[h.HistoryEvent, ...
 # --- generated families -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=cases(30, 600), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
 def test_families_agree_and_replay_as_they_lived(seed: int, cache: int) -> None:
     """After every change what runs say of each other is true, and replayed they are told what they were told."""
@@ -86,7 +87,7 @@ def test_families_agree_and_replay_as_they_lived(seed: int, cache: int) -> None:
     run_async(body)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=cases(20, 300), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), data=st.data())
 def test_families_survive_crashes(seed: int, data: st.DataObject) -> None:
     """A process that dies after any change leaves a family that goes on as if nothing had been."""

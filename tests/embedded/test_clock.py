@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 from tests.specs import made
 
 from hourglass._contract.handle import HandleConfig
@@ -187,7 +188,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(100, 2000), deadline=None)
 @given(steps)
 def test_whatever_the_wall_does_trusted_time_is_sound(moves: list[tuple[int, int]]) -> None:
     """Trusted time never goes back, never runs ahead of time, and grows by no more than passed unless long confirmed."""

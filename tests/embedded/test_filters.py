@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 
 from hourglass._embedded.store import filters as f
 from hourglass._embedded.store.filters import parse, parse_duration, without_not
@@ -62,21 +63,21 @@ def test_values(text: str, value: f.Literal) -> None:
     assert repr(condition.value) == repr(value)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=cases(60, 1000))
 @given(CONDITIONS)
 def test_a_condition_is_read_as_it_was_written(condition: f.Condition) -> None:
     """A condition that is written out and read again is the same condition."""
     assert repr_without_places(parse(written(condition)).condition) == repr_without_places(condition)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=cases(60, 1000))
 @given(SCRAPS)
 def test_any_text_is_a_query_or_refused(text: str) -> None:
     """Whatever the text, it is understood or refused as an invalid argument; nothing else is raised."""
     assert status(text) in ("OK", "INVALID_ARGUMENT")
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=cases(60, 1000))
 @given(NAMES, TEXTS)
 def test_what_a_filter_says_is_never_part_of_the_sql(name: str, value: str) -> None:
     """The SQL of a filter is the same whatever name and value it is about: both are bound."""
@@ -88,7 +89,7 @@ def test_what_a_filter_says_is_never_part_of_the_sql(name: str, value: str) -> N
     assert about.values == (name, value)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=cases(60, 1000))
 @given(CONDITIONS)
 def test_not_ends_in_the_leaves(condition: f.Condition) -> None:
     """Moving NOT into the leaves leaves none, and doing it twice to a negation gives the condition back."""

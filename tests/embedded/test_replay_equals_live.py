@@ -172,7 +172,7 @@ class Life:
         await self.work()
 
 
-@settings(max_examples=cases(100, 1000), deadline=None)
+@settings(max_examples=cases(50, 1000), deadline=None)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
 def test_replay_equals_live(seed: int, cache: int) -> None:
     """Events, their order, times and lengths are the same when replayed; the program is never found nondeterministic."""

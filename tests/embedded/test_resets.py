@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk
@@ -311,7 +312,7 @@ def test_the_chain_of_a_run_that_continued() -> None:
     run_async(body)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=cases(50, 1000), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
 def test_a_rebuilt_run_is_the_run(seed: int) -> None:
     """Read from its history, a random run has pending what the engine has pending, and can be reset to any task."""

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 
 from hourglass._contract.handle import ActivityItem, ActivityOk
 from hourglass._contract.workflows import RunCompleted, SignalWorkflow, StartWorkflow
@@ -248,7 +249,7 @@ async def _led(seed: int) -> tuple[object, ...]:
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=25)
+@settings(max_examples=cases(15, 250))
 def test_the_short_way_is_the_long_way(seed: int) -> None:
     """Runs that take the short steps wherever they can, and runs that never do, get the same activations and attempts, and
     leave the same in the store, whatever comes in between.

@@ -111,7 +111,7 @@ def without_refused(activation: e.Activation) -> Batch:
     return tuple(told), activation.timestamp_ns, activation.history_length
 
 
-@settings(max_examples=cases(60, 600), deadline=None)
+@settings(max_examples=cases(30, 600), deadline=None)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
 def test_replay_equals_live_with_updates(seed: int, cache: int) -> None:
     """Events, order, times and lengths are the same; each accepted update is there once, no refused one ever is."""

@@ -167,7 +167,7 @@ def database() -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-@settings(deadline=None, max_examples=cases(100, 1000))
+@settings(deadline=None, max_examples=cases(60, 1000))
 @given(condition=CONDITIONS)
 def test_sql_means_what_python_means(condition: f.Condition, database: sqlite3.Connection) -> None:
     """Every condition finds exactly the runs for which a plain reading of it holds."""

@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
+from tests.effort import cases
 
 from hourglass._engine.commands import EventGroupMarker
 from hourglass._engine.specs import (
@@ -139,7 +140,7 @@ groups = st.lists(
 
 # Shrinking an event with forty fields takes minutes, and says little more.
 events = settings(
-    max_examples=15,
+    max_examples=cases(8, 150),
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 
 from hourglass import activity, limits, workflow
 from hourglass._built_in import without_keepers
@@ -155,7 +156,7 @@ RUNS = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=cases(8, 200), deadline=None, suppress_health_check=SUPPRESSED)
 @given(RUNS, st.integers(1, 3))
 def test_never_more_than_the_limit_with_tasks_and_loops(
     kept_by: str, runs: list[tuple[float, int, float, bool, str]], limit: int
@@ -193,7 +194,7 @@ TURNS = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=SUPPRESSED)
+@settings(max_examples=cases(8, 200), deadline=None, suppress_health_check=SUPPRESSED)
 @given(TURNS, st.integers(1, 3), st.floats(0.5, 4), st.booleans())
 def test_never_more_than_the_rate_with_keys_on_loan(
     kept_by: str, runs: list[tuple[float, int, float, str]], limit: int, per: float, smooth: bool

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 
 from hourglass import workflow
 from hourglass.client import WorkflowHandle, WorkflowStatus
@@ -372,7 +373,7 @@ LIVES = st.lists(
 
 
 @settings(
-    max_examples=25,
+    max_examples=cases(12, 250),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 
 from hourglass import activity, workflow
 from hourglass._embedded.clock import SECOND
@@ -127,7 +128,7 @@ def test_nonsense_is_refused(limit: int, per: float, words: str) -> None:
         assert words in str(caught.value.__cause__)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(15, 250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.floats(0, 3), st.booleans()), min_size=1, max_size=20),
     st.integers(1, 4),

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.effort import cases
 
 from hourglass._cli.picture import STYLES
 from hourglass._story import html, svg
@@ -157,14 +158,14 @@ def _stories(draw: st.DrawFn) -> Story:
     )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_stories())
 def test_random_stories_do_not_overlap(story: Story) -> None:
     """Whatever the spans, names and lengths are, nothing overlaps and nothing leaves the frame."""
     assert check(svg.draw(story)) == len(story.spans)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=cases(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_stories(), st.integers(40, 220), st.booleans())
 def test_random_stories_fit_into_a_terminal(story: Story, width: int, plain: bool) -> None:
     """No line is wider than the terminal, every style is known, and pieces of one line never run into each other."""
