@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from tests.ui.conftest import asked, bulk
 
 from hourglass import Client
 from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, GuessLimit, Verdict, read_token
+from hourglass._http.limits import most_connections
 from hourglass._http.names import OwnNames
 from hourglass._ui.security import LARGEST_FORM, LARGEST_LOGIN, RequestGuard
 from hourglass._ui.server import served
@@ -299,6 +301,24 @@ def test_half_open_requests_do_not_stop_the_web_ui(site: Site) -> None:
         assert web.get("/workflows", headers={"authorization": BEARER}).status_code == 200
         if before:  # our own 300 ends are in this process, too
             assert len(os.listdir("/proc/self/fd")) - before - 300 < 200
+
+
+def test_peers_that_read_no_answer_do_not_stop_the_web_ui(site: Site) -> None:
+    """Not even if they send more requests meanwhile: a connection whose peer does not read can be replaced."""
+    with asked(site, TOKEN) as web, ExitStack() as stack:
+        port = web.base_url.port
+        request = f"GET /static/page.css HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+        peers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            for _ in range(most_connections())
+        ]
+        for _ in range(5):
+            for peer in peers:
+                peer.setblocking(False)
+                with contextlib.suppress(OSError):  # it is full, or was replaced
+                    while True:
+                        peer.send(request * 100)
+            assert web.get("/workflows", headers={"authorization": BEARER}).status_code == 200
 
 
 def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: Site) -> None:

@@ -38,6 +38,7 @@ class Phase(Enum):
     """What a connection does. In all but `ANSWER` the server waits for its peer."""
 
     HEAD = "head"
+    """Also while the server answers requests that anybody may make, if that takes no time."""
     BODY = "body"
     ANSWER = "answer"
     FLUSH = "flush"

@@ -33,6 +33,9 @@ LOGIN = "/login"
 LARGEST_LOGIN = 4096
 LARGEST_FORM = 32 * 1024 * 1024
 
+ON_ADMITTED = "hourglass_on_admitted"
+"""The key, in the state of an ASGI scope, of a function that is called when a request has a valid token or cookie."""
+
 _SAFE = frozenset({"GET", "HEAD"})
 _OPEN_FOLDER = "/static/"
 _FROM_HERE = frozenset({"same-origin", "none"})
@@ -94,6 +97,8 @@ class RequestGuard:
             str(scope["method"]), str(scope["path"]), headers, _address(scope), _link(scope)
         )
         if refusal is None:
+            if not _is_open(str(scope["path"])):
+                scope["state"][ON_ADMITTED]()
             await self._app(scope, receive, guarded)
             return
         # The body of a refused request is not read, so the connection cannot be used again.
@@ -111,7 +116,7 @@ class RequestGuard:
         """
         if not self._names.is_host(headers.get("host", "")):
             return Refusal(421, "the web UI is not served under this name: name it with --name")
-        is_open = path == LOGIN or path.startswith(_OPEN_FOLDER)
+        is_open = _is_open(path)
         if method not in _SAFE:
             if not self._is_own(headers):
                 return Refusal(403, "a request that changes something must come from the web UI itself")
@@ -133,6 +138,11 @@ class RequestGuard:
             return self._names.is_origin(origin)
         # Browsers that send no Origin send this; programs send neither, and no browser can be made to send nothing.
         return headers.get("sec-fetch-site", "none").lower() in _FROM_HERE
+
+
+def _is_open(path: str) -> bool:
+    """Whether strangers may ask for this path."""
+    return path == LOGIN or path.startswith(_OPEN_FOLDER)
 
 
 def too_many_guesses() -> Refusal:

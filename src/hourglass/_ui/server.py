@@ -18,7 +18,7 @@ from hourglass._http.limits import BACKLOG, ConnectionGate, Phase
 from hourglass._http.names import OwnNames
 from hourglass._http.server import LARGEST_HEAD, listening_socket
 from hourglass._ui.app import build
-from hourglass._ui.security import LOGIN
+from hourglass._ui.security import LOGIN, ON_ADMITTED
 from hourglass._ui.site import Site
 from hourglass.errors import UsageError
 
@@ -29,9 +29,21 @@ class LimitedConnection(H11Protocol):
     """A connection of uvicorn that reports to a gate what it waits for. Each server has a subclass with its own gate.
 
     uvicorn itself limits neither the number of connections that have sent nothing, nor the time for heads and bodies.
+
+    Requests without a token or cookie are answered in the time for the head. If they counted as answers, strangers who send one
+    after another could use up all connections.
     """
 
     gate: ClassVar[ConnectionGate]
+
+    def __init__(self, *args: Any, app_state: dict[str, Any], **options: Any) -> None:
+        super().__init__(*args, app_state={**app_state, ON_ADMITTED: self._admit}, **options)
+        self._is_admitted = False
+
+    def _admit(self) -> None:
+        """Protect this connection while it answers its present request."""
+        self._is_admitted = True
+        self._note_phase()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or close it if there are too many."""
@@ -50,13 +62,14 @@ class LimitedConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
+        self._is_admitted = False
         super().on_response_complete()
         self._note_phase()
 
     def pause_writing(self) -> None:
         """The peer does not read what was sent to it."""
         super().pause_writing()
-        self.gate.enter(self.transport, Phase.FLUSH)
+        self._note_phase()
 
     def resume_writing(self) -> None:
         """The peer reads again."""
@@ -66,14 +79,14 @@ class LimitedConnection(H11Protocol):
     def _note_phase(self) -> None:
         if self not in self.connections:
             return
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self.flow.write_paused:
             self.gate.enter(self.transport, Phase.FLUSH)
-        elif self.conn.their_state is h11.IDLE:
-            self.gate.enter(self.transport, Phase.HEAD)
         elif self.conn.their_state is h11.SEND_BODY:
             self.gate.enter(self.transport, Phase.BODY)
-        else:
+        elif self._is_admitted:
             self.gate.enter(self.transport, Phase.ANSWER)
+        else:
+            self.gate.enter(self.transport, Phase.HEAD)
 
 
 def bound(host: str, port: int | None) -> socket.socket:
