@@ -164,9 +164,13 @@ class OpenEngine:
         """A handle on the engine, for a worker of this process."""
         return EngineHandle(self.engine, config)
 
-    def open_for_other(self, process_id: int, process_key: int, config: HandleConfig) -> EngineHandle:
+    def open_for_other(
+        self, process_id: int, pid_namespace: int, process_key: int, config: HandleConfig
+    ) -> EngineHandle:
         """A handle on the engine, for a worker of another process."""
-        return EngineHandle(self.engine, config, process_id=process_id, process_key=process_key)
+        return EngineHandle(
+            self.engine, config, process_id=process_id, pid_namespace=pid_namespace, process_key=process_key
+        )
 
     def processes(self) -> tuple[WorkerProcess, ...]:
         """The processes that work on the file, this one first."""
@@ -177,6 +181,7 @@ class OpenEngine:
         return tuple(
             WorkerProcess(
                 process_id=process_id,
+                pid_namespace=pollers[0].pid_namespace,
                 identities=tuple(sorted({poller.identity for poller in pollers})),
                 is_owner=not is_other,
                 task_queues=tuple(sorted({poller.task_queue for poller in pollers})),

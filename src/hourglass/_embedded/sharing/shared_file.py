@@ -39,7 +39,7 @@ from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.remote_handle import RemoteHandle
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
-from hourglass._embedded.sharing.unix_socket import is_running
+from hourglass._embedded.sharing.unix_socket import may_run, pid_namespace
 from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
@@ -91,9 +91,9 @@ class SharedFile:
         self._former: OwnerConnection | None = None
         self._took_over = False
         self._wanted_until = 0.0
-        self._survivors: list[tuple[int, frozenset[str]]] = []
-        """The processes that worked for the last owner and live, and the identities of their workers: those that have not
-        yet said to this process, which owns the file now, what they still have.
+        self._survivors: list[dp.WorkerProcess] = []
+        """The processes that worked for the last owner and may be alive: those that have not yet told this process, which owns
+        the file now, which attempts they still have.
         """
         self._held: set[bytes] = set()
         """The attempts that this process has of owners before the one that it works for, or before itself."""
@@ -251,7 +251,7 @@ class SharedFile:
                 self.retention,
                 limits=self.limits,
                 took_over=took_over,
-                living=frozenset().union(*(identities for _, identities in self._survivors)),
+                living=frozenset().union(*(survivor.identities for survivor in self._survivors)),
             )
         except StorageError as error:
             self._failed(error)
@@ -260,7 +260,7 @@ class SharedFile:
         try:
             await server.start()
             self.calls.own(engine)
-            self._claim(engine, os.getpid(), self._held)
+            self._claim(engine, os.getpid(), pid_namespace(), self._held)
             self._end_kept(engine)
             self._await_claims(engine, monotonic())
             self._took_over = False
@@ -294,17 +294,21 @@ class SharedFile:
                 self._failed(engine.failed)
             self._fail_all(engine.failed, of=engine)
 
-    def _claim(self, engine: OpenEngine, process_id: int, tokens: Collection[bytes]) -> None:
-        """A process has said which attempts it still has of the owner before. The others of its workers are lost: what it
-        had given back, or had not got yet, went with that owner. Workers of several processes may have one identity, and
-        processes in several containers one id: then the attempts wait until all have said theirs, or their time is over.
+    def _claim(self, engine: OpenEngine, process_id: int, namespace: int, tokens: Collection[bytes]) -> None:
+        """Keep the attempts that a process still has of the owner before. The others of its workers are lost: what it had
+        returned, or had not received yet, is gone with that owner. Workers of several processes may have one identity: then the
+        attempts wait until all these processes have claimed theirs, or their time is over.
         """
         engine.engine.claim(tokens)
-        said = [each for each in self._survivors if each[0] == process_id]
-        if len(said) == 1:
-            self._survivors.remove(said[0])
-            others = (identities for _, identities in self._survivors)
-            complete = said[0][1].difference(*others)
+        claimants = [
+            survivor
+            for survivor in self._survivors
+            if (survivor.process_id, survivor.pid_namespace) == (process_id, namespace)
+        ]
+        if len(claimants) == 1:
+            self._survivors.remove(claimants[0])
+            others = (survivor.identities for survivor in self._survivors)
+            complete = frozenset(claimants[0].identities).difference(*others)
             engine.engine.lose_unclaimed(complete, alive=complete - self._ended_identities)
 
     def _end_kept(self, engine: OpenEngine) -> None:
@@ -326,7 +330,7 @@ class SharedFile:
         """
 
         def look() -> None:
-            waiting = any(is_running(process_id) for process_id, _ in self._survivors)
+            waiting = any(_may_run(survivor) for survivor in self._survivors)
             if waiting and monotonic() < since + wire.SILENT_LOOKS:
                 self._await_claims(engine, since)
             else:
@@ -465,11 +469,10 @@ class SharedFile:
             self._wanted_until = monotonic() + LOOK
             self._held |= former.held
             self._results.update(former.unconfirmed)
-            living = [each for each in former.processes if not each.is_owner and is_running(each.process_id)]
-            self._survivors = [(each.process_id, frozenset(each.identities)) for each in living]
-            self._ended_identities = frozenset(
-                name for each in former.processes if each not in living for name in each.identities
-            )
+            others = [process for process in former.processes if not process.is_owner]
+            self._survivors = [process for process in others if _may_run(process)]
+            ended = (process for process in former.processes if process not in self._survivors)
+            self._ended_identities = frozenset().union(*(process.identities for process in ended))
 
     def _owner_lives(self) -> bool:
         """Whether another process owns the file, as far as the connection to it and the lock tell."""
@@ -511,6 +514,10 @@ class SharedFile:
         if self._keeper is not None:
             await asyncio.wait({self._keeper})
         await self.calls.close()
+
+
+def _may_run(process: dp.WorkerProcess) -> bool:
+    return may_run(process.process_id, process.pid_namespace)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -130,6 +130,7 @@ class EngineHandle:
         ended: Callable[[EngineHandle], object] = lambda _: None,
         *,
         process_id: int = 0,
+        pid_namespace: int = 0,
         process_key: int = 0,
     ) -> None:
         config.check()
@@ -147,6 +148,7 @@ class EngineHandle:
         self._config = config
         self._ended = ended
         self.process_id = process_id or os.getpid()
+        self.pid_namespace = pid_namespace
         self.process_key = process_key
         self._is_remote = process_id != 0
         self._activity_slots = ActivitySlots(engine, self, config)
