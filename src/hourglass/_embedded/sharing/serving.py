@@ -63,6 +63,8 @@ class OwnerInfo:
     """Calls a function once all that has happened until now is durable."""
     processes: Callable[[], tuple[dp.WorkerProcess, ...]] = tuple
     """The processes that work on the file."""
+    note_processes: Callable[[tuple[dp.WorkerProcess, ...]], object] = lambda _: None
+    """Writes down the processes that work on the file, for the next owner."""
     weigh: Callable[[float], object] = lambda _: None
     """Is told how much heavier work weighs in this process, beside the engine, than in those that work for it."""
 
@@ -141,6 +143,7 @@ class OwnerServer:
         processes = self.owner.processes()
         if processes != self._told:
             self._told = processes
+            self.owner.note_processes(processes)
             message = wire.encode(wire.Processes(processes))
             for peer in self.peers:
                 if peer.workers.works:
