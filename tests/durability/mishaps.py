@@ -270,7 +270,7 @@ def replaced(round: Round) -> None:
     owner, content = round.owner(), backup.read_bytes()
     before = set(round.load.said("ack"))
     os.replace(backup, round.path)
-    round.expect("was replaced")
+    round.expect("was replaced by another file")  # the owner says so once it has saved what it can
     round.end()
     if round.path.read_bytes() != content:
         round.complaints.append("the new file was changed")

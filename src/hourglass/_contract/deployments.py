@@ -188,9 +188,12 @@ class Poller(msgspec.Struct, frozen=True):
 
 
 class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that works on a file, and what it has in hand. `is_owner`: the engine runs there."""
+    """A process that works on a file, and what it has in progress. `is_owner`: the engine runs there. `pid_namespace`: that of
+    its id, 0 if unknown.
+    """
 
     process_id: int
+    pid_namespace: int = 0
     identities: tuple[str, ...] = ()
     is_owner: bool = False
     task_queues: tuple[str, ...] = ()

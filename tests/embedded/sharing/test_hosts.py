@@ -391,7 +391,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
     async def silent(request: s.Request[Any]) -> Any:
         await asyncio.Event().wait()
 
-    def no_worker(process_id: int, process_key: int, config: HandleConfig) -> EngineHandle:
+    def no_worker(process_id: int, namespace: int, process_key: int, config: HandleConfig) -> EngineHandle:
         raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     async def body() -> None:

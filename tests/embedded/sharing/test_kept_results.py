@@ -54,15 +54,18 @@ def current_owner(children: list[Child]) -> Child:
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("owners", [1, 2], ids=["the owner", "the owner and the next one"])
 def test_results_survive_the_owners_death_just_after_the_activity_ended(
-    path: Path, client: Client, tmp_path: Path, attempts: int
+    path: Path, client: Client, tmp_path: Path, owners: int, attempts: int
 ) -> None:
-    """No attempt whose process lives fails or is executed again, however briefly before the kill it ended."""
+    """No attempt whose process lives fails or is executed again, however briefly before the kill it ended. A next owner that is
+    killed at once, too, has not heard of all processes that outlived the first.
+    """
     chance = random.Random(attempts)
     killed: set[int] = set()
     with ExitStack() as stack:
-        children = [stack.enter_context(ready_worker(path)) for _ in range(3)]
-        for kill in range(KILLS):
+        children = [stack.enter_context(ready_worker(path)) for _ in range(4)]
+        for kill in range(KILLS // owners):
             owner = current_owner(children)
             names = [f"{kill}-{number}" for number in range(6)]
             handles = {
@@ -79,11 +82,15 @@ def test_results_survive_the_owners_death_just_after_the_activity_ended(
                 )
 
             until(one_ended_elsewhere, "no activity ends outside the owner's process")
-            time.sleep(chance.uniform(0, 0.003))  # the moment of the kill, not a wait
-            owner.kill()
-            killed.add(owner.pid)
-            children.remove(owner)
-            children.append(stack.enter_context(ready_worker(path)))
+            for number in range(owners):
+                owner = current_owner(children)
+                time.sleep(
+                    chance.uniform(0, 0.003 if number == 0 else 0.01)
+                )  # the moment of the kill, not a wait
+                owner.kill()
+                killed.add(owner.pid)
+                children.remove(owner)
+            children += [stack.enter_context(ready_worker(path)) for _ in range(owners)]
             for name, handle in handles.items():
                 try:
                     assert handle.result(timeout=60) == name
@@ -94,3 +101,26 @@ def test_results_survive_the_owners_death_just_after_the_activity_ended(
                 began = [process_id for what, process_id in ran if what == "began"]
                 assert not failed or set(began) <= killed, f"{name} failed, and its process lives"
                 assert set(began[:-1]) <= killed, f"{name} was executed again, and its process lives"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_attempts_go_on_when_the_engine_of_their_process_fails(
+    path: Path, client: Client, tmp_path: Path, workers: int
+) -> None:
+    """The log is deleted, so that the owner's engine is opened again, there or in another process: its attempts are not lost."""
+    folders = [tmp_path / f"attempts-{number}" for number in range(6)]
+    with ExitStack() as stack:
+        children = [stack.enter_context(ready_worker(path)) for _ in range(workers)]
+        for folder in folders:
+            folder.mkdir()
+        handles = [client.start_workflow(work.holding, str(folder), id=folder.name) for folder in folders]
+        until(lambda: all((folder / "attempt-1").exists() for folder in folders), "not all attempts begin")
+        owner = current_owner(children)
+        (tmp_path / "shared.db-wal").unlink()
+        until(lambda: "-wal or its index was deleted" in "".join(owner.log), "the owner does not notice")
+        current_owner(children)
+        for folder in folders:
+            (folder / "go").touch()
+        for folder, handle in zip(folders, handles, strict=True):
+            handle.result(timeout=60)
+            assert not (folder / "attempt-2").exists(), "executed again, and its process lives"

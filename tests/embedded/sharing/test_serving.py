@@ -42,7 +42,7 @@ def run(body: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[OwnerServer]:
-    def no_worker(process_id: int, process_key: int, config: HandleConfig) -> EngineHandle:
+    def no_worker(process_id: int, namespace: int, process_key: int, config: HandleConfig) -> EngineHandle:
         raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
     server = OwnerServer(

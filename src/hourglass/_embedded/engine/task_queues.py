@@ -49,6 +49,11 @@ class QueuePoller(Protocol):
         ...
 
     @property
+    def pid_namespace(self) -> int:
+        """The PID namespace that its process is in, 0 if unknown."""
+        ...
+
+    @property
     def process_key(self) -> int:
         """Which process that is: 0 for this one, for others a number of their own."""
         ...

@@ -26,8 +26,9 @@ their policies say.
 
 **What happens at a takeover.** When the owner ends, its connections end; that is the sign for those that worked for it to
 try for the lock, and one of them gets it, opens the file, takes up what was in flight, and listens. Their handles break,
-and their workers open others. Attempts of activities go on in the processes that have them: the next owner, which knows from
-the last one who else worked, keeps them for a while, and each process claims its own (`Holding`); results and heartbeats of
+and their workers open others. Attempts of activities go on in the processes that have them: the next owner, which reads in
+the note of the lock who else worked, keeps them for a while, and each process claims its own (`Holding`), also one whose
+engine failed; results and heartbeats of
 them go by the calls of clients. A worker keeps each result until the owner confirms that it is durable (`ResultsStored`); what
 was not confirmed goes to the next owner right after the claim. Attempts that a living process has not claimed were never begun
 there, and are given to others. Requests whose answer was lost are sent again: the id of each tells the next owner whether

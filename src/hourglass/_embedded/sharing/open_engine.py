@@ -21,6 +21,7 @@ from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.task_queues import QueuePoller
 from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.sharing.unix_socket import pid_namespace
 from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener, Unwritable
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import HourglassError, StorageError
@@ -161,12 +162,18 @@ class OpenEngine:
         self.engine.die(error)
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
-        """A handle on the engine, for a worker of this process."""
-        return EngineHandle(self.engine, config)
+        """A handle on the engine, for a worker of this process, which collects results until they are durable."""
+        handle = EngineHandle(self.engine, config, pid_namespace=pid_namespace())
+        handle.unconfirmed = []
+        return handle
 
-    def open_for_other(self, process_id: int, process_key: int, config: HandleConfig) -> EngineHandle:
+    def open_for_other(
+        self, process_id: int, pid_namespace: int, process_key: int, config: HandleConfig
+    ) -> EngineHandle:
         """A handle on the engine, for a worker of another process."""
-        return EngineHandle(self.engine, config, process_id=process_id, process_key=process_key)
+        return EngineHandle(
+            self.engine, config, process_id=process_id, pid_namespace=pid_namespace, process_key=process_key
+        )
 
     def processes(self) -> tuple[WorkerProcess, ...]:
         """The processes that work on the file, this one first."""
@@ -177,6 +184,7 @@ class OpenEngine:
         return tuple(
             WorkerProcess(
                 process_id=process_id,
+                pid_namespace=pollers[0].pid_namespace,
                 identities=tuple(sorted({poller.identity for poller in pollers})),
                 is_owner=not is_other,
                 task_queues=tuple(sorted({poller.task_queue for poller in pollers})),

@@ -6,11 +6,11 @@ forked without Python's knowledge (by a library, in C) inherits the descriptor a
 not exclude another `FileLock` of the same process, and closing any descriptor of the lock's file drops it. So the locks that
 this process has are listed in `_held_here`, and a lock's file that is in the list is not opened a second time.
 
-The lock's file holds a note about the owner, for people and for error texts only; nothing is decided by it but whether the owner
-is on another machine. Invariants: the lock's file is never deleted by us (a process that opened it before would lock a file that
-no other can open); where a person has deleted it, its holder makes it again or finds out that another process has; nothing is
-truncated that is not a plain file of ours with one name. Another name of the database has another lock beside it: the store has a
-lock on the database itself for that.
+The lock's file holds a note about the owner and the processes that work for it. By it people and error texts name the owner,
+others see whether it is on another machine, and the next owner learns whose attempts may go on. Invariants: the lock's file is
+never deleted by us (a process that opened it before would lock a file that no other can open); where a person has deleted it,
+its holder makes it again or finds out that another process has; nothing is written to what is not a plain file of ours with one
+name. Another name of the database has another lock beside it: the store has a lock on the database itself for that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import os
 import socket
 import stat
 import threading
+from collections.abc import Iterable
 from time import monotonic, time_ns
 
 import msgspec
 
+from hourglass._contract.deployments import WorkerProcess
 from hourglass._embedded.sharing import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.store import another_users, is_full, no_room
@@ -33,7 +35,7 @@ from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-_NOTE_LIMIT = 4096
+_NOTE_LIMIT = 1 << 20
 _TRIES = 10
 _GRACE = 3.0
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -42,13 +44,15 @@ _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 class LockNote(msgspec.Struct, frozen=True):
     """What an owner writes about itself. `boot` names the running kernel: containers on one machine have host names of their
-    own, and share it, as they share its locks.
+    own, and share it, as they share its locks. `workers` are the processes that work on the file, and those that worked for an
+    earlier owner and may still have attempts.
     """
 
     pid: int = 0
     since_ns: int = 0
     host: str = ""
     boot: str = ""
+    workers: tuple[WorkerProcess, ...] = ()
 
 
 _guard = threading.RLock()
@@ -72,6 +76,8 @@ class FileLock:
         self.path = path
         self.lock_path = f"{path}-lock"
         self.since_ns = 0
+        self.workers: tuple[WorkerProcess, ...] = ()
+        """The processes that worked on the file when the lock was taken, or that were noted since."""
         self._fd: int | None = None
         self._missing_since = 0.0
 
@@ -90,12 +96,24 @@ class FileLock:
                 return False
             try:
                 self.since_ns = time_ns()
+                former = _read_note(descriptor)
+                self.workers = former.workers if former.boot == boot_id() else ()
                 self._write_note(descriptor)
             except BaseException:
                 _close(descriptor)
                 raise
             self._hold(descriptor)
             return True
+
+    def note_workers(self, workers: Iterable[WorkerProcess]) -> None:
+        """Write down which processes work on the file, for the next owner; not what each has in progress."""
+        noted = tuple(
+            msgspec.structs.replace(worker, task_queues=(), tasks=0, attempts=0) for worker in workers
+        )
+        with _guard:
+            if noted != self.workers and self._fd is not None:
+                self.workers = noted
+                self._write_note(self._fd)
 
     def _hold(self, descriptor: int) -> None:
         self._fd = descriptor
@@ -268,10 +286,10 @@ class FileLock:
             )
 
     def _write_note(self, descriptor: int) -> None:
-        text = msgspec.json.encode(LockNote(os.getpid(), self.since_ns, socket.gethostname(), boot_id()))
+        note = LockNote(os.getpid(), self.since_ns, socket.gethostname(), boot_id(), self.workers)
         with contextlib.suppress(OSError):  # on a full disk there is no note: the lock is what counts
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, text, 0)
+            # In one write, with spaces over the rest of a longer note: a kill never leaves half of one.
+            os.pwrite(descriptor, msgspec.json.encode(note).ljust(os.fstat(descriptor).st_size), 0)
 
 
 def boot_id() -> str:

@@ -278,7 +278,12 @@ class OwnerConnection:
 
     async def greet(self, namespace: str) -> None:
         """Introduce ourselves. Raises `ConnectionLost`, or the refusal."""
-        hello = wire.Hello(protocol=self._protocol, namespace=namespace, pid=os.getpid())
+        hello = wire.Hello(
+            protocol=self._protocol,
+            namespace=namespace,
+            pid=os.getpid(),
+            pid_namespace=unix_socket.pid_namespace(),
+        )
         self.stream.send(wire.encode(hello))
         try:
             async with asyncio.timeout(_GREETING):

@@ -49,12 +49,12 @@ class OwnerInfo:
     pid: int
     since_ns: int
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
-    open_handle: Callable[[int, int, HandleConfig], EngineHandle]
+    open_handle: Callable[[int, int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
     execute: Callable[[wf.StartWorkflow], Coroutine[Any, Any, wf.Executed]]
     """Starts a workflow and waits for its end."""
-    claim: Callable[[int, Collection[bytes]], object] = lambda *_: None
-    """Is told which attempts another process, by its id, has of the owner before: these, and no others."""
+    claim: Callable[[int, int, Collection[bytes]], object] = lambda *_: None
+    """Called with the id of another process, its PID namespace, and all attempts that it has of the owner before."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
     """Is told that these have ended with their process."""
     end_attempt: Callable[[ActivityResult], object] = lambda _: None
@@ -63,6 +63,8 @@ class OwnerInfo:
     """Calls a function once all that has happened until now is durable."""
     processes: Callable[[], tuple[dp.WorkerProcess, ...]] = tuple
     """The processes that work on the file."""
+    note_processes: Callable[[tuple[dp.WorkerProcess, ...]], object] = lambda _: None
+    """Writes down the processes that work on the file, for the next owner."""
     weigh: Callable[[float], object] = lambda _: None
     """Is told how much heavier work weighs in this process, beside the engine, than in those that work for it."""
 
@@ -141,6 +143,7 @@ class OwnerServer:
         processes = self.owner.processes()
         if processes != self._told:
             self._told = processes
+            self.owner.note_processes(processes)
             message = wire.encode(wire.Processes(processes))
             for peer in self.peers:
                 if peer.workers.works:
@@ -234,7 +237,7 @@ class _Peer:
         self._server = server
         self.stream = FrameStream(self._heard, self._lost, on_made=self._made, fair=True)
         self._greeted = False
-        self.pid = 0
+        self.pid = self._pid_namespace = 0
         self.workers = WorkerPeer(self._opened, self.stream.send, server.owner)
         self._asks: dict[int, _Ask] = {}
         self._patience: asyncio.TimerHandle | None = None
@@ -320,7 +323,7 @@ class _Peer:
             self.stream.close()
             return
         self._greeted = True
-        self.pid = hello.pid
+        self.pid, self._pid_namespace = hello.pid, hello.pid_namespace
         welcome = wire.Welcome(protocol=wire.PROTOCOL, pid=owner.pid, since_ns=owner.since_ns)
         self.stream.send(wire.encode(welcome))
 
@@ -338,12 +341,12 @@ class _Peer:
     def _hold(self, message: wire.Holding) -> None:
         self.workers.held = frozenset(message.tokens)
         try:
-            self._server.owner.claim(self.pid, message.tokens)
+            self._server.owner.claim(self.pid, self._pid_namespace, message.tokens)
         except ValueError:
             raise wire.Garbage("a token that names no attempt") from None
 
     def _opened(self, config: HandleConfig) -> EngineHandle:
-        return self._server.owner.open_handle(self.pid, id(self), config)
+        return self._server.owner.open_handle(self.pid, self._pid_namespace, id(self), config)
 
     def _begin(self, number: int, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(call)

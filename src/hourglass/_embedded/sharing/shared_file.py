@@ -17,6 +17,8 @@ from functools import partial
 from time import localtime, monotonic, strftime
 from typing import Any
 
+import msgspec
+
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract.handle import (
@@ -39,7 +41,7 @@ from hourglass._embedded.sharing.ownership import FileLock
 from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.sharing.remote_handle import RemoteHandle
 from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
-from hourglass._embedded.sharing.unix_socket import is_running
+from hourglass._embedded.sharing.unix_socket import may_run, pid_namespace
 from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.workers.handle import EngineHandle
 from hourglass._engine.commands import Completion
@@ -91,14 +93,16 @@ class SharedFile:
         self._former: OwnerConnection | None = None
         self._took_over = False
         self._wanted_until = 0.0
-        self._survivors: list[tuple[int, frozenset[str]]] = []
-        """The processes that worked for the last owner and live, and the identities of their workers: those that have not
-        yet said to this process, which owns the file now, what they still have.
+        self._survivors: list[dp.WorkerProcess] = []
+        """The processes that worked for an earlier owner and may be alive, while this process, which owns the file now, waits
+        for them to claim their attempts.
         """
+        self._claimed: set[tuple[int, int]] = set()
+        """Those of the survivors that have, by process id and PID namespace."""
         self._held: set[bytes] = set()
         """The attempts that this process has of owners before the one that it works for, or before itself."""
         self._results: dict[bytes, ActivityResult] = {}
-        """Results that the owner before has not confirmed to be durable, by token: for the next one."""
+        """Results that are not known to be durable, by token: for the next owner."""
         self._ended_identities: frozenset[str] = frozenset()
         """The identities of workers that ended with the last owner, or before."""
         self._claims: asyncio.TimerHandle | None = None
@@ -158,7 +162,7 @@ class SharedFile:
         """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
         self._opener.check(self.path)
         self._check_file()
-        handle = FileHandle(config, died=self._changed.ring, released=self._release)
+        handle = FileHandle(config, died=self._died, released=self._release)
         self._handles.add(handle)
         self._wanted_until = (
             0.0  # the worker is back: from here on its handles say whether the file is wanted
@@ -181,7 +185,18 @@ class SharedFile:
             raise
         return handle
 
+    def _died(self, handle: FileHandle) -> None:
+        self._collect(handle)
+        self._changed.ring()
+
+    def _collect(self, handle: FileHandle) -> None:
+        """Keep what the worker of a handle on our engine still has, and its results that are not known to be durable."""
+        results, attempts = handle.take_unfinished()
+        self._results.update((result.token, result) for result in results)
+        self._held |= attempts | {result.token for result in results}
+
     def _release(self, handle: FileHandle) -> None:
+        self._collect(handle)
         self._handles.discard(handle)
         self._changed.ring()
 
@@ -242,6 +257,7 @@ class SharedFile:
         """
         self._check_file()
         self._leave_owner()
+        self._find_survivors()
         took_over = self._took_over
         try:
             engine = await OpenEngine.open(
@@ -251,7 +267,7 @@ class SharedFile:
                 self.retention,
                 limits=self.limits,
                 took_over=took_over,
-                living=frozenset().union(*(identities for _, identities in self._survivors)),
+                living=frozenset().union(*(survivor.identities for survivor in self._survivors)),
             )
         except StorageError as error:
             self._failed(error)
@@ -260,7 +276,7 @@ class SharedFile:
         try:
             await server.start()
             self.calls.own(engine)
-            self._claim(engine, os.getpid(), self._held)
+            self._claim(engine, os.getpid(), pid_namespace(), self._held)
             self._end_kept(engine)
             self._await_claims(engine, monotonic())
             self._took_over = False
@@ -280,7 +296,11 @@ class SharedFile:
             # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
             self.calls.engine = None
             server.stop_listening()
+            for handle in self._handles:
+                if handle.engine is engine:
+                    self._collect(handle)
             engine.close()
+            self._note_end(engine)
             if isinstance(engine.failed, FileLost):
                 server.tell_lost(engine.failed)
             self._lock.drop()
@@ -294,24 +314,51 @@ class SharedFile:
                 self._failed(engine.failed)
             self._fail_all(engine.failed, of=engine)
 
-    def _claim(self, engine: OpenEngine, process_id: int, tokens: Collection[bytes]) -> None:
-        """A process has said which attempts it still has of the owner before. The others of its workers are lost: what it
-        had given back, or had not got yet, went with that owner. Workers of several processes may have one identity, and
-        processes in several containers one id: then the attempts wait until all have said theirs, or their time is over.
+    def _note_end(self, engine: OpenEngine) -> None:
+        """Write down that this process is not the owner any more. If its engine failed, its attempts go on."""
+        own = (os.getpid(), pid_namespace())
+        others = [worker for worker in self._lock.workers if _key(worker) != own]
+        if engine.failed is None:
+            self._results.clear()  # they are durable
+            self._lock.note_workers(others)
+        else:
+            ours = [worker for worker in self._lock.workers if _key(worker) == own]
+            self._lock.note_workers(
+                (*(msgspec.structs.replace(worker, is_owner=False) for worker in ours), *others)
+            )
+
+    def _claim(self, engine: OpenEngine, process_id: int, namespace: int, tokens: Collection[bytes]) -> None:
+        """Keep the attempts that a process still has of the owner before. The others of its workers are lost: what it had
+        returned, or had not received yet, is gone with that owner. Workers of several processes may have one identity: then the
+        attempts wait until all these processes have claimed theirs, or their time is over.
         """
         engine.engine.claim(tokens)
-        said = [each for each in self._survivors if each[0] == process_id]
-        if len(said) == 1:
-            self._survivors.remove(said[0])
-            others = (identities for _, identities in self._survivors)
-            complete = said[0][1].difference(*others)
+        key = (process_id, namespace)
+        claimants = [survivor for survivor in self._survivors if _key(survivor) == key]
+        if len(claimants) == 1 and key not in self._claimed:
+            self._claimed.add(key)
+            waiting = (survivor for survivor in self._survivors if _key(survivor) not in self._claimed)
+            complete = frozenset(claimants[0].identities).difference(
+                *(survivor.identities for survivor in waiting)
+            )
             engine.engine.lose_unclaimed(complete, alive=complete - self._ended_identities)
 
     def _end_kept(self, engine: OpenEngine) -> None:
         """Give the engine the results that its process has kept since an earlier owner; forget them once they are durable."""
-        kept = dict(self._results)
-        for result in kept.values():
+        for result in tuple(self._results.values()):
             engine.engine.end_attempt(result)
+        self._forget_when_stored(engine)
+
+    def _confirm_results(self, engine: OpenEngine) -> None:
+        """Forget the results of our workers once they are durable."""
+        for handle in self._handles:
+            if handle.engine is engine:
+                results, _ = handle.take_unfinished()
+                self._results.update((result.token, result) for result in results)
+        self._forget_when_stored(engine)
+
+    def _forget_when_stored(self, engine: OpenEngine) -> None:
+        kept = tuple(self._results)
 
         def forget() -> None:
             for token in kept:
@@ -326,10 +373,13 @@ class SharedFile:
         """
 
         def look() -> None:
-            waiting = any(is_running(process_id) for process_id, _ in self._survivors)
+            waiting = any(
+                _key(survivor) not in self._claimed and _may_run(survivor) for survivor in self._survivors
+            )
             if waiting and monotonic() < since + wire.SILENT_LOOKS:
                 self._await_claims(engine, since)
             else:
+                self._survivors.clear()
                 engine.engine.lose_unclaimed()
 
         self._claims = asyncio.get_running_loop().call_later(CLAIMS, look)
@@ -350,6 +400,7 @@ class SharedFile:
                 end_attempt=engine.engine.end_attempt,
                 when_stored=engine.when_stored,
                 processes=engine.processes,
+                note_processes=self._note_processes,
                 weigh=engine.weigh,
             )
         )
@@ -360,6 +411,7 @@ class SharedFile:
         while self._is_wanted and engine.failed is None:
             for handle in self._handles:
                 handle.attach(engine)
+            server.tell_processes()
             await self._changed.wait(LOOK)
             engine.check()
             if not self._lock.still_held():
@@ -368,9 +420,9 @@ class SharedFile:
             await server.listen_again()
             if monotonic() >= looked + LOOK:
                 looked = monotonic()
+                self._confirm_results(engine)
                 server.tell_alive()
                 server.cut_off_silent()
-                server.tell_processes()
             if self._failures and monotonic() > began + SOUND:
                 self._failures, self.calls.broken = 0, None
 
@@ -465,11 +517,21 @@ class SharedFile:
             self._wanted_until = monotonic() + LOOK
             self._held |= former.held
             self._results.update(former.unconfirmed)
-            living = [each for each in former.processes if not each.is_owner and is_running(each.process_id)]
-            self._survivors = [(each.process_id, frozenset(each.identities)) for each in living]
-            self._ended_identities = frozenset(
-                name for each in former.processes if each not in living for name in each.identities
-            )
+
+    def _find_survivors(self) -> None:
+        """Find out which processes that worked for an earlier owner may still run. The lock is ours."""
+        others = [worker for worker in self._lock.workers if not worker.is_owner]
+        self._survivors = [worker for worker in others if _may_run(worker)]
+        self._claimed.clear()
+        ended = (worker for worker in self._lock.workers if worker not in self._survivors)
+        self._ended_identities = frozenset().union(*(worker.identities for worker in ended))
+
+    def _note_processes(self, processes: tuple[dp.WorkerProcess, ...]) -> None:
+        """Write down which processes the next owner must wait for."""
+        listed = {_key(process) for process in processes}
+        self._lock.note_workers(
+            (*processes, *(survivor for survivor in self._survivors if _key(survivor) not in listed))
+        )
 
     def _owner_lives(self) -> bool:
         """Whether another process owns the file, as far as the connection to it and the lock tell."""
@@ -513,6 +575,14 @@ class SharedFile:
         await self.calls.close()
 
 
+def _may_run(process: dp.WorkerProcess) -> bool:
+    return may_run(process.process_id, process.pid_namespace)
+
+
+def _key(process: dp.WorkerProcess) -> tuple[int, int]:
+    return process.process_id, process.pid_namespace
+
+
 def _identity(path: str) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
@@ -550,7 +620,7 @@ class FileHandle:
         self,
         config: HandleConfig,
         *,
-        died: Callable[[], object],
+        died: Callable[[FileHandle], object],
         released: Callable[[FileHandle], object],
     ) -> None:
         config.check()
@@ -599,6 +669,13 @@ class FileHandle:
     def is_new(self) -> bool:
         """Whether it has no engine yet, and may have one."""
         return not self._attached.done()
+
+    def take_unfinished(self) -> tuple[list[ActivityResult], set[bytes]]:
+        """Return the results that its worker gave to the engine here since the last call, and the attempts that it has."""
+        if not isinstance(self._inner, EngineHandle) or self._inner.unconfirmed is None:
+            return [], set()
+        results, self._inner.unconfirmed = self._inner.unconfirmed, []
+        return results, self._inner.attempts
 
     def wait_for(self, why: object) -> None:
         """Another process owns the file, and cannot give us work."""
@@ -683,7 +760,7 @@ class FileHandle:
 
     def _end_of_polls(self, error: HourglassError) -> HourglassError:
         if isinstance(error, HandleBroken):
-            self._died()
+            self._died(self)
             return error
         return error if self._broken is None else self._broken
 

@@ -193,6 +193,19 @@ def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
     return peer is None or peer[1] in users
 
 
+def pid_namespace() -> int:
+    """Return the PID namespace of this process (a container has its own), 0 where the system does not say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def may_run(process_id: int, namespace: int) -> bool:
+    """Whether a process of this PID namespace may be running. A process of another container cannot be looked at from here."""
+    return namespace != pid_namespace() or is_running(process_id)
+
+
 def is_running(process_id: int) -> bool:
     """Whether there is such a process."""
     try:

@@ -81,6 +81,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     protocol: int
     namespace: str = ""
     pid: int = 0
+    pid_namespace: int = 0
 
 
 class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True):

@@ -23,6 +23,7 @@ from hourglass._contract.handle import (
     ActivityItem,
     ActivityOk,
     ActivityResult,
+    ActivityTask,
     HandleBroken,
     HandleConfig,
     InProcess,
@@ -130,6 +131,7 @@ class EngineHandle:
         ended: Callable[[EngineHandle], object] = lambda _: None,
         *,
         process_id: int = 0,
+        pid_namespace: int = 0,
         process_key: int = 0,
     ) -> None:
         config.check()
@@ -147,11 +149,14 @@ class EngineHandle:
         self._config = config
         self._ended = ended
         self.process_id = process_id or os.getpid()
+        self.pid_namespace = pid_namespace
         self.process_key = process_key
         self._is_remote = process_id != 0
         self._activity_slots = ActivitySlots(engine, self, config)
         self._cache = Cache(engine, self, config, self._activity_slots, self._ring)
         self._local = self._cache.local
+        self.unconfirmed: list[ActivityResult] | None = None
+        """A list that the results of attempts are added to, for the next engine if this one fails; None: they are not kept."""
         self._queues = engine.queues
         self._task_slots = TaskSlots(engine, self, config, self._cache)
         self.own_tasks = self._task_slots.own
@@ -438,6 +443,12 @@ class EngineHandle:
             taken.append(item)
         return taken
 
+    @property
+    def attempts(self) -> set[bytes]:
+        """The attempts that the worker has, but for local ones, by their tokens."""
+        slots = self._activity_slots
+        return slots.out.keys() - {item.token for item, _ in slots.kept if isinstance(item, ActivityTask)}
+
     async def complete_activity(self, result: ActivityResult) -> None:
         """Report the end of an attempt."""
         self.answer_activity(result)
@@ -447,6 +458,8 @@ class EngineHandle:
         if self._engine.is_over:
             self._say_it_is_over()
         taken = self._activity_slots.out.pop(result.token, None)
+        if taken is not None and self.unconfirmed is not None:
+            self.unconfirmed.append(result)
         if taken is not None and type(result) is ActivityOk:
             if self._heartbeats.pauses:
                 self._heartbeats.end(result.token, flush=False)
