@@ -125,7 +125,7 @@ def test_workflow_ids_of_standalone_activities_are_reserved(tmp_path: Path) -> N
             with pytest.raises(WorkflowFailedError, match="not found"):
                 client.execute_workflow(reaches_for_one, step, id=step)
         child = client.start_workflow(reaches_for_one, "child", id="child")
-        until(lambda: "choose another id" in str(child.describe().reported_problems), "the start was taken")
+        until(lambda: "BadStartChild" in str(child.describe().reported_problems), "the start was taken")
         assert held.describe().status == ActivityExecutionStatus.RUNNING
         assert client.count_workflows("WorkflowId STARTS_WITH '__activity/'") == 0
 
