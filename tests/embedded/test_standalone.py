@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from hourglass import RetryPolicy, activity, workflow
 from hourglass._embedded.clients.activity_requests import named_as_runs
-from hourglass.client import ActivityExecutionStatus, Client
-from hourglass.errors import ServiceError
+from hourglass.client import ActivityExecutionStatus, Client, WorkflowHandle
+from hourglass.errors import ServiceError, WorkflowFailedError, WorkflowNotFoundError
 from hourglass.worker import Worker
 
 LIMIT = 60
@@ -71,6 +73,61 @@ def test_standalone_activity_never_gets_a_workflow_task(
         started.append(client.start_activity(fails_once, task_queue="some", start_delay=0.01))
         assert [handle.result(timeout=LIMIT) for handle in started] == [0, 2, 4, 6, 8, 2]
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@workflow.defn
+def reaches_for_one(step: str) -> str:
+    """Signal or cancel a standalone activity by the id of its run, or start a child with such an id."""
+    match step:
+        case "signal":
+            workflow.get_external_workflow_handle("__activity/held").signal("go", 1)
+        case "cancel":
+            workflow.get_external_workflow_handle("__activity/held").cancel()
+        case _:
+            workflow.execute_child_workflow(reaches_for_one, "none", id="__activity/child")
+    return step
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        lambda handle: handle.signal("go", 1),
+        lambda handle: handle.cancel(),
+        lambda handle: handle.terminate(),
+        lambda handle: handle.delete(),
+        lambda handle: handle.pause(),
+        lambda handle: handle.query("q"),
+        lambda handle: handle.execute_update("u"),
+        lambda handle: handle.reset(),
+        lambda handle: handle.describe(),
+        lambda handle: handle.history(),
+    ],
+)
+def test_standalone_activity_is_no_workflow(request_: Callable[[WorkflowHandle], object]) -> None:
+    """No request to a workflow reaches a standalone activity by the id of its run: a task for it would never be completed."""
+    with Client.connect("local:") as client, Worker(client, workflows=[waits_for_one], activities=[doubles]):
+        handle = client.start_activity(doubles, 4, id="held", start_delay=0.5)
+        with pytest.raises(WorkflowNotFoundError):
+            request_(client.get_workflow_handle("__activity/held"))
+        assert handle.result(timeout=LIMIT) == 8
+
+
+def test_workflow_ids_of_standalone_activities_are_reserved(tmp_path: Path) -> None:
+    """Clients and workflows can neither start a workflow with such an id nor signal or cancel one."""
+    with (
+        Client.connect(f"local:{tmp_path / 'ids.db'}") as client,
+        Worker(client, workflows=[reaches_for_one], activities=[doubles]),
+    ):
+        held = client.start_activity(doubles, 4, id="held", start_delay=3600)
+        with pytest.raises(ServiceError, match="choose another id"):
+            client.start_workflow(reaches_for_one, "none", id="__activity/new")
+        for step in ("signal", "cancel"):
+            with pytest.raises(WorkflowFailedError, match="not found"):
+                client.execute_workflow(reaches_for_one, step, id=step)
+        child = client.start_workflow(reaches_for_one, "child", id="child")
+        until(lambda: "BadStartChild" in str(child.describe().reported_problems), "the start was taken")
+        assert held.describe().status == ActivityExecutionStatus.RUNNING
+        assert client.count_workflows("WorkflowId STARTS_WITH '__activity/'") == 0
 
 
 def test_an_activity_of_a_workflow(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from hourglass._embedded.clients.answering import (
     answered,
     done,
     find,
+    find_standalone,
     heard_of_ns,
     is_written,
     pending_activity,
@@ -55,17 +56,8 @@ _Naming: TypeAlias = (
 """Requests about one activity."""
 
 
-def _find(engine: Engine, request: _Naming) -> LoadedRun:
-    """The standalone activity that a request names."""
-    workflow_id = standalone.PREFIX + request.activity_id
-    record = engine.record(request.run_id) if request.run_id else engine.current(workflow_id)
-    if record is None or record.run.started.workflow_id != workflow_id:
-        raise ActivityNotFoundError(f"activity not found for ID: {request.activity_id}", status="NOT_FOUND")
-    return record
-
-
 def _find_open(engine: Engine, request: _Naming) -> LoadedRun:
-    record = _find(engine, request)
+    record = find_standalone(engine, request.activity_id, request.run_id)
     if not record.run.is_open:
         raise ActivityNotFoundError("activity execution already completed", status="NOT_FOUND")
     return record
@@ -121,7 +113,7 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.S
 
 async def wait_for_end(engine: Engine, request: ac.WaitForActivity) -> PendingAnswer[ac.ActivityOutcome]:
     """Wait until one ends."""
-    record = _find(engine, request)
+    record = find_standalone(engine, request.activity_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
     return PendingAnswer(_outcome(record.run), engine.writes.number_of(record))
 
@@ -145,7 +137,7 @@ def _outcome(run: Run) -> ac.ActivityOutcome:
 
 async def describe(engine: Engine, request: ac.DescribeActivity) -> PendingAnswer[ac.ActivityDescription]:
     """Look at one."""
-    record = _find(engine, request)
+    record = find_standalone(engine, request.activity_id, request.run_id)
     return await answered(
         engine,
         engine.writes.number_of(record),
@@ -273,7 +265,7 @@ def _terminate(engine: Engine, record: LoadedRun, reason: str, identity: str) ->
 
 async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.Nothing]:
     """Remove one for good."""
-    record = _find(engine, request)
+    record = find_standalone(engine, request.activity_id, request.run_id)
     if record.run.is_open:
         _terminate(engine, record, "Delete activity execution", "")
     await engine.durable(engine.writes.number_of(record))

@@ -18,8 +18,10 @@ from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine.engine import Engine
 from hourglass._embedded.engine.run import LoadedRun
 from hourglass._embedded.rules.run import OpenActivity
+from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.store.store import Stored
 from hourglass.errors import (
+    ActivityNotFoundError,
     ServiceError,
     ServiceTimeoutError,
     StorageError,
@@ -63,14 +65,27 @@ def too_late(request: s.Request[Any], limit: float) -> ServiceTimeoutError:
 
 def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> LoadedRun:
     """The run that a request names; raises `WorkflowNotFoundError`."""
-    record = engine.record(run_id) if run_id else engine.current(workflow_id)
-    if record is None or record.run.started.workflow_id != workflow_id:
+    record = _record(engine, workflow_id, run_id)
+    if record is None or record.run.is_standalone_activity:
         raise WorkflowNotFoundError(f"workflow not found for ID: {workflow_id}", status="NOT_FOUND")
     if first_run_id and record.run.started.first_run_id != first_run_id:
         raise WorkflowNotFoundError(
             f"workflow not found for ID: {workflow_id} with first run {first_run_id}", status="NOT_FOUND"
         )
     return record
+
+
+def find_standalone(engine: Engine, activity_id: str, run_id: str = "") -> LoadedRun:
+    """The run of an activity without a workflow; raises `ActivityNotFoundError`."""
+    record = _record(engine, PREFIX + activity_id, run_id)
+    if record is None:
+        raise ActivityNotFoundError(f"activity not found for ID: {activity_id}", status="NOT_FOUND")
+    return record
+
+
+def _record(engine: Engine, workflow_id: str, run_id: str) -> LoadedRun | None:
+    record = engine.record(run_id) if run_id else engine.current(workflow_id)
+    return record if record is not None and record.run.started.workflow_id == workflow_id else None
 
 
 def refusal_rests_on(engine: Engine, request: s.Request[Any]) -> int:

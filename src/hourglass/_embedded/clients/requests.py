@@ -49,6 +49,7 @@ from hourglass._embedded.engine.starting import (
 )
 from hourglass._embedded.rules import children, resetting, transitions
 from hourglass._embedded.rules.run import RUNNING, Run, RunPriority, Transition
+from hourglass._embedded.rules.standalone import PREFIX, RESERVED
 from hourglass._embedded.rules.updates import request_id
 from hourglass._engine.events import QueryReceived
 from hourglass._history import events as h
@@ -281,6 +282,8 @@ async def reset(engine: Engine, request: wf.ResetWorkflow) -> PendingAnswer[wf.S
 
 async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> PendingAnswer[wf.Started]:
     """Begin a run that has a history already."""
+    if request.workflow_id.startswith(PREFIX):
+        raise ServiceError(RESERVED, status="INVALID_ARGUMENT")
     existing = engine.current(request.workflow_id)
     if existing is not None:
         made = engine.runs.find_request(existing, request.request_id)

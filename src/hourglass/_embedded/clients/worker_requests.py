@@ -20,6 +20,7 @@ from hourglass._embedded.clients.answering import (
     check_open,
     done,
     find,
+    find_standalone,
     is_written,
     pending_activity,
     wait,
@@ -30,7 +31,6 @@ from hourglass._embedded.engine.progress import Publisher
 from hourglass._embedded.engine.run import AttemptToken, LoadedRun
 from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.run import OpenActivity, Run, Transition
-from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.rules.versioning import external_name
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._engine.specs import WorkerDeploymentVersion
@@ -252,7 +252,9 @@ def _attempt(
         if found is not None:
             return name, *found
     else:
-        record = find(engine, workflow_id or PREFIX + activity_id, run_id)
+        record = (
+            find(engine, workflow_id, run_id) if workflow_id else find_standalone(engine, activity_id, run_id)
+        )
         activity = activity_of(record, activity_id)
         if activity is not None and (activity.started_ns or waits):
             name = AttemptToken(record.run.run_id, activity.scheduled_event_id, activity.attempt)

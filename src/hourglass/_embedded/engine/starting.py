@@ -16,6 +16,7 @@ from hourglass._embedded.rules import transitions
 from hourglass._embedded.rules.children import LONGEST, complete, may_reuse
 from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
 from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
+from hourglass._embedded.rules.standalone import PREFIX, RESERVED
 from hourglass._engine.specs import IdReusePolicy, Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
@@ -33,6 +34,8 @@ def start_workflow(
         raise ServiceError(
             "a workflow needs an id, a type and a task queue to start", status="INVALID_ARGUMENT"
         )
+    if request.workflow_id.startswith(PREFIX):
+        raise ServiceError(RESERVED, status="INVALID_ARGUMENT")
     _check_policies(request)
     _check_cron(request)
     existing, run_id = runs.current(request.workflow_id), runs.new_run_id()

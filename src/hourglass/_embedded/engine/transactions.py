@@ -313,7 +313,12 @@ class EffectsOnOthers:
         except StorageError as error:
             logger.error("a run of workflow %r cannot be read: %s", workflow_id, error)
             return None
-        return record if record is not None and record.run.started.workflow_id == workflow_id else None
+        is_meant = (
+            record is not None
+            and record.run.started.workflow_id == workflow_id
+            and not record.run.is_standalone_activity
+        )
+        return record if is_meant else None
 
 
 def _may_reach(sender: LoadedRun, target: LoadedRun, ask: SendSignal | SendCancel) -> bool:

@@ -20,6 +20,7 @@ from hourglass._embedded.rules.run import (
     StartChild,
 )
 from hourglass._embedded.rules.schedule_times import check_cron
+from hourglass._embedded.rules.standalone import PREFIX, RESERVED
 from hourglass._engine import commands as c
 from hourglass._history import events as h
 from hourglass.converter import Payload
@@ -136,6 +137,7 @@ def check(draft: Draft, command: c.Command, limits: Limits) -> None:
                 _of_its_own_id(draft, command)
         case c.StartChildWorkflow():
             _within(limits.pending, len(draft.run.children), _CHILDREN)
+            _of_no_activity(command)
             _of_a_cron_schedule(command)
         case c.SignalExternalWorkflow():
             _within(limits.pending, draft.asked(SendSignal), _SIGNALS)
@@ -170,6 +172,11 @@ def _check_names(command: c.Command, limits: Limits) -> None:
         text = _named[name](command)
         if len(text) > few and limits.is_too_long(text):
             raise AnswerRefused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
+
+
+def _of_no_activity(command: c.StartChildWorkflow) -> None:
+    if command.workflow_id.startswith(PREFIX):
+        raise AnswerRefused(h.BAD_START_CHILD, "FATAL", f"BadStartChildExecutionAttributes: {RESERVED}")
 
 
 def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:

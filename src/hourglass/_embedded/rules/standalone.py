@@ -23,6 +23,10 @@ from hourglass.converter import Payload
 PREFIX = "__activity/"
 """What the workflow id of such a run begins with."""
 
+RESERVED = (
+    f"workflow ids that begin with {PREFIX!r} belong to activities without a workflow: choose another id"
+)
+
 STATUS = {
     WorkflowStatus.RUNNING: ActivityExecutionStatus.RUNNING,
     WorkflowStatus.COMPLETED: ActivityExecutionStatus.COMPLETED,
