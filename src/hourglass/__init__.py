@@ -60,7 +60,7 @@ The private packages:
 Imports only go down these ranks (tests/architecture holds us to it):
 
     {errors, _forks, _logs, _loops} < {converter, metrics, _http} < {_engine, _supervision, _check} < {activity, nexus}
-    < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < _runtime < {client, envconfig}
+    < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < envconfig < _runtime < client
     < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 
 Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its

@@ -9,22 +9,16 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypedDict, cast
 
 from hourglass._contract.transport import TLSConfig
-from hourglass._runtime.targets import (
-    ConnectionTexts,
-    configuration_file,
-    profile_texts,
-    profiles_in,
-    read_toml,
-    texts_from_environment,
-)
 from hourglass.errors import TargetError
+
+if TYPE_CHECKING:
+    from hourglass._temporal.profiles import ConfigurationSource
 
 __all__ = [
     "ClientConfig",
@@ -153,41 +147,13 @@ class ClientConfigProfile:
         place of the environment. A profile that is named must exist. `HOURGLASS_TARGET`, where it is set and no
         profile or file is named, says all: Temporal's variables are for Temporal's address.
         """
-        environ = _environ(disable_env, override_env_vars)
-        if profile is None and config_source is None and environ.get("HOURGLASS_TARGET"):
+        environ = os.environ if override_env_vars is None else override_env_vars
+        if profile is None and config_source is None and not disable_env and environ.get("HOURGLASS_TARGET"):
             return cls(address=environ["HOURGLASS_TARGET"])
-        named = profile or environ.get("TEMPORAL_PROFILE")
-        texts = ConnectionTexts()
-        if config_source is not None or not disable_file:
-            found, path = _profiles(config_source, environ, config_file_strict, must_exist=bool(named))
-            if named and named not in found:
-                known = ", ".join(sorted(found)) or "none"
-                raise TargetError(f"{path} has no profile {named!r} (it has: {known})")
-            name = named or "default"
-            texts = profile_texts(name, found.get(name, {}), path, strict=config_file_strict)
-        said = texts_from_environment(environ)
-        return cls._of(
-            ConnectionTexts(
-                texts={**texts.texts, **said.texts},
-                tls=texts.tls if said.tls is None else {**(texts.tls or {}), **said.tls},
-                tls_disabled=texts.tls_disabled if said.tls_disabled is None else said.tls_disabled,
-                metadata={**texts.metadata, **said.metadata},
-            )
+        found = _source_of(config_source, config_file_strict, environ).load_profile(
+            profile, disable_file=disable_file, disable_env=disable_env
         )
-
-    @classmethod
-    def _of(cls, said: ConnectionTexts) -> Self:
-        tls = None
-        if said.tls is not None or said.tls_disabled is not None:
-            texts = said.tls or {}
-            tls = ClientConfigTLS(
-                disabled=said.tls_disabled,
-                server_name=texts.get("server_name"),
-                server_root_ca_cert=_written(texts, "server_ca_cert"),
-                client_cert=_written(texts, "client_cert"),
-                client_private_key=_written(texts, "client_key"),
-            )
-        return cls(**said.texts, tls=tls, grpc_meta=said.metadata)
+        return cls.from_dict(cast(ClientConfigProfileDict, found))
 
     def connect_options(self) -> ConnectOptions:
         """What `Client.connect` is given; reads the certificates. An API key alone means TLS."""
@@ -232,11 +198,12 @@ class ClientConfigProfile:
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class ClientConfig:
     """All profiles of a configuration, by name."""
 
     profiles: Mapping[str, ClientConfigProfile]
+    _profile: ClassVar[type[ClientConfigProfile]] = ClientConfigProfile
 
     @classmethod
     def load(
@@ -247,52 +214,28 @@ class ClientConfig:
         override_env_vars: Mapping[str, str] | None = None,
     ) -> Self:
         """What the file says; of the environment only `TEMPORAL_CONFIG_FILE` counts. No file: no profiles."""
-        environ = _environ(False, override_env_vars)
-        found, path = _profiles(config_source, environ, config_file_strict, must_exist=False)
-        texts = {
-            name: profile_texts(name, each, path, strict=config_file_strict) for name, each in found.items()
-        }
-        return cls({name: ClientConfigProfile._of(each) for name, each in texts.items()})
+        environ = os.environ if override_env_vars is None else override_env_vars
+        return cls.from_dict(_source_of(config_source, config_file_strict, environ).load_profiles())
 
     def to_dict(self) -> dict[str, ClientConfigProfileDict]:
         """As a dictionary, for a TOML file."""
         return {name: profile.to_dict() for name, profile in self.profiles.items()}
 
     @classmethod
-    def from_dict(cls, d: Mapping[str, ClientConfigProfileDict]) -> Self:
+    def from_dict(cls, d: Mapping[str, Mapping[str, Any]]) -> Self:
         """From a dictionary."""
-        return cls({name: ClientConfigProfile.from_dict(each) for name, each in d.items()})
+        return cls(
+            {
+                name: cls._profile.from_dict(cast(ClientConfigProfileDict, profile))
+                for name, profile in d.items()
+            }
+        )
 
 
-def _environ(disabled: bool, given: Mapping[str, str] | None) -> Mapping[str, str]:
-    if disabled:
-        return {}
-    return os.environ if given is None else given
+def _source_of(source: DataSource | None, strict: bool, environ: Mapping[str, str]) -> ConfigurationSource:
+    from hourglass._temporal.profiles import ConfigurationSource
 
-
-def _profiles(
-    source: DataSource | None, environ: Mapping[str, str], strict: bool, *, must_exist: bool
-) -> tuple[Mapping[str, Any], Path]:
-    path = source if isinstance(source, Path) else configuration_file(environ)
-    content: dict[str, Any]
-    if isinstance(source, (str, bytes)):
-        path = Path("the configuration")
-        try:
-            content = tomllib.loads(source if isinstance(source, str) else source.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise TargetError(f"the configuration is no valid TOML: {error}") from None
-    elif source is None and not must_exist and not path.exists():
-        content = {}
-    else:
-        content = read_toml(path)
-    return profiles_in(content, path, strict=strict), path
-
-
-def _written(texts: Mapping[str, str], name: str) -> DataSource | None:
-    path, data = texts.get(f"{name}_path"), texts.get(f"{name}_data")
-    if path is not None and data is not None:
-        raise TargetError(f"{name} is given both as a path and as data; one of them must go")
-    return data if path is None else Path(path)
+    return ConfigurationSource(environ, source, strict)
 
 
 def _content(source: DataSource | None) -> bytes | None:
@@ -304,10 +247,13 @@ def _content(source: DataSource | None) -> bytes | None:
     return source.encode() if isinstance(source, str) else source
 
 
-def _source(said: Mapping[str, str] | None) -> DataSource | None:
-    if not said:
+def _source(source: Mapping[str, Any] | None) -> DataSource | None:
+    if not source:
         return None
-    return said["data"] if "data" in said else Path(said["path"]) if "path" in said else None
+    if "data" in source:
+        data = source["data"]  # the reader's are bytes
+        return data if isinstance(data, str) else bytes(data).decode()
+    return Path(source["path"]) if "path" in source else None
 
 
 def _source_dict(source: DataSource) -> Mapping[str, str]:

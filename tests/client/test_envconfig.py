@@ -39,6 +39,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
     {"TEMPORAL_PROFILE": "plain", "TEMPORAL_GRPC_META_X_Y": "z"},
     {"TEMPORAL_TLS_SERVER_NAME": "named", "TEMPORAL_TLS": "true"},
     {"TEMPORAL_PROFILE": "prod", "TEMPORAL_TLS": "false"},
+    {"TEMPORAL_PROFILE": "prod", "TEMPORAL_GRPC_META_SOME_HEADER": ""},
 )
 
 
@@ -61,6 +62,40 @@ def test_the_same_as_theirs(environ: dict[str, str]) -> None:
     assert said(ours.ClientConfigProfile.load(**options).connect_options()).get("target") == our.address
 
 
+def test_an_empty_variable_of_a_header_deletes_it() -> None:
+    """A header of a profile is not sent if its variable is set to nothing."""
+    options: Any = {"config_source": FILE}
+    environ = {"TEMPORAL_PROFILE": "prod"}
+    assert ours.ClientConfigProfile.load(**options, override_env_vars=environ).grpc_meta == {
+        "some-header": "v"
+    }
+    environ["TEMPORAL_GRPC_META_SOME_HEADER"] = ""
+    assert ours.ClientConfigProfile.load(**options, override_env_vars=environ).grpc_meta == {}
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    """Other variables that are set to nothing leave the profile as it is."""
+    names = (
+        "ADDRESS",
+        "NAMESPACE",
+        "API_KEY",
+        "TLS",
+        "TLS_SERVER_NAME",
+        "TLS_SERVER_CA_CERT_PATH",
+        "CONFIG_FILE",
+    )
+    environ = {f"TEMPORAL_{name}": "" for name in names}
+    plain = ours.ClientConfigProfile.load("prod", config_source=FILE, override_env_vars={})
+    assert ours.ClientConfigProfile.load("prod", config_source=FILE, override_env_vars=environ) == plain
+
+
+def test_profiles_of_a_whole_configuration_can_connect() -> None:
+    """Each profile of `ClientConfig.load()` gives a client's arguments under temporalio's names."""
+    their = theirs.ClientConfig.load(config_source=FILE).profiles
+    for name, profile in aio.ClientConfig.load(config_source=FILE).profiles.items():
+        assert said(profile.to_client_connect_config()) == said(their[name].to_client_connect_config())
+
+
 def test_all_profiles(tmp_path: Path) -> None:
     """A file by its path, and by the variable that names it; without one there are no profiles."""
     path = tmp_path / "temporal.toml"
@@ -70,7 +105,8 @@ def test_all_profiles(tmp_path: Path) -> None:
     assert found == ours.ClientConfig.load(override_env_vars={"TEMPORAL_CONFIG_FILE": str(path)})
     assert found.to_dict() == theirs.ClientConfig.load(config_source=path).to_dict()
     assert ours.ClientConfig.from_dict(found.to_dict()) == found
-    assert ours.ClientConfig.load(override_env_vars={"HOME": str(tmp_path)}).profiles == {}
+    absent = {"TEMPORAL_CONFIG_FILE": str(tmp_path / "absent.toml")}
+    assert ours.ClientConfig.load(override_env_vars=absent).profiles == {}
     assert "sesame" not in repr(found)
 
 
@@ -96,11 +132,17 @@ def test_our_own_variable() -> None:
     ("options", "words"),
     [
         ({"profile": "none", "config_source": FILE}, "has no profile 'none'"),
-        ({"config_source": "a ="}, "no valid TOML"),
+        ({"config_source": "a ="}, "cannot read the configuration at line 1, column 4"),
         ({"config_source": Path("/nowhere.toml")}, "no configuration file"),
-        ({"config_source": "[profile.default]\nadress = 'x'", "config_file_strict": True}, "no adress"),
-        ({"config_source": "[profile.default.tls]\nname = 'x'", "config_file_strict": True}, "no name"),
-        ({"config_source": "other = 1", "config_file_strict": True}, "no other"),
+        (
+            {"config_source": "[profile.default]\nadress = 'x'", "config_file_strict": True},
+            "unknown field `adress`",
+        ),
+        (
+            {"config_source": "[profile.default.tls]\nname = 'x'", "config_file_strict": True},
+            "unknown field `name`",
+        ),
+        ({"config_source": "other = 1", "config_file_strict": True}, "unknown field `other`"),
     ],
 )
 def test_what_cannot_be(options: dict[str, Any], words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hourglass._contract.transport import TLSConfig
 from hourglass._runtime import targets
 from hourglass._runtime.portal import Portal
-from hourglass._runtime.targets import Target, configuration_file, open_connection, resolve
+from hourglass._runtime.targets import Target, open_connection, resolve
 from hourglass.client import Client
 from hourglass.errors import TargetError
 
@@ -229,11 +230,12 @@ def test_the_switch_of_tls(variables: dict[str, str], tls: object) -> None:
     ("variables", "says"),
     [
         ({"TEMPORAL_TLS": "perhaps"}, "true or false"),
-        ({"TEMPORAL_TLS_CLIENT_CERT_DATA": "CERT"}, "only of use together"),
-        ({"TEMPORAL_TLS_SERVER_CA_CERT_PATH": "/nowhere/ca.pem"}, "cannot read server_ca_cert"),
+        ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "yes"}, "VERIFICATION must be true or false"),
+        ({"TEMPORAL_TLS_CLIENT_CERT_DATA": "CERT"}, "both client_cert and client_private_key"),
+        ({"TEMPORAL_TLS_SERVER_CA_CERT_PATH": "/nowhere/ca.pem"}, "cannot read /nowhere/ca.pem"),
         (
             {"TEMPORAL_TLS_SERVER_CA_CERT_PATH": "/nowhere", "TEMPORAL_TLS_SERVER_CA_CERT_DATA": "CA"},
-            "both as a path and as data",
+            "both TEMPORAL_TLS_SERVER_CA_CERT_PATH and TEMPORAL_TLS_SERVER_CA_CERT_DATA",
         ),
         ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "true"}, "without verifying"),
         ({"TEMPORAL_ADDRESS": "host"}, "TEMPORAL_ADDRESS: 'host' has no port"),
@@ -269,7 +271,7 @@ def test_a_profile_without_an_address(configuration: dict[str, str]) -> None:
     ("name", "says"),
     [
         ("absent", r"no profile 'absent' \(it has: half, mutual, plain, prod, unverified\)"),
-        ("half", "only of use together"),
+        ("half", "profile 'half': mutual TLS needs both client_cert and client_private_key"),
         ("unverified", "without verifying"),
     ],
 )
@@ -280,18 +282,29 @@ def test_a_bad_profile_is_refused(configuration: dict[str, str], name: str, says
 
 
 def test_a_profile_of_wrong_types_is_refused(tmp_path: Path) -> None:
-    """A value of a wrong type is an error that names profile and key, without the value."""
+    """A value of a wrong type is an error that names file, line and column, without the value."""
     file = tmp_path / "temporal.toml"
     for text, says in [
-        ("address = 7", "'x'.*address must be a text, not int"),
-        ('tls = "on"', "tls must be a table, not str"),
-        ('tls = { disabled = "no" }', "tls.disabled must be true or false, not str"),
-        ("tls = { server_name = [] , client_cert_data = 1 }", "client_cert_data must be a text, not int"),
-        ("grpc_meta = { a = 1 }", "grpc_meta.a must be a text, not int"),
+        ("address = 771", "line 2, column .*integer, expected a string"),
+        ('tls = "771"', "line 2, column 7: invalid type: string, expected"),
+        ('tls = { disabled = "771" }', "line 2, column .*string, expected a boolean"),
+        (
+            "[profile.x.tls]\nserver_name = 'a'\nclient_cert_data = 771",
+            "line 4, .*integer, expected a string",
+        ),
+        ("grpc_meta = { a = 771 }", "line 2, column .*integer, expected a string"),
+        ('grpc_meta = "771 \\"quoted\\" `771`"', "line 2, column .*string, expected"),
+        ('api_key = "771"\napi_key = "771"', "line 3, column .*duplicate key"),
+        (
+            'tls = { client_key_data = "771", client_key_path = "771" }',
+            "both client_key_path and client_key_data",
+        ),
     ]:
         file.write_text(f"[profile.x]\n{text}\n")
-        with pytest.raises(TargetError, match=says):
+        with pytest.raises(TargetError, match=says) as raised:
             given("profile:x", {"TEMPORAL_CONFIG_FILE": str(file)})
+        assert str(file) in str(raised.value)
+        assert "771" not in str(raised.value)
 
 
 @pytest.mark.parametrize("content", [b"[profile", b"profile = 3", b"\xff\xfe", b"[profile]\nx = 1\n"])
@@ -331,18 +344,17 @@ def test_profiles_mean_what_temporals_own_reader_says(configuration: dict[str, s
             assert ours.tls == their_tls
 
 
-def test_the_usual_place_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each system has its usual directory; a relative XDG_CONFIG_HOME is ignored, as the standard says."""
-    monkeypatch.setattr("sys.platform", "linux")
-    assert configuration_file({"HOME": "/h"}) == Path("/h/.config/temporalio/temporal.toml")
-    assert configuration_file({"HOME": "/h", "XDG_CONFIG_HOME": "x"}) == Path(
-        "/h/.config/temporalio/temporal.toml"
-    )
-    assert configuration_file({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}) == Path("/x/temporalio/temporal.toml")
-    monkeypatch.setattr("sys.platform", "darwin")
-    assert configuration_file({"HOME": "/h"}) == Path(
-        "/h/Library/Application Support/temporalio/temporal.toml"
-    )
+def test_the_usual_place_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is where the system keeps configuration; a relative XDG_CONFIG_HOME is ignored, as the standard says."""
+    apple = tmp_path / "Library" / "Application Support"
+    for place in (tmp_path / ".config", tmp_path / "xdg", apple):
+        (place / "temporalio").mkdir(parents=True)
+        (place / "temporalio" / "temporal.toml").write_text(f"[profile.x]\nnamespace = '{place}'\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for xdg, place in (("", ".config"), ("xdg", ".config"), (str(tmp_path / "xdg"), "xdg")):
+        monkeypatch.setenv("XDG_CONFIG_HOME", xdg)
+        expected = apple if sys.platform == "darwin" else tmp_path / place
+        assert resolve("profile:x").namespace == str(expected)
 
 
 @pytest.mark.parametrize(

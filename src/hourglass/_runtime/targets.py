@@ -11,11 +11,8 @@ variables (namespace, API key, TLS …) belong to `TEMPORAL_ADDRESS`: they are n
 elsewhere, or a key would go to a server that it was not meant for. A profile is never taken unasked.
 Arguments override both.
 
-Temporal's environment variables and the profiles of its TOML file spell the same settings, so both are first turned
-into one flat table of texts and then checked by the same code. Nothing is guessed: what Temporal's tools would
-silently ignore (a boolean that is none, a certificate without its key) is an error that names the place.
-
-Deciding is pure but for the files that are named; only `open_connection` connects. No text made here holds
+Temporal's variables and profiles are read by temporalio's own reader (`hourglass.envconfig`), which is loaded for them alone.
+Deciding is pure but for the files that are named; only `open_connection` connects. No message made here holds
 a secret.
 """
 
@@ -26,235 +23,14 @@ import ipaddress
 import logging
 import os
 import re
-import sys
-import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from hourglass._contract.service import Connection
 from hourglass._contract.transport import USUAL, PayloadLimitsConfig, TLSConfig, Transport
+from hourglass.envconfig import ClientConfigProfile
 from hourglass.errors import TargetError
-
-# --- Temporal's own configuration ---------------------------------------------------------------------------
-
-
-_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-_META_PREFIX = "TEMPORAL_GRPC_META_"
-_TEXTS = ("address", "namespace", "api_key")
-_SOURCES = ("client_cert", "client_key", "server_ca_cert")
-_OF_FILE = frozenset({"profile"})
-_OF_PROFILE = frozenset({*_TEXTS, "tls", "grpc_meta", "codec"})
-_OF_TLS = frozenset(
-    {"server_name", *(f"{source}_{form}" for source in _SOURCES for form in ("path", "data"))}
-)
-
-
-@dataclass(frozen=True)
-class TargetSettings:
-    """What Temporal's configuration says; None where it says nothing."""
-
-    address: str | None = None
-    namespace: str | None = None
-    api_key: str | None = field(default=None, repr=False)
-    tls: TLSConfig | bool | None = field(default=None, repr=False)
-    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-# --- environment ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ConnectionTexts:
-    """The same as it is written: texts by their names in a profile, those of TLS apart; nothing is read or checked yet."""
-
-    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
-    tls: Mapping[str, str] | None = field(default=None, repr=False)
-    tls_disabled: bool | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-    def settings(self, where: str) -> TargetSettings:
-        """What it says, checked; `where` is where it is written."""
-        tls = _tls(self.tls or {}, self.tls_disabled, given=self.tls is not None, where=where)
-        return TargetSettings(**self.texts, tls=tls, metadata=self.metadata)
-
-
-def texts_from_environment(environ: Mapping[str, str]) -> ConnectionTexts:
-    """What the `TEMPORAL_…` variables say, not read yet. An empty variable counts as not set."""
-    variables = {name: value for name, value in environ.items() if value and name.startswith("TEMPORAL_")}
-    disabled = None
-    if (switch := variables.get("TEMPORAL_TLS")) is not None:
-        if switch.lower() not in _BOOLEANS:
-            raise TargetError("TEMPORAL_TLS must be true or false")
-        disabled = not _BOOLEANS[switch.lower()]
-    tls = {
-        f"{source}_{form}": value
-        for source in _SOURCES
-        for form in ("path", "data")
-        if (value := variables.get(f"TEMPORAL_TLS_{source.upper()}_{form.upper()}")) is not None
-    }
-    if (server_name := variables.get("TEMPORAL_TLS_SERVER_NAME")) is not None:
-        tls["server_name"] = server_name
-    insecure = variables.get("TEMPORAL_TLS_DISABLE_HOST_VERIFICATION", "false").lower()
-    _refuse_unverified_host(_BOOLEANS.get(insecure, True), "TEMPORAL_TLS_DISABLE_HOST_VERIFICATION")
-    return ConnectionTexts(
-        texts={name: variables[key] for name in _TEXTS if (key := f"TEMPORAL_{name.upper()}") in variables},
-        tls=tls if tls or disabled is False else None,
-        tls_disabled=disabled,
-        metadata={
-            _header(name.removeprefix(_META_PREFIX)): value
-            for name, value in variables.items()
-            if name.startswith(_META_PREFIX)
-        },
-    )
-
-
-# --- profiles ---------------------------------------------------------------------------------------------
-
-
-def settings_from_profile(name: str, environ: Mapping[str, str]) -> TargetSettings:
-    """What the profile `name` of Temporal's configuration file says."""
-    path = configuration_file(environ)
-    profiles = profiles_in(read_toml(path), path)
-    if name not in profiles:
-        known = ", ".join(sorted(profiles)) or "none"
-        raise TargetError(f"{path} has no profile {name!r} (it has: {known})")
-    return profile_texts(name, profiles[name], path).settings(f"profile {name!r} of {path}")
-
-
-def profiles_in(content: Mapping[str, Any], path: Path, *, strict: bool = False) -> Mapping[str, Any]:
-    """The profiles of a configuration file, by name. `strict`: what Temporal has no name for is an error."""
-    if strict:
-        _refuse_unknown(content, _OF_FILE, f"{path}")
-    return _table(content.get("profile", {}), "profile", path)
-
-
-def profile_texts(name: str, value: object, path: Path, *, strict: bool = False) -> ConnectionTexts:
-    """What a profile says, not read yet."""
-    where = f"profile {name!r} of {path}"
-    profile = _table(value, f"profile.{name}", path)
-    metadata = _table(profile.get("grpc_meta", {}), "grpc_meta", path)
-    tls, disabled = None, None
-    if "tls" in profile:
-        table = _table(profile["tls"], "tls", path)
-        disabled = _flag(table, "disabled", where)
-        _refuse_unverified_host(_flag(table, "disable_host_verification", where) is True, where)
-        tls = {key: _text(table[key], f"tls.{key}", where) for key in _OF_TLS if table.get(key)}
-        if strict:
-            _refuse_unknown(table, {*_OF_TLS, "disabled", "disable_host_verification"}, f"tls of {where}")
-    if strict:
-        _refuse_unknown(profile, _OF_PROFILE, where)
-    return ConnectionTexts(
-        texts={key: _text(profile[key], key, where) for key in _TEXTS if profile.get(key)},
-        tls=tls,
-        tls_disabled=disabled,
-        metadata={_header(key): _text(value, f"grpc_meta.{key}", where) for key, value in metadata.items()},
-    )
-
-
-def _refuse_unknown(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    unknown = sorted(set(table) - set(known))
-    if unknown:
-        raise TargetError(f"{where}: Temporal's configuration has no {', '.join(unknown)}")
-
-
-def configuration_file(environ: Mapping[str, str]) -> Path:
-    """Where Temporal's configuration file is: `TEMPORAL_CONFIG_FILE`, or the system's usual place."""
-    if named := environ.get("TEMPORAL_CONFIG_FILE"):
-        return Path(named)
-    return _configuration_directory(environ) / "temporalio" / "temporal.toml"
-
-
-def _configuration_directory(environ: Mapping[str, str]) -> Path:
-    home = Path(environ.get("HOME") or os.path.expanduser("~"))
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support"
-    if sys.platform == "win32":
-        return Path(environ.get("APPDATA") or home / "AppData" / "Roaming")
-    named = environ.get("XDG_CONFIG_HOME", "")
-    return Path(named) if os.path.isabs(named) else home / ".config"
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """A configuration file. Raises `TargetError`."""
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except FileNotFoundError:
-        raise TargetError(
-            f"there is no configuration file {path}; TEMPORAL_CONFIG_FILE can name another"
-        ) from None
-    except OSError as error:
-        raise TargetError(f"cannot read the configuration file {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TargetError(f"the configuration file {path} is no valid TOML: {error}") from None
-
-
-# --- what both share --------------------------------------------------------------------------------------
-
-
-def _tls(
-    texts: Mapping[str, str], disabled: bool | None, *, given: bool, where: str
-) -> TLSConfig | bool | None:
-    """TLS settings as checked data: False where it is switched off, None where nothing is said of it."""
-    if disabled:
-        return False
-    if not given:
-        return None
-    certificate, key, root = (_source(texts, source, where) for source in _SOURCES)
-    if (certificate is None) != (key is None):
-        raise TargetError(f"{where}: a client certificate and its key are only of use together")
-    return TLSConfig(
-        server_root_ca_cert=root,
-        domain=texts.get("server_name"),
-        client_cert=certificate,
-        client_private_key=key,
-    )
-
-
-def _source(texts: Mapping[str, str], name: str, where: str) -> bytes | None:
-    path, data = texts.get(f"{name}_path"), texts.get(f"{name}_data")
-    if path is not None and data is not None:
-        raise TargetError(f"{where}: {name} is given both as a path and as data; one of them must go")
-    if path is None:
-        return None if data is None else data.encode()
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise TargetError(f"{where}: cannot read {name} from {path}: {error.strerror}") from None
-
-
-def _refuse_unverified_host(asked: bool, where: str) -> None:
-    if asked:
-        raise TargetError(f"{where}: Hourglass does not connect without verifying the server's certificate")
-
-
-def _header(name: str) -> str:
-    return name.lower().replace("_", "-")
-
-
-def _text(value: object, key: str, where: str) -> str:
-    if not isinstance(value, str):
-        raise TargetError(f"{where}: {key} must be a text, not {type(value).__name__}")
-    return value
-
-
-def _flag(table: Mapping[str, Any], key: str, where: str) -> bool | None:
-    value = table.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise TargetError(f"{where}: tls.{key} must be true or false, not {type(value).__name__}")
-    return value
-
-
-def _table(value: object, key: str, path: Path) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise TargetError(f"{path}: {key} must be a table, not {type(value).__name__}")
-    return value
-
-
-# --- targets ------------------------------------------------------------
-
 
 logger = logging.getLogger("hourglass")
 
@@ -399,8 +175,8 @@ def _choose(target: str | None, environ: Mapping[str, str]) -> Target:
     if named := environ.get("HOURGLASS_TARGET"):
         return _parse(named, "HOURGLASS_TARGET", environ)
     if address := environ.get("TEMPORAL_ADDRESS"):
-        settings = texts_from_environment(environ).settings("the environment")
-        return _temporal(address, "TEMPORAL_ADDRESS", settings)
+        profile = ClientConfigProfile.load(disable_file=True, override_env_vars=environ)
+        return _temporal(address, "TEMPORAL_ADDRESS", profile)
     return _local(DEFAULT_FILE, "the default")
 
 
@@ -419,11 +195,11 @@ def _parse(text: str, origin: str, environ: Mapping[str, str]) -> Target:
         case "profile":
             if not rest:
                 raise TargetError(f"{_named(origin)}: name the profile, as in profile:prod")
-            settings = settings_from_profile(rest, environ)
-            address = settings.address or "localhost:7233"  # Temporal's own default
-            return _temporal(address, f"profile {rest!r}", settings)
+            profile = ClientConfigProfile.load(rest, disable_env=True, override_env_vars=environ)
+            address = profile.address or "localhost:7233"  # Temporal's own default
+            return _temporal(address, f"profile {rest!r}", profile)
         case _:
-            return _temporal(text, origin, TargetSettings())
+            return _temporal(text, origin, ClientConfigProfile())
 
 
 def _local(path: str, origin: str) -> Target:
@@ -440,14 +216,18 @@ def _local(path: str, origin: str) -> Target:
     return Target(kind="file", address=path, path=os.path.abspath(os.path.expanduser(path)), origin=origin)
 
 
-def _temporal(address: str, origin: str, settings: TargetSettings) -> Target:
+def _temporal(address: str, origin: str, profile: ClientConfigProfile) -> Target:
+    try:
+        tls = None if profile.tls is None else profile.tls.to_connect_tls_config()
+    except TargetError as error:
+        raise TargetError(f"{origin}: {error}") from None
     return Target(
         kind="temporal",
         address=_checked_address(address, origin),
-        namespace=settings.namespace or DEFAULT_NAMESPACE,
-        tls=settings.tls,
-        api_key=settings.api_key,
-        metadata=settings.metadata,
+        namespace=profile.namespace or DEFAULT_NAMESPACE,
+        tls=tls,
+        api_key=profile.api_key,
+        metadata=profile.grpc_meta,
         origin=origin,
     )
 

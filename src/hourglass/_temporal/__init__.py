@@ -18,6 +18,7 @@ calls_deployments requests about versions of workers, and what other messages sa
 refusals         what a server, or the way to it, refuses, as errors of ours
 import_plan      which history a server can be brought to, and by which workflow tasks
 importing        a history on a server: a run is taken through the same workflow tasks again
+profiles         Temporal's configuration file and variables, by temporalio's reader
 connection       connecting to a server; every request, sent
 histories        histories as JSON and as messages, and what holds in each
 """

@@ -46,6 +46,10 @@ PollShutdown: type[Exception] = _rust.PollShutdownError
 RpcError: type[Exception] = _rust.RPCError
 """An RPC was refused; `args` are gRPC's number, a message, and the encoded status with its details."""
 
+load_profile: Any = _rust.envconfig.load_client_connect_config
+load_profiles: Any = _rust.envconfig.load_client_config
+"""Temporal's configuration file and variables, as dictionaries; they raise RuntimeError with their reason."""
+
 _WORKER, _CLIENT, _RUNTIME = range(3)  # the order in which they must be dropped
 _RUNTIMES_END = has((1, 35))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import ClassVar, TypedDict, cast
 
 from hourglass import envconfig
 from hourglass._contract.transport import TLSConfig
@@ -50,9 +50,12 @@ class ClientConfigProfile(envconfig.ClientConfigProfile):
         return cast(ClientConnectConfig, named)
 
 
-@dataclass
+@dataclass(frozen=True)
 class ClientConfig(envconfig.ClientConfig):
     """All profiles of a configuration, by name."""
+
+    profiles: Mapping[str, ClientConfigProfile]
+    _profile: ClassVar[type[envconfig.ClientConfigProfile]] = ClientConfigProfile
 
     @staticmethod
     def load_client_connect_config(
