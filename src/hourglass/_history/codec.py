@@ -93,9 +93,9 @@ def _write_local(a: h.LocalActivityMarkerRecorded, document: Json) -> None:
 
 def _to_marker(document: Json, name: str, details: Mapping[str, tuple[Payload, ...]]) -> None:
     """A marker's JSON has a name and payloads by name; of its own fields it keeps what all markers have."""
-    kept = {key: each for key, each in document.items() if key in ("workflowTaskCompletedEventId", "failure")}
+    common = {key: field_value for key, field_value in document.items() if key in ("workflowTaskCompletedEventId", "failure")}
     document.clear()
-    document |= {"markerName": name, "details": DETAILS.write(details), **kept}
+    document |= {"markerName": name, "details": DETAILS.write(details), **common}
 
 
 def _parts(ns: int) -> Json | None:
@@ -182,13 +182,13 @@ _MARKERS = (h.MarkerRecorded, h.LocalActivityMarkerRecorded, h.ForeignMarkerReco
 
 def _kinds() -> dict[str, type[h.Attributes]]:
     """The kinds by every name that a history may have for them."""
-    known: dict[str, type[h.Attributes]] = {}
+    kinds: dict[str, type[h.Attributes]] = {}
     for kind in (*h.KINDS, *h.FOREIGN_KINDS):
         names = _names(kind)
         bare = names.event_type.removeprefix("EVENT_TYPE_")
         spellings = (*names, bare, h.name_of(kind), f"{bare.lower()}_event_attributes")
-        known |= dict.fromkeys(spellings, h.ForeignMarkerRecorded if kind in _MARKERS else kind)
-    return known
+        kinds |= dict.fromkeys(spellings, h.ForeignMarkerRecorded if kind in _MARKERS else kind)
+    return kinds
 
 
 _KINDS = _kinds()
@@ -206,21 +206,21 @@ def event_document(event: h.HistoryEvent) -> Json:
     kind = type(attributes)
     names = _names(kind)
     made = table(kind)
-    said = made.write(attributes)
+    document_of_attributes = made.write(attributes)
     add = _ADD.get(kind)
     if add is not None:
-        add(attributes, said)
+        add(attributes, document_of_attributes)
     document: Json = {
         "eventId": str(event.id),
         "eventTime": times.moment_text(event.time_ns),
         "eventType": names.event_type,
-        names.attributes: said,
+        names.attributes: document_of_attributes,
     }
     metadata = made.write_metadata(attributes)
     if metadata:
         document["userMetadata"] = metadata
     if event.event_groups:
-        document["eventGroupMarkers"] = [_group_document(each) for each in event.event_groups]
+        document["eventGroupMarkers"] = [_group_document(group) for group in event.event_groups]
     if kind in _IGNORED:
         document["workerMayIgnore"] = True
     return document
@@ -253,8 +253,8 @@ def _read_group(document: Any) -> EventGroupMarker | None:
             return None
 
 
-def _read_groups(said: Any) -> tuple[EventGroupMarker, ...]:
-    groups = map(_read_group, said if isinstance(said, list) else ())
+def _read_groups(markers: Any) -> tuple[EventGroupMarker, ...]:
+    groups = map(_read_group, markers if isinstance(markers, list) else ())
     return tuple([group for group in groups if group is not None])
 
 
@@ -268,14 +268,14 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
     if not isinstance(document, dict):
         raise HistoryError(f"event {at} is no event: it has no eventType")
     kind: type[h.Attributes] | None = None
-    said: Any = None
+    fields: Any = None
     metadata = document.get("userMetadata", document.get("user_metadata"))
     for key, value in document.items():
         if key.endswith(("EventAttributes", "_event_attributes")):
-            kind, said = _KINDS.get(key), value
+            kind, fields = _KINDS.get(key), value
             break
     else:
-        said = document.get("attributes")
+        fields = document.get("attributes")
     event_type = document.get("eventType", document.get("event_type"))
     if kind is None:
         if event_type is None:
@@ -288,10 +288,10 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
     if kind is None:
         ignored = bool(document.get("workerMayIgnore", document.get("worker_may_ignore")))
         attributes: h.Attributes = h.UnknownEvent(
-            name=_spelled(event_type), document=said if isinstance(said, dict) else {}, may_be_ignored=ignored
+            name=_spelled(event_type), document=fields if isinstance(fields, dict) else {}, may_be_ignored=ignored
         )
     else:
-        attributes = table(kind).read(said, metadata)
+        attributes = table(kind).read(fields, metadata)
         if isinstance(attributes, h.ForeignMarkerRecorded):
             attributes = _read_marker(attributes, metadata)
         elif isinstance(attributes, h.WorkflowExecutionUpdateAccepted):
@@ -341,8 +341,8 @@ def documents_in(document: Any) -> list[Any] | None:
     """
     if isinstance(document, dict):
         inner = document.get("history")
-        found = inner.get("events") if isinstance(inner, dict) else document.get("events")
-        return found if isinstance(found, list) else None
+        events = inner.get("events") if isinstance(inner, dict) else document.get("events")
+        return events if isinstance(events, list) else None
     if not isinstance(document, list) or not document:
         return None
     if not all(isinstance(page, dict) and ("events" in page or "history" in page) for page in document):
@@ -356,9 +356,9 @@ def events_from_text(text: str | bytes) -> tuple[h.HistoryEvent, ...]:
     try:
         document = load_json(text)
     except HistoryError:
-        lines = [each for each in text.splitlines() if each.strip()]
+        lines = [line for line in text.splitlines() if line.strip()]
         try:
-            document = [msgspec.json.decode(each) for each in lines] if len(lines) > 1 else None
+            document = [msgspec.json.decode(line) for line in lines] if len(lines) > 1 else None
         except (msgspec.MsgspecError, ValueError, RecursionError):
             document = None
         if document is None:
@@ -371,7 +371,7 @@ def events_from_text(text: str | bytes) -> tuple[h.HistoryEvent, ...]:
 
 def events_from(documents: Iterable[Any]) -> tuple[h.HistoryEvent, ...]:
     """Events from their JSON objects. Raises `HistoryError`."""
-    events = tuple(read_event(each, at) for at, each in enumerate(documents, 1))
+    events = tuple(read_event(document, at) for at, document in enumerate(documents, 1))
     if not events:
         raise HistoryError("this history has no events")
     for event in events:

@@ -36,13 +36,13 @@ def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
         return Dialect.PYTHON
     if name:
         return Dialect.CORE if name in _ON_CORE else Dialect.OTHER
-    said = [event.attributes for event in events]
-    tasks = [each for each in said if isinstance(each, h.WorkflowTaskCompleted)]
+    attributes = [event.attributes for event in events]
+    tasks = [entry for entry in attributes if isinstance(entry, h.WorkflowTaskCompleted)]
     if any(OUR_FLAGS.intersection(task.flags) for task in tasks):
         return Dialect.PYTHON  # Hourglass wrote it: the embedded engine names no SDK
-    markers = {each.marker_name for each in said if isinstance(each, h.ForeignMarkerRecorded)}
-    of_core = any(isinstance(each, (h.MarkerRecorded, h.LocalActivityMarkerRecorded)) for each in said)
-    if of_core or any(each.startswith("core_") for each in markers) or any(task.core_flags for task in tasks):
+    markers = {entry.marker_name for entry in attributes if isinstance(entry, h.ForeignMarkerRecorded)}
+    of_core = any(isinstance(entry, (h.MarkerRecorded, h.LocalActivityMarkerRecorded)) for entry in attributes)
+    if of_core or any(entry.startswith("core_") for entry in markers) or any(task.core_flags for task in tasks):
         return Dialect.CORE
     if markers & _MARKERS:
         return Dialect.OTHER
@@ -51,13 +51,13 @@ def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
 
 def sdk_name(events: Sequence[h.HistoryEvent]) -> str:
     """The SDK that the history names, "" if it names none."""
-    tasks = (each.attributes for each in events if isinstance(each.attributes, h.WorkflowTaskCompleted))
+    tasks = (event.attributes for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted))
     return next((task.sdk_name for task in tasks if task.sdk_name), "")
 
 
 def is_of_embedded_engine(events: Sequence[h.HistoryEvent]) -> bool:
     """Whether a worker of the embedded engine answered its tasks: with our flags, and without the name of an SDK."""
-    tasks = [each.attributes for each in events if isinstance(each.attributes, h.WorkflowTaskCompleted)]
+    tasks = [event.attributes for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     return not sdk_name(events) and any(OUR_FLAGS.intersection(task.flags) for task in tasks)
 
 

@@ -52,9 +52,9 @@ def _mend(value: Any) -> Any:
         case str():
             return plain(value)
         case dict():
-            return {_mend(key): _mend(each) for key, each in value.items()}
+            return {_mend(key): _mend(member) for key, member in value.items()}
         case list() | tuple():
-            return [_mend(each) for each in value]
+            return [_mend(member) for member in value]
         case _:
             return value
 

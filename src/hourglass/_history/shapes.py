@@ -34,8 +34,8 @@ class Shape(NamedTuple):
 
 def camel(name: str) -> str:
     """A name of ours as Temporal's JSON has it: `activityType`."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
+    first, *words = name.split("_")
+    return first + "".join(word.capitalize() for word in words)
 
 
 def snake(name: str) -> str:
@@ -87,8 +87,8 @@ def read_duration(value: Any) -> int:
 
 
 def write_seconds(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole}s" if whole == seconds else times.duration_text(round(seconds * times.SECOND))
+    rounded = int(seconds)
+    return f"{rounded}s" if rounded == seconds else times.duration_text(round(seconds * times.SECOND))
 
 
 def _read_seconds(value: Any) -> float:
@@ -111,7 +111,7 @@ def read_payload(value: Any) -> Payload:
     if not isinstance(value, dict) or not value.keys() <= {"metadata", "data", "externalPayloads"}:
         return Payload(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
     metadata = value.get("metadata")
-    entries = {key: _read_bytes(each) for key, each in metadata.items()} if isinstance(metadata, dict) else {}
+    entries = {key: _read_bytes(encoded) for key, encoded in metadata.items()} if isinstance(metadata, dict) else {}
     encoding = entries.pop("encoding", b"").decode("utf-8", "surrogateescape")
     return Payload(_read_bytes(value.get("data")), encoding, entries or None)
 
@@ -139,13 +139,13 @@ def write_payloads(payloads: tuple[Payload, ...]) -> Json:
 
 def read_payloads(value: Any) -> tuple[Payload, ...]:
     """Several payloads."""
-    found = value.get("payloads") if isinstance(value, dict) else None
-    return tuple([read_payload(each) for each in found]) if isinstance(found, list) else ()
+    documents = value.get("payloads") if isinstance(value, dict) else None
+    return tuple([read_payload(document) for document in documents]) if isinstance(documents, list) else ()
 
 
 def _read_first(value: Any) -> Payload | None:
-    found = read_payloads(value)
-    return found[0] if found else None
+    payloads = read_payloads(value)
+    return payloads[0] if payloads else None
 
 
 def _named(inner: str) -> Shape:
@@ -153,10 +153,10 @@ def _named(inner: str) -> Shape:
     in_protobuf = snake(inner)
 
     def read(value: Any) -> dict[str, Payload]:
-        found = value.get(inner, value.get(in_protobuf)) if isinstance(value, dict) else None
-        return {key: read_payload(each) for key, each in found.items()} if isinstance(found, dict) else {}
+        documents = value.get(inner, value.get(in_protobuf)) if isinstance(value, dict) else None
+        return {key: read_payload(payload) for key, payload in documents.items()} if isinstance(documents, dict) else {}
 
-    return Shape(lambda fields: {inner: {key: write_payload(each) for key, each in fields.items()}}, read, {})
+    return Shape(lambda fields: {inner: {key: write_payload(payload) for key, payload in fields.items()}}, read, {})
 
 
 def list_of(of: type[Any]) -> Shape:
@@ -166,13 +166,13 @@ def list_of(of: type[Any]) -> Shape:
 def enum_from(prefix: str, names: Mapping[int, str], make: Callable[[int], Any], otherwise: int = 0) -> Shape:
     """An enum by its name; the unset value is left out, and a name that is not known reads as `otherwise`."""
     texts = {value: f"{prefix}{name}" for value, name in names.items()}
-    known: dict[Any, Any] = {}
+    values: dict[Any, Any] = {}
     for value, text in texts.items():
         bare = text.removeprefix(prefix)
         old = "".join(word.capitalize() for word in bare.split("_"))
-        known[text] = known[bare] = known[old] = known[value] = make(value)
+        values[text] = values[bare] = values[old] = values[value] = make(value)
     fallback = make(otherwise)
-    return Shape(lambda value: texts[value], lambda value: _known(known, value, fallback), fallback)
+    return Shape(lambda value: texts[value], lambda value: _known(values, value, fallback), fallback)
 
 
 def _known(table: Mapping[Any, Any], key: Any, otherwise: Any) -> Any:
@@ -180,7 +180,7 @@ def _known(table: Mapping[Any, Any], key: Any, otherwise: Any) -> Any:
 
 
 def enum_of(kind: type[IntEnum], prefix: str) -> Shape:
-    return enum_from(prefix, {each.value: each.name for each in kind}, kind, min(kind).value)
+    return enum_from(prefix, {member.value: member.name for member in kind}, kind, min(kind).value)
 
 
 TEXT = Shape(_same, read_text, "")

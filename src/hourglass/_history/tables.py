@@ -117,10 +117,10 @@ def read_failure(value: Any, depth: int = 0) -> Failure:
     if not isinstance(value, dict):
         return Failure()
     info: FailureInfo | None = None
-    for key, each in value.items():
+    for key, member in value.items():
         kind = _INFO_KINDS.get(key)
-        if kind is not None and each is not None:
-            info = table(kind).read(each)
+        if kind is not None and member is not None:
+            info = table(kind).read(member)
     encoded = value.get("encodedAttributes", value.get("encoded_attributes"))
     cause = value.get("cause")
     return Failure(
@@ -382,9 +382,9 @@ class Table:
                 yield from self._rows(bare, f"{prefix}{field.name}.")
                 continue
             named = _FIELDS.get((kind, field.name), _FIELDS.get(field.name, ""))
-            said = _FIELDS.get((self._kind, field.name), named)
+            exception = _FIELDS.get((self._kind, field.name), named)
             path, shape = (
-                ("", said) if isinstance(said, Shape) else (said, None) if isinstance(said, str) else said
+                ("", exception) if isinstance(exception, Shape) else (exception, None) if isinstance(exception, str) else exception
             )
             if field.name == "workflow_id" and "run_id" in names:
                 path = "workflowExecution.workflowId"
@@ -394,29 +394,29 @@ class Table:
     def write(self, value: Any) -> Json:
         """A struct as JSON."""
         document: Json = {}
-        for (key, inner, write, always), each in zip(self._write, self._get(value), strict=True):
-            if each or (always and each is not None):
+        for (key, inner, write, always), field_value in zip(self._write, self._get(value), strict=True):
+            if field_value or (always and field_value is not None):
                 if inner:
-                    document.setdefault(key, {})[inner] = write(each)
+                    document.setdefault(key, {})[inner] = write(field_value)
                 else:
-                    document[key] = write(each)
+                    document[key] = write(field_value)
         return document
 
     def write_metadata(self, value: Any) -> Json:
         """What an event says outside its attributes: its summary and its details."""
-        return {key: write(each) for get, key, write in self._metadata if (each := get(value)) is not None}
+        return {key: write(text) for get, key, write in self._metadata if (text := get(value)) is not None}
 
     def read(self, document: Any, metadata: Any = None) -> Any:
         """A struct from JSON."""
-        found = self._unset.copy()
+        fields = self._unset.copy()
         if isinstance(document, dict):
-            _read(document, self._known, found)
+            _read(document, self._known, fields)
         if metadata is not None and self._outer:
-            _read({"userMetadata": metadata}, self._outer, found)
+            _read({"userMetadata": metadata}, self._outer, fields)
         for name, kind in reversed(self._inline):
-            inner = {key: found.pop(f"{name}.{key}") for key in _held(found, name)}
-            found[name] = kind(**inner)
-        return self._kind(**found)
+            inner = {key: fields.pop(f"{name}.{key}") for key in _held(fields, name)}
+            fields[name] = kind(**inner)
+        return self._kind(**fields)
 
 
 def _unset(kind: type[Any], row: _Row) -> Any:
@@ -439,28 +439,28 @@ def _held(found: Mapping[str, Any], name: str) -> list[str]:
     ]
 
 
-def _put(known: dict[str, Any], row: _Row) -> None:
+def _put(readers: dict[str, Any], row: _Row) -> None:
     """Protobuf's own names are read, too."""
     for key in {row.key, snake(row.key)}:
         if not row.inner:
-            known[key] = (row.attribute, row.shape.read)
+            readers[key] = (row.attribute, row.shape.read)
             continue
-        inside = known.setdefault(key, {})
+        inside = readers.setdefault(key, {})
         inside[row.inner] = inside[snake(row.inner)] = (row.attribute, row.shape.read)
 
 
-def _read(document: Mapping[str, Any], known: Mapping[str, Any], found: dict[str, Any]) -> None:
+def _read(document: Mapping[str, Any], readers: Mapping[str, Any], fields: dict[str, Any]) -> None:
     for key, value in document.items():
-        entry = known.get(key)
+        entry = readers.get(key)
         if entry is None or value is None:
             continue
         if type(entry) is tuple:
             if (
                 read := entry[1](value)
             ) is not None:  # a list of no payloads is no payload: the unset value stays
-                found[entry[0]] = read
+                fields[entry[0]] = read
         elif isinstance(value, dict):
-            _read(value, entry, found)
+            _read(value, entry, fields)
 
 
 def _shape(kind: Any, optional: bool) -> Shape:
@@ -473,11 +473,11 @@ def _shape(kind: Any, optional: bool) -> Shape:
 def _without_none(kind: Any) -> tuple[Any, bool]:
     if not isinstance(kind, UnionType):
         return kind, False
-    rest = [each for each in get_args(kind) if each is not type(None)]
-    bare = rest[0]
-    for each in rest[1:]:
-        bare = bare | each
-    return bare, len(rest) < len(get_args(kind))
+    types = [member for member in get_args(kind) if member is not type(None)]
+    bare = types[0]
+    for member in types[1:]:
+        bare = bare | member
+    return bare, len(types) < len(get_args(kind))
 
 
 @cache

@@ -31,17 +31,17 @@ def plain_moment(text: str) -> int | None:
         return None
     day, hours, minutes, seconds, fraction = parts.groups()
     try:
-        whole = _day(day) + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+        seconds_since_epoch = _day(day) + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
     except ValueError:
         return None
-    return whole * SECOND + (int(fraction.ljust(9, "0")) if fraction else 0)
+    return seconds_since_epoch * SECOND + (int(fraction.ljust(9, "0")) if fraction else 0)
 
 
 def moment(text: str) -> int | None:
     """Nanoseconds since the epoch from RFC 3339 in any time zone (none is UTC); None for a text that is no moment."""
-    found = plain_moment(text)
-    if found is not None:
-        return found
+    plain = plain_moment(text)
+    if plain is not None:
+        return plain
     parts = _ANY(text.strip())
     if parts is None:
         return None
@@ -49,15 +49,15 @@ def moment(text: str) -> int | None:
     if int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
         return None
     try:
-        whole = _day(day) + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+        seconds_since_epoch = _day(day) + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
     except ValueError:
         return None
     if sign:
         if int(zone_hours) > 23 or int(zone_minutes) > 59:
             return None
         away = int(zone_hours) * 3600 + int(zone_minutes) * 60
-        whole -= away if sign == "+" else -away
-    return whole * SECOND + int((fraction or "")[:9].ljust(9, "0"))
+        seconds_since_epoch -= away if sign == "+" else -away
+    return seconds_since_epoch * SECOND + int((fraction or "")[:9].ljust(9, "0"))
 
 
 def duration_text(ns: int) -> str:

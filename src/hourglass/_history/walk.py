@@ -103,16 +103,16 @@ def _task(
     asked: list[h.HistoryEvent] | None = None,
     markers: Iterable[h.HistoryEvent] = (),
 ) -> WorkflowTask:
-    said = started.attributes
-    assert isinstance(said, h.WorkflowTaskStarted)
+    attributes = started.attributes
+    assert isinstance(attributes, h.WorkflowTaskStarted)
     return WorkflowTask(
         told=tuple(told),
         asked=tuple(asked or ()),
         markers=tuple(markers),
         time_ns=started.time_ns,
         history_length=started.id,
-        history_size=said.history_size,
-        suggest_continue_as_new=said.suggest_continue_as_new,
+        history_size=attributes.history_size,
+        suggest_continue_as_new=attributes.suggest_continue_as_new,
         is_completed=asked is not None,
     )
 
@@ -313,12 +313,12 @@ def check_start(event: h.HistoryEvent) -> None:
     started = event.attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise HistoryError("a history begins with the event that starts its workflow")
-    for what, there in (
+    for what, is_present in (
         ("workflow type (workflowType)", started.workflow_type),
         ("task queue (taskQueue)", started.spec.task_queue),
         ("run (originalExecutionRunId)", started.original_run_id),
     ):
-        if not there:
+        if not is_present:
             raise HistoryError(f"the first event of this history names no {what}")
 
 

@@ -29,14 +29,14 @@ def recorded(event: h.HistoryEvent) -> AskedCommand | None:
 
 def all_recorded(events: Iterable[h.HistoryEvent]) -> tuple[AskedCommand, ...]:
     """All that these events say that was asked for, but for markers."""
-    found = (recorded(event) for event in events if type(event.attributes) not in _MARKERS)
-    return tuple(each for each in found if each is not None)
+    commands = (recorded(event) for event in events if type(event.attributes) not in _MARKERS)
+    return tuple(command for command in commands if command is not None)
 
 
 def describe_event(event: h.HistoryEvent) -> str:
     """An event in a few words."""
-    asked = recorded(event)
-    return spaced(h.kind_of(event.attributes)) if asked is None else describe(asked)
+    command = recorded(event)
+    return spaced(h.kind_of(event.attributes)) if command is None else describe(command)
 
 
 def _activity(a: h.ActivityTaskScheduled) -> _Facts:
