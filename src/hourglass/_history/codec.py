@@ -1,13 +1,13 @@
-"""Events to and from Temporal's JSON form: the one that `temporal workflow show`, its web UI and every SDK's replayer
-read and write. One table for all kinds of events.
+"""Conversion of events to and from Temporal's JSON form, which `temporal workflow show`, its web UI and every
+SDK's replayer use. One table for all kinds of events.
 
-Must not know: runs, engines, decisions, protobuf. How a value stands in JSON is in `shapes`, what each field is called in
-`tables`; here is what a kind says beyond its fields. What Core itself writes (`PATCH_MARKER`, `LOCAL_MARKER`, flags) is
-written so that Core replays what the embedded engine wrote.
+Must not know: runs, engines, decisions, protobuf. `shapes` defines the JSON form of values, `tables` the
+names of fields; this module adds kinds whose JSON is more than their fields. Core's own records
+(`PATCH_MARKER`, `LOCAL_MARKER`, flags) are written so that Core can replay histories of the embedded engine.
 
-Reading is lenient, because a picture of most is better than none: fields that are not known, are missing or have
-another shape read as unset, payloads that the web UI has decoded as JSON, names of enums in both spellings
-(`EVENT_TYPE_TIMER_FIRED`, `TimerFired`). Who needs to know that a history is well-formed asks `_temporal.histories`.
+Reading is lenient, because most of a picture is better than none: unknown, missing or malformed fields are
+unset, payloads that the web UI has decoded are read as JSON, enum names in both spellings
+(`EVENT_TYPE_TIMER_FIRED`, `TimerFired`). `_temporal.histories` checks that a history is well-formed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,9 @@ from hourglass.errors import HistoryError
 
 PATCH_MARKER = "core_patch"
 LOCAL_MARKER = "core_local_activity"
-"""The names of Core's markers. What Core needs of them is JSON in a payload of its own, with times and durations in
-seconds and nanoseconds.
+"""The names of Core's markers. Their details are JSON in a payload, with times and durations in seconds and
+nanoseconds.
 """
-
-
-# --- kinds that say more, or less, than their fields --------------------------------------------------------
 
 
 def _add_worker(a: h.WorkflowTaskCompleted, document: Json) -> None:
@@ -92,8 +89,12 @@ def _write_local(a: h.LocalActivityMarkerRecorded, document: Json) -> None:
 
 
 def _to_marker(document: Json, name: str, details: Mapping[str, tuple[Payload, ...]]) -> None:
-    """A marker's JSON has a name and payloads by name; of its own fields it keeps what all markers have."""
-    common = {key: field_value for key, field_value in document.items() if key in ("workflowTaskCompletedEventId", "failure")}
+    """Convert to a marker: a name and payloads by name, and the fields that all markers have."""
+    common = {
+        key: field_value
+        for key, field_value in document.items()
+        if key in ("workflowTaskCompletedEventId", "failure")
+    }
     document.clear()
     document |= {"markerName": name, "details": DETAILS.write(details), **common}
 
@@ -116,7 +117,9 @@ _ADD: dict[type[h.Attributes], Callable[[Any, Json], None]] = {
 
 
 def _read_marker(marker: h.ForeignMarkerRecorded, metadata: Any) -> h.Attributes:
-    """Core's markers by what they say; those of other SDKs, and what cannot be read, by their name and details."""
+    """Return a marker of Core as its own kind; markers of other SDKs and unreadable ones keep their name and
+    details.
+    """
     try:
         if marker.marker_name == PATCH_MARKER and "patch-data" in marker.details:
             data = msgspec.json.decode(marker.details["patch-data"][0].data)
@@ -154,14 +157,11 @@ def _read_local(marker: h.ForeignMarkerRecorded, metadata: Any) -> h.Attributes:
 
 
 def _with_own_id(accepted: h.WorkflowExecutionUpdateAccepted) -> h.Attributes:
-    """The id of the message by which an update came may be another than that of the update."""
+    """Return the event with the update's own id: the protocol message that carried it may have another id."""
     request = accepted.request
     if request is None or not request.update_id:
         return accepted
     return msgspec.structs.replace(accepted, update_id=request.update_id)
-
-
-# --- events -------------------------------------------------------------------------------------------------
 
 
 class _Names(NamedTuple):
@@ -181,7 +181,7 @@ _MARKERS = (h.MarkerRecorded, h.LocalActivityMarkerRecorded, h.ForeignMarkerReco
 
 
 def _kinds() -> dict[str, type[h.Attributes]]:
-    """The kinds by every name that a history may have for them."""
+    """Return the kinds by every name that a history may use for them."""
     kinds: dict[str, type[h.Attributes]] = {}
     for kind in (*h.KINDS, *h.FOREIGN_KINDS):
         names = _names(kind)
@@ -197,11 +197,11 @@ _KINDS = _kinds()
 _IGNORED = frozenset(
     {h.WorkflowExecutionOptionsUpdated, h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused}
 )
-"""Kinds of which a worker need not know: an SDK that does not would refuse the history otherwise."""
+"""Kinds that a worker may ignore: without that mark an SDK that does not know them would reject the history."""
 
 
 def event_document(event: h.HistoryEvent) -> Json:
-    """One event as a JSON object."""
+    """Return an event as a JSON object."""
     attributes = event.attributes
     kind = type(attributes)
     names = _names(kind)
@@ -236,7 +236,7 @@ def _group_document(group: EventGroupMarker) -> Json:
 
 
 def _read_group(document: Any) -> EventGroupMarker | None:
-    """A group; None where it says nothing that we know."""
+    """Return an event group; None if it has no known fields."""
     match document:
         case {"label": {"id": str(name), **rest}} if name:
             label = rest.get("label")
@@ -259,12 +259,14 @@ def _read_groups(markers: Any) -> tuple[EventGroupMarker, ...]:
 
 
 def event_json(event: h.HistoryEvent) -> bytes:
-    """One event as JSON."""
+    """Return an event as JSON."""
     return msgspec.json.encode(event_document(event))
 
 
 def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
-    """One event from its JSON object; `at` is its place in the history. Raises `HistoryError` where it is none."""
+    """Return an event from its JSON object; `at` is its position in the history. Raise `HistoryError` if it is
+    not one.
+    """
     if not isinstance(document, dict):
         raise HistoryError(f"event {at} is no event: it has no eventType")
     kind: type[h.Attributes] | None = None
@@ -282,13 +284,15 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
             raise HistoryError(f"event {at} is no event: it has no eventType")
         kind = _KINDS.get(event_type) if isinstance(event_type, str) else None
     elif isinstance(event_type, str) and event_type and event_type not in _KINDS:
-        kind = None  # a new kind, which carries the attributes of an old one
+        kind = None  # a new kind that has the attributes of an old one
     number_of = number(document.get("eventId", document.get("event_id"))) or at
     time_ns = read_moment(document.get("eventTime", document.get("event_time")))
     if kind is None:
         ignored = bool(document.get("workerMayIgnore", document.get("worker_may_ignore")))
         attributes: h.Attributes = h.UnknownEvent(
-            name=_spelled(event_type), document=fields if isinstance(fields, dict) else {}, may_be_ignored=ignored
+            name=_spelled(event_type),
+            document=fields if isinstance(fields, dict) else {},
+            may_be_ignored=ignored,
         )
     else:
         attributes = table(kind).read(fields, metadata)
@@ -301,20 +305,17 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
 
 
 def _spelled(name: Any) -> str:
-    """A kind that is not known, in today's spelling."""
+    """Return the name of an unknown kind in the current spelling."""
     text = str(name)
     return text.removeprefix("EVENT_TYPE_") if "_" in text else snake(text).upper()
 
 
-# --- histories ----------------------------------------------------------------------------------------------
-
-
 def load_json(text: str | bytes) -> Any:
-    """What a text of JSON says. Raises `HistoryError`."""
+    """Parse JSON. Raise `HistoryError`."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass  # the standard library reads a little more, and says better what is wrong
+        pass  # the standard library accepts slightly more, and has better error messages
     try:
         document = json.loads(text, parse_float=_finite, parse_constant=_finite)
         json.dumps(document, ensure_ascii=False).encode()  # raises for a lone surrogate
@@ -328,7 +329,7 @@ def load_json(text: str | bytes) -> Any:
 
 
 def _finite(text: str) -> float:
-    """A number of JSON. `NaN`, `Infinity` and numbers beyond a float are none."""
+    """Parse a JSON number. Reject `NaN`, `Infinity` and numbers that are too large for a float."""
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]} is no number that JSON has")
@@ -336,8 +337,10 @@ def _finite(text: str) -> float:
 
 
 def documents_in(document: Any) -> list[Any] | None:
-    """The events in what a file says: an object with `events`, they alone, the answer of Temporal's API, or a list of
-    such objects, its pages. None where there are none.
+    """Return the events of a parsed file, or None if it has none.
+
+    It may be an object with `events`, a bare list, a response of Temporal's API, or a list of such responses
+    (its pages).
     """
     if isinstance(document, dict):
         inner = document.get("history")
@@ -352,7 +355,7 @@ def documents_in(document: Any) -> list[Any] | None:
 
 
 def events_from_text(text: str | bytes) -> tuple[h.HistoryEvent, ...]:
-    """The events of a history, also one with a JSON object per line. Raises `HistoryError`."""
+    """Return the events of a history, also one with a JSON object per line. Raise `HistoryError`."""
     try:
         document = load_json(text)
     except HistoryError:
@@ -370,7 +373,7 @@ def events_from_text(text: str | bytes) -> tuple[h.HistoryEvent, ...]:
 
 
 def events_from(documents: Iterable[Any]) -> tuple[h.HistoryEvent, ...]:
-    """Events from their JSON objects. Raises `HistoryError`."""
+    """Return the events of JSON objects. Raise `HistoryError`."""
     events = tuple(read_event(document, at) for at, document in enumerate(documents, 1))
     if not events:
         raise HistoryError("this history has no events")

@@ -1,9 +1,10 @@
-"""Which kind of SDK wrote a history: one that is built on Core, or one with state machines of its own. Pure.
+"""The kind of SDK that wrote a history: one built on Core, or one with its own state machines. Pure.
 
-Must not know: what to do about it. Python's, TypeScript's, .NET's and Ruby's SDKs are built on Core, as Hourglass is: their
-markers and ids are Core's, and Core replays them. Go's and Java's (and PHP's, which is Go underneath) are not. Histories name
-their SDK since 2023, TypeScript's since 2025; before that their markers and ids tell whether it is built on Core, and nothing
-tells whether it is Python's: then its order is not taken for ours.
+Must not know: how to replay it. Python's, TypeScript's, .NET's and Ruby's SDKs are built on Core, as
+Hourglass is: their markers and ids are Core's, and Core replays them. Go's and Java's (and PHP's, which is
+built on Go's) are not. Histories name their SDK since 2023, TypeScript's since 2025; older ones show by
+markers and ids whether it is built on Core, but not whether it is Python's: then we do not assume our order
+of events.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class Dialect(Enum):
-    """How a history must be replayed."""
+    """The way a history must be replayed."""
 
-    PYTHON = auto()  # Core, in the order of Python's SDK, which is ours
-    CORE = auto()  # Core; but its SDK schedules in an order of its own
-    OTHER = auto()  # not Core's make
+    PYTHON = auto()  # by Core, in the order of Python's SDK, which is ours
+    CORE = auto()  # by Core, but its SDK has an order of its own
+    OTHER = auto()  # not by Core
 
 
 def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
-    """The dialect of these events."""
+    """Return the dialect of these events."""
     name = sdk_name(events)
     if name in _IN_OUR_ORDER:
         return Dialect.PYTHON
@@ -41,8 +42,14 @@ def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
     if any(OUR_FLAGS.intersection(task.flags) for task in tasks):
         return Dialect.PYTHON  # Hourglass wrote it: the embedded engine names no SDK
     markers = {entry.marker_name for entry in attributes if isinstance(entry, h.ForeignMarkerRecorded)}
-    of_core = any(isinstance(entry, (h.MarkerRecorded, h.LocalActivityMarkerRecorded)) for entry in attributes)
-    if of_core or any(entry.startswith("core_") for entry in markers) or any(task.core_flags for task in tasks):
+    of_core = any(
+        isinstance(entry, (h.MarkerRecorded, h.LocalActivityMarkerRecorded)) for entry in attributes
+    )
+    if (
+        of_core
+        or any(entry.startswith("core_") for entry in markers)
+        or any(task.core_flags for task in tasks)
+    ):
         return Dialect.CORE
     if markers & _MARKERS:
         return Dialect.OTHER
@@ -50,13 +57,15 @@ def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
 
 
 def sdk_name(events: Sequence[h.HistoryEvent]) -> str:
-    """The SDK that the history names, "" if it names none."""
+    """Return the SDK that the history names, "" if it names none."""
     tasks = (event.attributes for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted))
     return next((task.sdk_name for task in tasks if task.sdk_name), "")
 
 
 def is_of_embedded_engine(events: Sequence[h.HistoryEvent]) -> bool:
-    """Whether a worker of the embedded engine answered its tasks: with our flags, and without the name of an SDK."""
+    """Whether a worker of the embedded engine completed its tasks: with our flags, and without the name of an
+    SDK.
+    """
     tasks = [event.attributes for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     return not sdk_name(events) and any(OUR_FLAGS.intersection(task.flags) for task in tasks)
 
@@ -78,7 +87,7 @@ def _timer_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
 
 
 def _are_not_cores(activities: list[tuple[str, int]], timers: list[tuple[str, int]]) -> bool:
-    """Whether ids show that Core did not make them: it counts activities and timers each from 1."""
+    """Whether the ids cannot be Core's: Core numbers activities and timers separately, each from 1."""
     both = [*activities, *timers]
     if not both:
         return False
@@ -88,4 +97,4 @@ def _are_not_cores(activities: list[tuple[str, int]], timers: list[tuple[str, in
     if all(name == str(event_id) for name, event_id in both) or "0" in names:
         return True  # Go, today and in its first years
     numbers = sorted(int(name) for name in names if name.isdigit())
-    return bool(activities and timers) and numbers == list(range(1, len(names) + 1))  # one count for both
+    return bool(activities and timers) and numbers == list(range(1, len(names) + 1))  # one sequence for both

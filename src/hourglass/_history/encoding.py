@@ -1,10 +1,10 @@
-"""What is stored, as bytes: MessagePack.
+"""The stored form of data: MessagePack.
 
-Must not know: SQL, what is stored. The transition that writes an event encodes it, once: its length counts against
-its run's limits, and the bytes are what the store keeps. Invariants: whatever has been decided can be encoded, also
-with half a character in a name; bytes of values that `array` puts a head before are those of the values in a list.
-What a released version wrote can be read for years: a field that is added has a default, and a default never changes,
-because values that equal it are not written.
+Must not know: SQL, or the meaning of the data. The transition that writes an event encodes it once: its
+length counts towards the limits of its run, and the bytes are stored as they are. Invariants: every decided
+change can be encoded, even with half a character in a name; `array` with encoded values is equal to the
+encoded list of these values. Data of a released version stays readable for years: a new field has a default,
+and a default never changes, because values equal to it are not written.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _FEW = [bytes((0x90 | count,)) for count in range(16)]
 
 
 def encode(value: Any) -> bytes:
-    """A value as bytes."""
+    """Encode a value."""
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        # A lone surrogate in one name must not fail the commit that the changes of other runs share.
+        # A lone surrogate in one name must not fail the commit, which contains changes of other runs.
         return _encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
 
 
 def array(count: int, encoded: bytes) -> bytearray:
-    """So many encoded values, one after the other, as an encoded list of them."""
+    """Return `count` concatenated encoded values as an encoded list."""
     if count < 16:
         head = _FEW[count]
     else:
@@ -43,7 +43,7 @@ def array(count: int, encoded: bytes) -> bytearray:
 
 
 def plain(text: str) -> str:
-    """Text that UTF-8 can hold: lone surrogates, which come from file names, are replaced."""
+    """Return text that UTF-8 can encode: lone surrogates, which come from file names, are replaced."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -59,11 +59,10 @@ def _mend(value: Any) -> Any:
             return value
 
 
-# --- events ---------------------------------------------------------------------------------------------------
-
-
 def stored_default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
-    """Return the default of a struct's field, in the form that `defstruct` expects; nothing if it has none."""
+    """Return the default of a struct's field in the form that `defstruct` expects; an empty tuple if it has
+    none.
+    """
     if field.required:
         return ()
     if field.default_factory is not msgspec.NODEFAULT:
@@ -72,7 +71,7 @@ def stored_default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
 
 
 ANY_KIND: Any = reduce(or_, h.KINDS)
-"""All kinds of events as one type, by which a decoder finds the kind of an event."""
+"""The union of all kinds of events, from which a decoder selects the kind."""
 
 _stored_event: Any = msgspec.defstruct(
     "StoredEvent",
@@ -89,17 +88,19 @@ _decoder: Any = msgspec.msgpack.Decoder(GenericAlias(list, (_stored_event,)))
 
 
 def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
-    """Return the events as they are stored, one after the other: an encoded list without its head."""
+    """Return the stored form of events: an encoded list without its header."""
     count = len(events)
     return encode(list(events))[1 if count < 16 else 3 if count < 1 << 16 else 5 :]
 
 
 _INTEGERS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
-"""Bytes of an unsigned integer, by its mark."""
+"""The number of bytes of an unsigned integer by its type byte."""
 
 
 def first_time_ns(head: bytes) -> int:
-    """Return the time of the first of some stored events, of which `head` is the beginning. Raise ValueError if it has none."""
+    """Return the time of the first of some stored events, given their first bytes. Raise ValueError if there is
+    none.
+    """
     value = head.partition(b"\xa7time_ns")[2]
     if value and value[0] < 0x80:
         return value[0]
@@ -110,7 +111,7 @@ def first_time_ns(head: bytes) -> int:
 
 
 def decode_events(data: bytes) -> list[h.HistoryEvent]:
-    """Return the events of an encoded list. Raise ValueError (msgspec's) where the bytes are not such a list."""
+    """Decode a list of events. Raise ValueError (msgspec's) for invalid bytes."""
     return [h.HistoryEvent(*_values(event)) for event in _decoder.decode(data)]
 
 

@@ -1,12 +1,12 @@
-"""History: what happened to a run, as frozen data. Kinds, names and attributes are Temporal's.
+"""The events of a run's history as frozen data. Kinds, names and attributes are Temporal's.
 
-Must not know: JSON (see `json`), decisions, clocks. Invariants: event ids count from 1 without a gap; an event is
-never changed; links (`scheduled_event_id` and the like) point backwards. Durations are seconds, times nanoseconds
-since the epoch; 0 or empty means unset. A namespace is written out, since histories are read elsewhere; an empty run
-id means the latest run of a workflow.
+Must not know: JSON (see `codec`), decisions, clocks. Invariants: event ids count from 1 without gaps; an
+event never changes; references (`scheduled_event_id` and the like) point backwards. Durations are seconds,
+times nanoseconds since the epoch; 0 or empty means unset. Namespaces are always written, since histories are
+also read elsewhere; an empty run id means the latest run of a workflow.
 
-What leaves no event: an attempt of a local activity, until it ends for good or waits long for the next; an update
-that was refused; and one that is not accepted yet, which waits in memory, but for those that a reset admits again.
+Not recorded: an attempt of a local activity, until it ends for good or has a long interval before the next; a
+rejected update; and an update that is not accepted yet, which stays in memory unless a reset admits it again.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ Fields: TypeAlias = dict[str, Payload]
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, omit_defaults=True):
-    """What one kind of history event says."""
+    """The attributes of one kind of history event."""
 
-
-# --- local activities ---------------------------------------------------------------------------------------
 
 NO_INDEX = -1
-"""In a marker that does not say in which activation of its task the run heard of it."""
+"""The activation index of a marker that does not record it."""
 
 
 class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="LocalActivityMarkerRecorded"):
-    """A local activity ended for good, or waits long (`backoff_ns`) for its next attempt: Core's marker for it.
+    """Core's marker for a local activity that ended for good, or that waits long (`backoff_ns`) for its next
+    attempt.
 
-    `activation_index` is the place, among the activations of its task, of the one that the run heard it in: a replay
-    tells it in the same one.
+    `activation_index` is the number, among the activations of its workflow task, of the one that delivered
+    the result: a replay delivers it in the same one.
     """
 
     seq: int
@@ -74,17 +73,17 @@ class ForeignMarkerRecorded(Attributes, frozen=True, kw_only=True):
 
 
 def kind_of(attributes: Attributes) -> str:
-    """Temporal's name for a kind of event. A marker is one kind there, whatever its name says that it marks."""
+    """Return Temporal's name for the kind of an event. All markers are one kind, whatever they mark."""
     return name_of(type(attributes))
 
 
 def name_of(kind: type[Attributes]) -> str:
-    """The same for the type of its attributes."""
+    """Return Temporal's name for a kind of event, given its type."""
     return "MarkerRecorded" if kind in (LocalActivityMarkerRecorded, ForeignMarkerRecorded) else kind.__name__
 
 
 class RecordLocalActivity(Command, frozen=True):
-    """Core's own command: write this marker (but for the task that it belongs to)."""
+    """Core's own command to write this marker (without the workflow task it belongs to)."""
 
     marker: LocalActivityMarkerRecorded
 
@@ -92,11 +91,8 @@ class RecordLocalActivity(Command, frozen=True):
 LOCAL_KINDS: tuple[type[Attributes], ...] = (LocalActivityMarkerRecorded,)
 
 
-# --- other runs: children, signals to other workflows, requests to cancel them ------------------------------
-
-
 class StartChildFailedCause(IntEnum):
-    """Why a child could not be started (Temporal's numbers)."""
+    """Temporal's numbers for the reason that a child could not be started."""
 
     WORKFLOW_ALREADY_EXISTS = 1
     NAMESPACE_NOT_FOUND = 2
@@ -104,7 +100,7 @@ class StartChildFailedCause(IntEnum):
 
 
 class ExternalFailedCause(IntEnum):
-    """Why a signal or a request to cancel did not arrive (Temporal's numbers, the same for both)."""
+    """Temporal's numbers for the reason that a signal or a cancel request was not delivered."""
 
     EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND = 1
     NAMESPACE_NOT_FOUND = 2
@@ -112,7 +108,7 @@ class ExternalFailedCause(IntEnum):
 
 
 class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
-    """The run asked for a child. The timeouts are as the engine understood them."""
+    """The run requested a child. The timeouts include the engine's defaults."""
 
     namespace: str
     workflow_id: str
@@ -126,7 +122,7 @@ class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True
 
 
 class StartChildWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
-    """There will be no such child."""
+    """The child could not be started."""
 
     namespace: str
     workflow_id: str
@@ -136,7 +132,7 @@ class StartChildWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
 
 
 class ChildWorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
-    """The child has begun; `run_id` is its first run."""
+    """The child has started; `run_id` is its first run."""
 
     namespace: str
     workflow_id: str
@@ -147,7 +143,7 @@ class ChildWorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
 
 
 class ChildEnd(Attributes, frozen=True, kw_only=True):
-    """What all ends of a child say; `run_id` is its last run. No kind of its own."""
+    """The common attributes of all ends of a child; `run_id` is its last run. Not a kind of its own."""
 
     namespace: str
     workflow_id: str
@@ -177,17 +173,17 @@ class ChildWorkflowExecutionCanceled(ChildEnd, frozen=True, kw_only=True):
 
 
 class ChildWorkflowExecutionTimedOut(ChildEnd, frozen=True, kw_only=True):
-    """The child took too long."""
+    """The child exceeded its timeout."""
 
     retry_state: RetryState
 
 
 class ChildWorkflowExecutionTerminated(ChildEnd, frozen=True, kw_only=True):
-    """The child was ended without being asked."""
+    """The child was terminated."""
 
 
 class SignalExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
-    """The run sends a signal; with `child_only` the target must be a child of its own."""
+    """The run sends a signal; with `child_only` the target must be its own child."""
 
     namespace: str
     workflow_id: str
@@ -200,7 +196,7 @@ class SignalExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=
 
 
 class SignalExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
-    """The signal did not arrive."""
+    """The signal was not delivered."""
 
     namespace: str
     workflow_id: str
@@ -210,7 +206,7 @@ class SignalExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_only=Tru
 
 
 class ExternalWorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
-    """The signal arrived."""
+    """The signal was delivered."""
 
     namespace: str
     workflow_id: str
@@ -219,7 +215,7 @@ class ExternalWorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
 
 
 class RequestCancelExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
-    """The run asks another to cancel; with `child_only` the target must be a child of its own."""
+    """The run requests cancellation of another workflow; with `child_only` the target must be its own child."""
 
     namespace: str
     workflow_id: str
@@ -230,7 +226,7 @@ class RequestCancelExternalWorkflowExecutionInitiated(Attributes, frozen=True, k
 
 
 class RequestCancelExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
-    """The request did not arrive."""
+    """The cancel request was not delivered."""
 
     namespace: str
     workflow_id: str
@@ -240,7 +236,7 @@ class RequestCancelExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_o
 
 
 class ExternalWorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
-    """The request arrived, or was no longer needed: the other has closed."""
+    """The cancel request was delivered, or was not needed because the target has closed."""
 
     namespace: str
     workflow_id: str
@@ -266,11 +262,8 @@ OTHER_KINDS: tuple[type[Attributes], ...] = (
 )
 
 
-# --- updates ------------------------------------------------------------------------------------------------
-
-
 class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """An update as a client asked for it."""
+    """An update as a client requested it."""
 
     update_id: str
     name: str
@@ -280,7 +273,7 @@ class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
 
 
 class WorkflowExecutionUpdateAdmitted(Attributes, frozen=True, kw_only=True):
-    """The update was asked of the run that this one was reset from. Stands only in histories of such runs."""
+    """The update was requested from the run that this one was reset from. Only in histories of reset runs."""
 
     request: UpdateRequest
 
@@ -288,8 +281,8 @@ class WorkflowExecutionUpdateAdmitted(Attributes, frozen=True, kw_only=True):
 class WorkflowExecutionUpdateAccepted(Attributes, frozen=True, kw_only=True):
     """The update passed its validator.
 
-    `sequencing_event_id` is the event after which the worker saw it. The request is here unless the history has it
-    in the event of its admission.
+    `sequencing_event_id` is the last event before the worker received it. The request is part of this event
+    unless the history contains it in the event of its admission.
     """
 
     update_id: str
@@ -308,7 +301,9 @@ class WorkflowExecutionUpdateCompleted(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionUpdateRejected(Attributes, frozen=True, kw_only=True):
-    """The update did not pass its validator. The embedded engine writes none, and neither do servers of today."""
+    """The update was rejected by its validator. Neither the embedded engine nor current servers write this
+    event.
+    """
 
     update_id: str
     request: UpdateRequest | None = None
@@ -322,68 +317,68 @@ UPDATE_KINDS: tuple[type[Attributes], ...] = (
 )
 
 
-# --- why a workflow task failed, by Temporal's numbers ------------------------------------------------------
-
 UNHANDLED_COMMAND = 1
-"""Temporal's number for a task that tried to close a run while something new had arrived."""
+"""Cause of a failed workflow task that tried to close its run while new events had arrived. Temporal's number,
+as below.
+"""
 
 FORCE_CLOSE_COMMAND = 17
-"""Temporal's number for a task that is taken back because too much has arrived meanwhile."""
+"""Cause of a workflow task that was withdrawn because too many events had arrived meanwhile."""
 
 BAD_SCHEDULE_ACTIVITY = 2
-"""Temporal's number for a task that asked for an activity that cannot be."""
+"""Cause of a workflow task that scheduled an invalid activity."""
 
 BAD_REQUEST_CANCEL_EXTERNAL = 10
-"""Temporal's number for a task that started a child and asked to cancel it at once, or named no workflow that can be.
+"""Cause of a workflow task that started a child and cancelled it at once, or sent a cancel request to an invalid
+id.
 """
 
 BAD_CONTINUE_AS_NEW = 11
-"""Temporal's number for a task that would continue as what cannot be."""
+"""Cause of a workflow task with an invalid continue-as-new."""
 
 BAD_SIGNAL = 15
-"""Temporal's number for a task that sent a signal to what cannot be."""
+"""Cause of a workflow task that sent a signal to an invalid target."""
 
 BAD_START_CHILD = 16
-"""Temporal's number for a task that asked for a child that cannot be."""
+"""Cause of a workflow task that started an invalid child."""
 
 BAD_SEARCH_ATTRIBUTES = 23
-"""Temporal's number for a task that set search attributes that cannot be."""
+"""Cause of a workflow task that set invalid search attributes."""
 
 PENDING_CHILDREN_LIMIT_EXCEEDED = 26
-"""Temporal's number for a task that asked for more children than may be pending at once."""
+"""Cause of a workflow task that exceeded the number of pending children."""
 
 PENDING_SIGNALS_LIMIT_EXCEEDED = 28
-"""Temporal's number for a task that sent more signals than may be on their way at once."""
+"""Cause of a workflow task that exceeded the number of pending signals to other workflows."""
 
 PENDING_CANCELS_LIMIT_EXCEEDED = 29
-"""Temporal's number for a task that asked more workflows to cancel than may be asked at once."""
+"""Cause of a workflow task that exceeded the number of pending cancel requests."""
 
 PENDING_ACTIVITIES_LIMIT_EXCEEDED = 27
-"""Temporal's number for a task that asked for more activities than may be pending at once."""
+"""Cause of a workflow task that exceeded the number of pending activities."""
 
 SCHEDULE_ACTIVITY_DUPLICATE_ID = 22
-"""Temporal's number for a task that gave an activity the id of one that is pending."""
+"""Cause of a workflow task that scheduled an activity with the id of a pending one."""
 
 PAYLOADS_TOO_LARGE = 37
-"""Temporal's number for a task with a command whose values are larger than one may be."""
+"""Cause of a workflow task with a command whose payloads exceed the size limit."""
 
 RESET_WORKFLOW = 20
-"""Temporal's number for the task at which a reset run leaves the one that it was reset from."""
+"""Cause of the workflow task at which a reset run diverges from its original."""
 
 FEATURE_DISABLED = 35
-"""Temporal's number for a task with a command that the engine cannot carry out."""
+"""Cause of a workflow task with a command that the engine does not support."""
 
-# --- the run itself, its tasks, activities and timers -------------------------------------------------------
 
 NO_RESULT = Payload(b"", "binary/null")
-"""What a run returned of which the history says nothing."""
+"""The result of a run if the history does not contain it."""
 
 PATCHES = "TemporalChangeVersion"
-"""The search attribute under which Temporal keeps the patches of a run."""
+"""The search attribute in which Temporal records the patches of a run."""
 
 
 class Initiator(IntEnum):
-    """Why a run follows another (Temporal's numbers)."""
+    """Temporal's numbers for the reason that a run continues another."""
 
     NONE = 0
     WORKFLOW = 1
@@ -392,7 +387,7 @@ class Initiator(IntEnum):
 
 
 class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
-    """The first event of every history. The timeouts are as the engine understood them."""
+    """The first event of every history. The timeouts include the engine's defaults."""
 
     workflow_id: str
     workflow_type: str
@@ -418,11 +413,11 @@ class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
     versioning_override: VersioningOverride | None = None
     inherited_pinned_version: WorkerDeploymentVersion | None = None
     declined_version: WorkerDeploymentVersion | None = None
-    """The version that the run before could have moved to when it continued as this one, and did not."""
+    """The version that the previous run declined when it continued as this one."""
 
 
 class WorkflowTaskScheduled(Attributes, frozen=True, kw_only=True):
-    """A worker is wanted."""
+    """A workflow task waits for a worker."""
 
     task_queue: str
     task_timeout: float
@@ -430,7 +425,7 @@ class WorkflowTaskScheduled(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowTaskStarted(Attributes, frozen=True, kw_only=True):
-    """A worker took the task."""
+    """A worker received the task."""
 
     scheduled_event_id: int
     identity: str = ""
@@ -440,13 +435,13 @@ class WorkflowTaskStarted(Attributes, frozen=True, kw_only=True):
 
 
 CORE_FLAGS = (1, 2, 3)
-"""Core's own flags that fit what the embedded engine writes: ids and types are checked, patches are indexed, terminal
-commands come last.
+"""Core's own flags that match the histories of the embedded engine: ids and types are checked, patches are
+indexed, terminal commands come last.
 """
 
 
 class WorkflowTaskCompleted(Attributes, frozen=True, kw_only=True):
-    """The worker answered; the events of its commands follow."""
+    """The worker completed the task; the events of its commands follow."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -459,7 +454,7 @@ class WorkflowTaskCompleted(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowTaskFailed(Attributes, frozen=True, kw_only=True):
-    """The worker could not handle the task, or its answer could not be accepted."""
+    """The worker failed the task, or its completion was rejected."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -471,7 +466,7 @@ class WorkflowTaskFailed(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowTaskTimedOut(Attributes, frozen=True, kw_only=True):
-    """The worker did not answer in time."""
+    """The worker did not complete the task before its timeout."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -479,7 +474,7 @@ class WorkflowTaskTimedOut(Attributes, frozen=True, kw_only=True):
 
 
 class ActivityTaskScheduled(Attributes, frozen=True, kw_only=False):
-    """An activity is wanted. The timeouts, the queue and the retry policy are as the engine understood them."""
+    """The run scheduled an activity. Timeouts, task queue and retry policy include the engine's defaults."""
 
     activity_id: str
     activity_type: str
@@ -491,8 +486,10 @@ class ActivityTaskScheduled(Attributes, frozen=True, kw_only=False):
 
 
 class ActivityTaskStarted(Attributes, frozen=True, kw_only=True):
-    """The last attempt of an activity began. Written together with its end, as Temporal does, with the time when it
-    began (`began_ns`; 0 where that is the time of writing).
+    """The last attempt of an activity started.
+
+    As in Temporal it is written together with the end of the attempt; `began_ns` is the time of the start, 0
+    if that equals the time of the event.
     """
 
     scheduled_event_id: int
@@ -522,7 +519,7 @@ class ActivityTaskFailed(Attributes, frozen=True, kw_only=True):
 
 
 class ActivityTaskTimedOut(Attributes, frozen=True, kw_only=True):
-    """An activity took too long, for good."""
+    """An activity timed out for good."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -531,14 +528,14 @@ class ActivityTaskTimedOut(Attributes, frozen=True, kw_only=True):
 
 
 class ActivityTaskCancelRequested(Attributes, frozen=True, kw_only=True):
-    """The run asked to cancel an activity."""
+    """The run requested cancellation of an activity."""
 
     scheduled_event_id: int
     task_completed_event_id: int
 
 
 class ActivityTaskCanceled(Attributes, frozen=True, kw_only=True):
-    """An activity ended as cancelled."""
+    """An activity was cancelled."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -548,7 +545,7 @@ class ActivityTaskCanceled(Attributes, frozen=True, kw_only=True):
 
 
 class TimerStarted(Attributes, frozen=True, kw_only=True):
-    """A timer runs."""
+    """The run started a timer."""
 
     timer_id: str
     duration_ns: int
@@ -557,14 +554,14 @@ class TimerStarted(Attributes, frozen=True, kw_only=True):
 
 
 class TimerFired(Attributes, frozen=True, kw_only=True):
-    """A timer's time has come."""
+    """A timer fired."""
 
     timer_id: str
     started_event_id: int
 
 
 class TimerCanceled(Attributes, frozen=True, kw_only=True):
-    """The run no longer wants a timer."""
+    """The run cancelled a timer."""
 
     timer_id: str
     started_event_id: int
@@ -573,7 +570,7 @@ class TimerCanceled(Attributes, frozen=True, kw_only=True):
 
 
 class MarkerRecorded(Attributes, frozen=True, kw_only=True):
-    """The run took the new way at a patch."""
+    """The run took the new branch of a patch."""
 
     patch_id: str
     deprecated: bool
@@ -607,7 +604,7 @@ class WorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
-    """A client or another run asked the run to cancel."""
+    """A client or another run requested cancellation of the run."""
 
     reason: str = ""
     identity: str = ""
@@ -634,14 +631,14 @@ class WorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionCanceled(Attributes, frozen=True, kw_only=True):
-    """The run ended as cancelled."""
+    """The run was cancelled."""
 
     task_completed_event_id: int
     details: Payloads = ()
 
 
 class WorkflowExecutionTerminated(Attributes, frozen=True, kw_only=True):
-    """The run was ended without being asked."""
+    """The run was terminated."""
 
     reason: str = ""
     details: Payloads = ()
@@ -649,14 +646,14 @@ class WorkflowExecutionTerminated(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionTimedOut(Attributes, frozen=True, kw_only=True):
-    """The run took too long."""
+    """The run exceeded its timeout."""
 
     retry_state: RetryState
     new_run_id: str = ""
 
 
 class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
-    """The run ended and another took its place, which begins with this spec, after the back-off."""
+    """The run ended and a new run with this spec continues it, after the back-off."""
 
     new_run_id: str
     workflow_type: str
@@ -669,11 +666,11 @@ class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
     initiator: Initiator = Initiator.NONE
     failure: Failure | None = None
     last_completion_result: Payloads = ()
-    """These three say why, where servers of the first years ended so a run that was to be tried again."""
+    """These three explain why early servers ended a run this way that was to be retried."""
 
 
 class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
-    """An operator changed the run's options: the version that it belongs to, or its priority."""
+    """An operator changed options of the run: its version or its priority."""
 
     identity: str = ""
     versioning_override: VersioningOverride | None = None
@@ -690,7 +687,7 @@ class WorkflowExecutionPaused(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionUnpaused(Attributes, frozen=True, kw_only=True):
-    """An operator let the run go on."""
+    """An operator resumed the run."""
 
     identity: str = ""
     reason: str = ""
@@ -732,8 +729,6 @@ KINDS: tuple[type[Attributes], ...] = (
     *UPDATE_KINDS,
 )
 
-# --- what the embedded engine does not write: read from histories of servers --------------------------------
-
 
 class WorkflowPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True):
     """An operator changed the run's properties."""
@@ -746,7 +741,7 @@ class ActivityPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True
 
 
 class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
-    """The run asked for an operation of another service."""
+    """The run scheduled a Nexus operation."""
 
     endpoint: str
     service: str
@@ -756,7 +751,7 @@ class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
 
 
 class NexusOperationStarted(Attributes, frozen=True, kw_only=True):
-    """The operation has begun; its service knows it by the token."""
+    """The operation started; its service identifies it by the token."""
 
     scheduled_event_id: int
     operation_token: str = ""
@@ -770,7 +765,7 @@ class NexusOperationCompleted(Attributes, frozen=True, kw_only=True):
 
 
 class NexusOperationEnd(Attributes, frozen=True, kw_only=True):
-    """What the other ends of an operation say. No kind of its own."""
+    """The common attributes of the other ends of an operation. Not a kind of its own."""
 
     scheduled_event_id: int
     failure: Failure | None = None
@@ -781,24 +776,24 @@ class NexusOperationFailed(NexusOperationEnd, frozen=True, kw_only=True):
 
 
 class NexusOperationCanceled(NexusOperationEnd, frozen=True, kw_only=True):
-    """The operation ended as cancelled."""
+    """The operation was cancelled."""
 
 
 class NexusOperationTimedOut(NexusOperationEnd, frozen=True, kw_only=True):
-    """The operation took too long."""
+    """The operation exceeded its timeout."""
 
 
 class NexusOperationCancelRequested(Attributes, frozen=True, kw_only=True):
-    """The run asked to cancel the operation."""
+    """The run requested cancellation of the operation."""
 
     scheduled_event_id: int
     task_completed_event_id: int
 
 
 class UnknownEvent(Attributes, frozen=True, kw_only=True):
-    """An event of a kind that this version does not know: its name, such as `TIMER_FIRED`, and its attributes in JSON.
+    """An event of an unknown kind: its name, such as `TIMER_FIRED`, and its attributes in JSON.
 
-    `may_be_ignored`: the server says that a worker need not understand it.
+    `may_be_ignored`: the server allows workers to ignore it.
     """
 
     name: str
@@ -819,7 +814,7 @@ FOREIGN_KINDS: tuple[type[Attributes], ...] = (
     NexusOperationTimedOut,
     NexusOperationCancelRequested,
 )
-"""Kinds that only histories of servers have."""
+"""Kinds that occur only in histories of servers."""
 
 TASK_KINDS: frozenset[type[Attributes]] = frozenset(
     {
@@ -830,7 +825,7 @@ TASK_KINDS: frozenset[type[Attributes]] = frozenset(
         WorkflowTaskTimedOut,
     }
 )
-"""The kinds that tell of workflow tasks."""
+"""The kinds of events about workflow tasks."""
 
 ATTEMPT_ENDS: frozenset[type[Attributes]] = frozenset(
     {ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled}
@@ -854,7 +849,7 @@ TIMEOUT_NAMES = {
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One event at its place in a history, and the groups that the command which led to it was of."""
+    """An event at its position in a history, with the event groups of the command that caused it."""
 
     id: int
     time_ns: int

@@ -1,7 +1,8 @@
-"""How values stand in Temporal's JSON form: numbers, texts, times, enums, payloads; written and read.
+"""The JSON form of values, by Temporal's conventions: numbers, strings, times, enums, payloads.
 
-Protobuf's JSON rules hold: 64-bit integers as text, bytes in base64, durations as "1.5s", times as RFC 3339, enums by name.
-Reading is lenient: what has another shape reads as unset, payloads may be such as the web UI has decoded.
+Protobuf's JSON rules apply: 64-bit integers as strings, bytes in base64, durations as "1.5s", times as RFC
+3339, enums by name. Reading is lenient: malformed values are unset, and payloads may have been decoded by the
+web UI.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class Shape(NamedTuple):
-    """How values of one kind are written, read, and what they are where there is nothing to read."""
+    """How values of one kind are written and read, and their value if unset."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
     unset: Any
     always: bool = False
-    """Whether the unset value, too, is written. None never is."""
+    """Whether the unset value is written, too. None never is."""
 
 
 def camel(name: str) -> str:
-    """A name of ours as Temporal's JSON has it: `activityType`."""
+    """Return a name in Temporal's JSON spelling: `activityType`."""
     first, *words = name.split("_")
     return first + "".join(word.capitalize() for word in words)
 
 
 def snake(name: str) -> str:
-    """A name of Temporal's JSON as protobuf has it: `activity_type`."""
+    """Return a name of Temporal's JSON in protobuf's spelling: `activity_type`."""
     return _CAPITALS.sub("_", name).lower()
 
 
@@ -48,7 +49,7 @@ def _same(value: Any) -> Any:
 
 
 def number(value: object) -> int:
-    """An integer, which protobuf's JSON may write as text; 0 where there is none."""
+    """Parse an integer, which protobuf's JSON may write as a string; 0 if it is not one."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -73,7 +74,7 @@ def _float(value: Any) -> float:
 
 
 def read_moment(value: Any) -> int:
-    """A moment as protobuf's JSON, or as an object of seconds and nanos; 0 where there is none."""
+    """Parse a time in protobuf's JSON, or an object of seconds and nanos; 0 if it is not one."""
     if isinstance(value, str):
         return times.moment(value) or 0
     if isinstance(value, dict):
@@ -82,7 +83,7 @@ def read_moment(value: Any) -> int:
 
 
 def read_duration(value: Any) -> int:
-    """A duration as protobuf's JSON, or as an object of seconds and nanos; 0 where there is none."""
+    """Parse a duration in protobuf's JSON, or an object of seconds and nanos; 0 if it is not one."""
     return times.duration(value) or 0 if isinstance(value, str) else read_moment(value)
 
 
@@ -96,7 +97,7 @@ def _read_seconds(value: Any) -> float:
 
 
 def write_payload(payload: Payload) -> Json:
-    """One payload."""
+    """Write one payload."""
     metadata = {key: b64encode(value).decode() for key, value in (payload.metadata or {}).items()}
     if payload.encoding:
         metadata["encoding"] = b64encode(payload.encoding.encode("utf-8", "surrogateescape")).decode()
@@ -107,11 +108,13 @@ def write_payload(payload: Payload) -> Json:
 
 
 def read_payload(value: Any) -> Payload:
-    """One payload. A value that the web UI has decoded becomes JSON again."""
+    """Read one payload. A value that the web UI has decoded is encoded as JSON again."""
     if not isinstance(value, dict) or not value.keys() <= {"metadata", "data", "externalPayloads"}:
         return Payload(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
     metadata = value.get("metadata")
-    entries = {key: _read_bytes(encoded) for key, encoded in metadata.items()} if isinstance(metadata, dict) else {}
+    entries = (
+        {key: _read_bytes(encoded) for key, encoded in metadata.items()} if isinstance(metadata, dict) else {}
+    )
     encoding = entries.pop("encoding", b"").decode("utf-8", "surrogateescape")
     return Payload(_read_bytes(value.get("data")), encoding, entries or None)
 
@@ -133,12 +136,12 @@ def _read_bytes(value: Any) -> bytes:
 
 
 def write_payloads(payloads: tuple[Payload, ...]) -> Json:
-    """Several payloads."""
+    """Write several payloads."""
     return {"payloads": [write_payload(payload) for payload in payloads]} if payloads else {}
 
 
 def read_payloads(value: Any) -> tuple[Payload, ...]:
-    """Several payloads."""
+    """Read several payloads."""
     documents = value.get("payloads") if isinstance(value, dict) else None
     return tuple([read_payload(document) for document in documents]) if isinstance(documents, list) else ()
 
@@ -149,14 +152,20 @@ def _read_first(value: Any) -> Payload | None:
 
 
 def _named(inner: str) -> Shape:
-    """Named payloads, below a key."""
+    """Return the shape of payloads by name, below a key."""
     in_protobuf = snake(inner)
 
     def read(value: Any) -> dict[str, Payload]:
         documents = value.get(inner, value.get(in_protobuf)) if isinstance(value, dict) else None
-        return {key: read_payload(payload) for key, payload in documents.items()} if isinstance(documents, dict) else {}
+        return (
+            {key: read_payload(payload) for key, payload in documents.items()}
+            if isinstance(documents, dict)
+            else {}
+        )
 
-    return Shape(lambda fields: {inner: {key: write_payload(payload) for key, payload in fields.items()}}, read, {})
+    return Shape(
+        lambda fields: {inner: {key: write_payload(payload) for key, payload in fields.items()}}, read, {}
+    )
 
 
 def list_of(of: type[Any]) -> Shape:
@@ -164,7 +173,9 @@ def list_of(of: type[Any]) -> Shape:
 
 
 def enum_from(prefix: str, names: Mapping[int, str], make: Callable[[int], Any], otherwise: int = 0) -> Shape:
-    """An enum by its name; the unset value is left out, and a name that is not known reads as `otherwise`."""
+    """Return the shape of an enum by name; the unset value is not written, and an unknown name is read as
+    `otherwise`.
+    """
     texts = {value: f"{prefix}{name}" for value, name in names.items()}
     values: dict[Any, Any] = {}
     for value, text in texts.items():

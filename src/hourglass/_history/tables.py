@@ -1,8 +1,9 @@
-"""Which name and which shape each field of each event has in Temporal's JSON form; structs, written and read by that.
+"""The name and shape of each field of each event in Temporal's JSON, and the conversion of structs by these
+tables.
 
-A field has Temporal's name in camelCase and the shape that its type says (a float is a duration, an enum its name, …), unless
-`_FIELDS` says otherwise; a field that holds one of `_INLINE` stands in JSON as that struct's own fields. From this a `Table`
-is made for each kind when it is first met.
+A field has Temporal's name in camelCase and the shape of its type (a float is a duration, an enum its name,
+…), unless `_FIELDS` defines otherwise; the fields of a struct in `_INLINE` are written as fields of the event
+that contains it. A `Table` is built for each kind on first use.
 """
 
 from __future__ import annotations
@@ -77,9 +78,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import RetryState, TimeoutType
 
-# --- shapes that are structs of their own: failures, overrides ----------------------------------------------
-
-_DEEPEST = 200  # causes of a failure
+_DEEPEST = 200  # the maximum length of a chain of causes
 _INFOS: dict[type[FailureInfo], str] = {
     ApplicationFailure: "applicationFailureInfo",
     TimeoutFailure: "timeoutFailureInfo",
@@ -95,7 +94,7 @@ _INFO_KINDS |= {snake(key): kind for key, kind in _INFO_KINDS.items()}
 
 
 def write_failure(failure: Failure) -> Json:
-    """A failure and its causes."""
+    """Write a failure and its causes."""
     document: Json = {}
     if failure.message:
         document["message"] = failure.message
@@ -113,7 +112,7 @@ def write_failure(failure: Failure) -> Json:
 
 
 def read_failure(value: Any, depth: int = 0) -> Failure:
-    """A failure and its causes. Of a kind that is not known the message, the stack and the cause are kept."""
+    """Read a failure and its causes. Of an unknown kind only the message, the stack and the cause are kept."""
     if not isinstance(value, dict):
         return Failure()
     info: FailureInfo | None = None
@@ -166,8 +165,6 @@ def _struct(kind: type[msgspec.Struct], *, optional: bool) -> Shape:
     return Shape(made.write, made.read, None if optional else made.read({}))
 
 
-# --- the table ----------------------------------------------------------------------------------------------
-
 # fmt: off
 _CAUSES = (
     "UNSPECIFIED", "UNHANDLED_COMMAND", "BAD_SCHEDULE_ACTIVITY_ATTRIBUTES",
@@ -189,10 +186,10 @@ _CAUSES = (
 )
 # fmt: on
 TASK_FAILURE_CAUSES = dict(enumerate(_CAUSES))
-"""Why a workflow task failed, by Temporal's numbers."""
+"""Temporal's names for the causes of a failed workflow task, by number."""
 
 _INLINE: frozenset[type[msgspec.Struct]] = frozenset(SPECS)
-"""Structs whose fields stand in JSON as if they were those of the event that holds them."""
+"""Structs whose fields are written as fields of the event that contains them."""
 
 _TYPES: dict[Any, Shape] = {
     str: TEXT,
@@ -217,12 +214,12 @@ _TYPES: dict[Any, Shape] = {
     h.Initiator: enum_of(h.Initiator, "CONTINUE_AS_NEW_INITIATOR_"),
     h.StartChildFailedCause: enum_of(h.StartChildFailedCause, "START_CHILD_WORKFLOW_EXECUTION_FAILED_CAUSE_"),
 }
-"""The shape of a field, by its type."""
+"""The shape of a field by its type."""
 
 _Field: TypeAlias = str | Shape | tuple[str, Shape]
 
 _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
-    # what an event says of the workflow's own request
+    # the request of a workflow
     "activity_type": NAME,
     "workflow_type": NAME,
     "task_queue": QUEUE,
@@ -262,7 +259,7 @@ _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
     "next_retry_delay": MAYBE_SECONDS,
     "category": enum_from("APPLICATION_ERROR_CATEGORY_", {0: "UNSPECIFIED", 1: "BENIGN"}, int),
     (TimeoutFailure, "type"): "timeoutType",
-    # the run's first event, and its last
+    # the first event of a run, and the last
     (h.WorkflowExecutionStarted, "run_timeout"): ("workflowRunTimeout", SOME_SECONDS),
     "expiration_ns": ("workflowExecutionExpirationTime", MOMENT),
     "first_task_backoff": "firstWorkflowTaskBackoff",
@@ -307,13 +304,14 @@ _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
     (h.WorkflowExecutionUpdateCompleted, "result"): "outcome.success",
     (h.WorkflowExecutionUpdateCompleted, "failure"): ("outcome.failure", _MAYBE_FAILURE),
 }
-"""Where Temporal's name, or the shape, does not follow from the field's own: by name, or by struct and name. A point
-goes into an object; a slash at the beginning leads out of the attributes, to the event itself.
+"""Names and shapes that do not follow from the field's own name and type: by name, or by struct and name.
+
+A dot leads into an object; a leading slash leads out of the attributes, to the event itself.
 """
 
 _NOT_WRITTEN = frozenset(
     {
-        (h.ActivityTaskStarted, "began_ns"),  # which is the event's own time
+        (h.ActivityTaskStarted, "began_ns"),  # the time of the event itself
         *((ActivitySpec, name) for name in THE_WORKERS),
         (ChildWorkflowSpec, "cancellation_type"),
         (h.WorkflowExecutionContinuedAsNew, "execution_timeout"),
@@ -324,24 +322,21 @@ _NOT_WRITTEN = frozenset(
         (h.WorkflowExecutionContinuedAsNew, "fairness_weight"),
         (h.WorkflowExecutionContinuedAsNew, "static_summary"),
         (h.WorkflowExecutionContinuedAsNew, "static_details"),
-        (h.WorkflowExecutionContinuedAsNew, "versioning"),  # a server keeps it to itself
+        (h.WorkflowExecutionContinuedAsNew, "versioning"),  # internal to a server
     }
 )
-"""Fields that Temporal's events do not have: what only the worker needs to know, or the next run's first event says."""
+"""Fields that Temporal's events do not have: needed only by the worker, or part of the next run's first event."""
 
 _DEFAULTS: dict[tuple[type[Any], str] | str, Any] = {
     "attempt": 1,
     (h.LocalActivityMarkerRecorded, "attempt"): 0,
     (h.WorkflowExecutionCompleted, "result"): h.NO_RESULT,
 }
-"""What a field is that is not there, where that is not what protobuf says: servers of the first years left them out."""
-
-
-# --- tables of kinds ----------------------------------------------------------------------------------------
+"""Values of missing fields that differ from protobuf's defaults: early servers left these fields out."""
 
 
 class _Row(NamedTuple):
-    """One field: the path to it in the struct, its keys in JSON, and its shape."""
+    """One field: its path in the struct, its keys in JSON, and its shape."""
 
     attribute: str
     key: str
@@ -350,7 +345,7 @@ class _Row(NamedTuple):
 
 
 class Table:
-    """How one struct is written and read."""
+    """The conversion of one kind of struct."""
 
     def __init__(self, kind: type[Any]) -> None:
         self._kind = kind
@@ -384,7 +379,11 @@ class Table:
             named = _FIELDS.get((kind, field.name), _FIELDS.get(field.name, ""))
             exception = _FIELDS.get((self._kind, field.name), named)
             path, shape = (
-                ("", exception) if isinstance(exception, Shape) else (exception, None) if isinstance(exception, str) else exception
+                ("", exception)
+                if isinstance(exception, Shape)
+                else (exception, None)
+                if isinstance(exception, str)
+                else exception
             )
             if field.name == "workflow_id" and "run_id" in names:
                 path = "workflowExecution.workflowId"
@@ -392,7 +391,7 @@ class Table:
             yield _Row(f"{prefix}{field.name}", key, inner, shape or _shape(bare, optional))
 
     def write(self, value: Any) -> Json:
-        """A struct as JSON."""
+        """Return a struct as JSON."""
         document: Json = {}
         for (key, inner, write, always), field_value in zip(self._write, self._get(value), strict=True):
             if field_value or (always and field_value is not None):
@@ -403,11 +402,11 @@ class Table:
         return document
 
     def write_metadata(self, value: Any) -> Json:
-        """What an event says outside its attributes: its summary and its details."""
+        """Return the fields of an event outside its attributes: its summary and details."""
         return {key: write(text) for get, key, write in self._metadata if (text := get(value)) is not None}
 
     def read(self, document: Any, metadata: Any = None) -> Any:
-        """A struct from JSON."""
+        """Return a struct from JSON."""
         fields = self._unset.copy()
         if isinstance(document, dict):
             _read(document, self._known, fields)
@@ -425,7 +424,7 @@ def _unset(kind: type[Any], row: _Row) -> Any:
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """All these attributes of a struct, as a tuple."""
+    """Return a function that returns these attributes of a struct as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)
@@ -440,7 +439,7 @@ def _held(found: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _put(readers: dict[str, Any], row: _Row) -> None:
-    """Protobuf's own names are read, too."""
+    """Add the readers of a field, under the names of JSON and of protobuf."""
     for key in {row.key, snake(row.key)}:
         if not row.inner:
             readers[key] = (row.attribute, row.shape.read)
@@ -457,7 +456,7 @@ def _read(document: Mapping[str, Any], readers: Mapping[str, Any], fields: dict[
         if type(entry) is tuple:
             if (
                 read := entry[1](value)
-            ) is not None:  # a list of no payloads is no payload: the unset value stays
+            ) is not None:  # an empty list of payloads is no payload: the unset value stays
                 fields[entry[0]] = read
         elif isinstance(value, dict):
             _read(value, entry, fields)
@@ -482,5 +481,5 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 
 @cache
 def table(kind: type[Any]) -> Table:
-    """How a struct is written and read."""
+    """Return the conversion of a kind of struct. Cached."""
     return Table(kind)

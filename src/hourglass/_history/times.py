@@ -1,4 +1,4 @@
-"""Moments and durations as protobuf's JSON writes them: RFC 3339, and "1.5s". Pure; all else counts nanoseconds."""
+"""Times and durations in protobuf's JSON: RFC 3339, and "1.5s". Pure; everything else uses nanoseconds."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s", re.ASCII).fullmatch
 
 
 def moment_text(ns: int) -> str:
-    """Nanoseconds since the epoch as RFC 3339 in UTC."""
+    """Format nanoseconds since the epoch as RFC 3339 in UTC."""
     seconds, fraction = divmod(ns, SECOND)
     return f"{_to_the_second(seconds)}.{fraction:09d}Z"
 
 
 def plain_moment(text: str) -> int | None:
-    """Nanoseconds since the epoch from RFC 3339 as protobuf itself writes it, in UTC; None for every other text."""
+    """Parse RFC 3339 in UTC, in protobuf's own format, to nanoseconds since the epoch; None for any other
+    format.
+    """
     parts = _PLAIN(text)
     if parts is None:
         return None
@@ -38,7 +40,7 @@ def plain_moment(text: str) -> int | None:
 
 
 def moment(text: str) -> int | None:
-    """Nanoseconds since the epoch from RFC 3339 in any time zone (none is UTC); None for a text that is no moment."""
+    """Parse RFC 3339 in any time zone (default UTC) to nanoseconds since the epoch; None if it is not a time."""
     plain = plain_moment(text)
     if plain is not None:
         return plain
@@ -61,14 +63,14 @@ def moment(text: str) -> int | None:
 
 
 def duration_text(ns: int) -> str:
-    """Nanoseconds as protobuf writes a duration."""
+    """Format nanoseconds as a protobuf duration."""
     seconds, fraction = divmod(abs(ns), SECOND)
     text = f"{seconds}.{fraction:09d}".rstrip("0").rstrip(".") if fraction else str(seconds)
     return f"-{text}s" if ns < 0 else f"{text}s"
 
 
 def duration(text: str) -> int | None:
-    """Nanoseconds from a duration as protobuf writes it; None for a text that is none."""
+    """Parse a protobuf duration to nanoseconds; None if it is not one."""
     parts = _DURATION(text)
     if parts is None:
         return None
@@ -79,7 +81,7 @@ def duration(text: str) -> int | None:
 
 @lru_cache(maxsize=1000)
 def _day(text: str) -> int:
-    """Seconds from the epoch to the beginning of a day. Raises `ValueError`."""
+    """Return the seconds from the epoch to the start of a day. Raise `ValueError`."""
     return (date.fromisoformat(text).toordinal() - _EPOCH) * 86_400
 
 

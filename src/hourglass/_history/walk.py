@@ -1,16 +1,17 @@
-"""A history walked task by task: what the run was told in each workflow task, and what it asked for there; and the
-rules that every history keeps that a server has written. Pure. Invariants of `tasks_of`:
+"""A history divided into workflow tasks, each with the events that it delivered and the commands that it issued;
+and the rules that every server's history follows. Pure. Invariants of `tasks_of`:
 
-- Tasks that failed or timed out leave no trace; what happened before them is told in the next that was completed.
-- What a run asked for belongs to the task that was completed last before it: where it stands says whose it is, not the
-  number that it names, for servers made for tests number it otherwise. What became at once of something that was asked
-  for (an activity that was cancelled before it began) may stand between.
-- A history that ends within a task has a last task of which it is not known what the run asked for.
+- Tasks that failed or timed out are left out; the next completed task delivers the events before them.
+- Commands belong to the last completed task before them, by position and not by the task number that they name, because
+  test servers number tasks differently. Immediate results of a command (an activity cancelled before it started) may
+  stand between commands.
+- A history that ends within a task has a last task with unknown commands.
 
-The rules (`check`): event ids count from 1; workflow tasks come one at a time: scheduled, started, then completed, failed
-or timed out; what a workflow asked for names the completed task in which it asked; what became of it names the event
-that began it, and ends it once; nothing follows the end of the run. They are checked for Core trusts histories: on some
-that break them it panics, on others it falls silent. A `HistoryError` names the event.
+The rules (`check`): event ids count from 1; one workflow task at a time: scheduled, started, then completed,
+failed or timed out; the event of a command names the completed task that issued it; an event about its
+outcome names the event that started it, and ends it once; nothing follows the end of the run. They are
+checked because Core trusts histories: with some that break them it panics, with others it hangs. A
+`HistoryError` names the event.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from hourglass._history import events as h
 from hourglass._history.shapes import snake
 from hourglass.converter import Failure
 from hourglass.errors import HistoryError, RetryState
-
-# --- tasks --------------------------------------------------------------------------------------------------
 
 MARKERS: frozenset[type[h.Attributes]] = frozenset(
     {h.MarkerRecorded, h.LocalActivityMarkerRecorded, h.ForeignMarkerRecorded}
@@ -39,8 +38,8 @@ _OF_TASKS: frozenset[type[h.Attributes]] = frozenset(
 )
 
 ASKED = (_OF_TASKS | _ANSWERS) - MARKERS
-"""The kinds of events that a workflow's own commands lead to, but for markers: they name the task that asked, answers to
-updates aside.
+"""The kinds of events of commands, except markers: they name the task that issued the command, unless they
+respond to updates.
 """
 
 
@@ -58,7 +57,7 @@ class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def updates(self) -> tuple[h.WorkflowExecutionUpdateAccepted, ...]:
-        """The updates that were accepted in it: told in it, too."""
+        """The updates that were accepted in it, which it also delivered."""
         return tuple(
             event.attributes
             for event in self.asked
@@ -67,7 +66,7 @@ class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
-    """The tasks of a history, in order. Raises `HistoryError`."""
+    """Return the tasks of a history, in order. Raise `HistoryError`."""
     tasks: list[WorkflowTask] = []
     told: list[h.HistoryEvent] = []
     started: h.HistoryEvent | None = None
@@ -120,7 +119,7 @@ def _task(
 def _asked(
     events: Sequence[h.HistoryEvent], position: int
 ) -> tuple[list[h.HistoryEvent], list[h.HistoryEvent], list[h.HistoryEvent], int]:
-    """What a task asked for, its markers, what happened between, and where the next task starts."""
+    """Return the commands of a task, its markers, the events between them, and the position of the next task."""
     asked: list[h.HistoryEvent] = []
     markers: list[h.HistoryEvent] = []
     between: list[h.HistoryEvent] = []
@@ -152,16 +151,14 @@ def _snake(attributes: h.Attributes) -> str:
 
 
 def is_patch_index(attributes: h.Attributes) -> bool:
-    """Whether search attributes were changed by the SDK itself, behind a version or patch."""
+    """Whether the SDK itself changed search attributes to record a version or patch."""
     return isinstance(attributes, h.UpsertWorkflowSearchAttributes) and set(attributes.search_attributes) == {
         h.PATCHES
     }
 
 
 def meant(attributes: h.Attributes) -> h.Attributes:
-    """The end of a run as it is told today: servers of the first years let one continue as new that was to be tried
-    again, or came round by its cron schedule.
-    """
+    """Return the end of a run in current terms: early servers recorded retries and cron runs as continue-as-new."""
     if not isinstance(attributes, h.WorkflowExecutionContinuedAsNew):
         return attributes
     again, task = attributes.initiator, attributes.task_completed_event_id
@@ -178,9 +175,7 @@ def meant(attributes: h.Attributes) -> h.Attributes:
     return attributes
 
 
-# --- rules --------------------------------------------------------------------------------------------------
-
-# What begins something, by the kind of thing.
+# Events that start something, by the kind of thing.
 _BEGINS: dict[type[h.Attributes], str] = {
     h.ActivityTaskScheduled: "activity",
     h.TimerStarted: "timer",
@@ -190,7 +185,7 @@ _BEGINS: dict[type[h.Attributes], str] = {
     h.NexusOperationScheduled: "Nexus operation",
 }
 
-# What goes on with it: the kind of thing, and the field that names the event that began it.
+# Events that continue it: the kind of thing, and the field that names the event that started it.
 _GOES_ON: dict[type[h.Attributes], tuple[str, str]] = {
     h.ActivityTaskStarted: ("activity", "scheduled_event_id"),
     h.ActivityTaskCancelRequested: ("activity", "scheduled_event_id"),
@@ -199,7 +194,7 @@ _GOES_ON: dict[type[h.Attributes], tuple[str, str]] = {
     h.NexusOperationCancelRequested: ("Nexus operation", "scheduled_event_id"),
 }
 
-# What ends it.
+# Events that end it.
 _ENDS_IT: dict[type[h.Attributes], tuple[str, str]] = {
     **dict.fromkeys(h.ATTEMPT_ENDS, ("activity", "scheduled_event_id")),
     h.TimerFired: ("timer", "started_event_id"),
@@ -231,7 +226,7 @@ _FROM_OUTSIDE: frozenset[type[h.Attributes]] = frozenset(
 )
 
 _TOLD = _FROM_OUTSIDE.union(_GOES_ON, _ENDS_IT) - ASKED - {h.ActivityTaskStarted}
-"""The kinds of events that a run hears of: what comes from outside, and what became of what it asked for."""
+"""The kinds of events that a run receives: from outside, and the outcomes of its commands."""
 
 _STEPS: dict[type[h.Attributes], tuple[str, tuple[str, ...]]] = {
     h.WorkflowTaskScheduled: ("scheduled", ("none",)),
@@ -240,7 +235,7 @@ _STEPS: dict[type[h.Attributes], tuple[str, tuple[str, ...]]] = {
     h.WorkflowTaskFailed: ("failed", ("scheduled", "started")),
     h.WorkflowTaskTimedOut: ("timed out", ("scheduled", "started")),
 }
-"""What becomes of a workflow task, and what must have become of it before."""
+"""The state of a workflow task after each kind of event, and the states allowed before it."""
 
 _AFTER_START = (
     h.WorkflowTaskCompleted,
@@ -254,8 +249,8 @@ _AFTER_START = (
 def check(events: Sequence[h.HistoryEvent], *, of_core: bool = True) -> None:
     """Raise `HistoryError` at the first event that no server would have written there.
 
-    A history that is not `of_core` never meets Core: which task an event names as its origin is then left alone, for
-    servers that SDKs bring along for tests number it in ways of their own.
+    A history that is not `of_core` is never passed to Core: the task named as the origin of an event is not
+    checked then, because the test servers of other SDKs number tasks differently.
     """
     _check_order(events)
     tasks = _Tasks()
@@ -298,7 +293,7 @@ def _check_order(events: Sequence[h.HistoryEvent]) -> None:
             raise HistoryError(f"event {at} of this history carries the number {event.id}")
         if at > 1 and kind is h.WorkflowExecutionStarted:
             raise HistoryError(f"event {at} starts the workflow a second time")
-        # Core's replay worker panics on anything else, and then never answers.
+        # Core's replay worker panics on any other event, and then never answers.
         if kind is h.WorkflowTaskStarted and at < len(events):
             _check_after_start(events[at])
 
@@ -309,7 +304,7 @@ def _check_after_start(event: h.HistoryEvent) -> None:
 
 
 def check_start(event: h.HistoryEvent) -> None:
-    """Raise `HistoryError` where an event cannot be the first of a history."""
+    """Raise `HistoryError` if an event cannot be the first of a history."""
     started = event.attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise HistoryError("a history begins with the event that starts its workflow")
@@ -332,7 +327,7 @@ def _follow(event: h.HistoryEvent, thing: str, field: str, open_things: dict[int
 
 
 class _Tasks:
-    """The workflow tasks of a history: one at a time."""
+    """The workflow tasks of a history, one at a time."""
 
     def __init__(self) -> None:
         self._state = "none"
@@ -341,7 +336,7 @@ class _Tasks:
         self._completed: set[int] = set()
 
     def take(self, event: h.HistoryEvent) -> None:
-        """Go one step on, or say why that cannot be."""
+        """Advance by one event. Raise `HistoryError` if it is not allowed there."""
         attributes = event.attributes
         step, allowed = _STEPS[type(attributes)]
         if self._state not in allowed:
@@ -363,7 +358,7 @@ class _Tasks:
             self._complete(event.id, attributes.started_event_id)
 
     def _complete(self, event_id: int, started: int) -> None:
-        # Java's server for tests names no start, and the start where others name the completion.
+        # Java's test server names no start, and names the start where others name the completion.
         if started not in (self._started, 0):
             raise HistoryError(
                 f"event {event_id}: the completed workflow task names event {started} "
@@ -374,7 +369,7 @@ class _Tasks:
             self._completed.add(self._started)
 
     def check_origin(self, event: h.HistoryEvent) -> None:
-        """What a workflow asked for names the task in which it did."""
+        """Check that the event of a command names the task that issued it."""
         origin = getattr(event.attributes, "task_completed_event_id", 0)
         if origin and origin not in self._completed:
             raise HistoryError(

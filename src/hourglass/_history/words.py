@@ -1,5 +1,5 @@
-"""What a history says that a run asked for: which commands lead to which events, and these in the terms, and the words, of
-the commands (`_engine.words`). Pure.
+"""The commands that a history records: which events each command causes, and these events in the terms and words
+of the commands (`_engine.words`). Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Commands = type[c.Command] | tuple[type[c.Command], ...]
 
 
 def recorded(event: h.HistoryEvent) -> AskedCommand | None:
-    """An event as what was asked for; None where no command leads to events of its kind."""
+    """Return the command that caused an event; None if no command causes events of its kind."""
     attributes = meant(event.attributes)
     row = _TELL.get(type(attributes))
     if row is None:
@@ -28,13 +28,13 @@ def recorded(event: h.HistoryEvent) -> AskedCommand | None:
 
 
 def all_recorded(events: Iterable[h.HistoryEvent]) -> tuple[AskedCommand, ...]:
-    """All that these events say that was asked for, but for markers."""
+    """Return the commands that caused these events, except markers."""
     commands = (recorded(event) for event in events if type(event.attributes) not in _MARKERS)
     return tuple(command for command in commands if command is not None)
 
 
 def describe_event(event: h.HistoryEvent) -> str:
-    """An event in a few words."""
+    """Return an event in a few words."""
     command = recorded(event)
     return spaced(h.kind_of(event.attributes)) if command is None else describe(command)
 
@@ -136,4 +136,4 @@ _TELL: dict[type[h.Attributes], tuple[_Commands, Callable[[Any], _Facts]]] = {
 }
 
 COMMAND_OF: dict[type[h.Attributes], _Commands] = {kind: commands for kind, (commands, _) in _TELL.items()}
-"""What a run asks for that leads to events of a kind."""
+"""The commands that cause events of each kind."""
