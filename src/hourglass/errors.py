@@ -124,25 +124,25 @@ __all__ = [
 
 def summary(error: BaseException) -> str:
     """A failure in one line, such as `activity charge failed: ValueError: no such card`."""
-    said = _first_line(str(error))
+    message = _first_line(str(error))
     if getattr(error, "tells_causes", False):
-        return said
+        return message
     kind = getattr(error, "type", None)
     name = kind if isinstance(kind, str) and kind else type(error).__name__
-    return f"{name}: {said}" if said else name
+    return f"{name}: {message}" if message else name
 
 
 def one_line(what: str, error: BaseException, message: str) -> str:
     """What became of something (`activity charge`), by the failure that says so and its causes."""
     cause = error.__cause__
     if not what or cause is None:
-        return ": ".join(each for each in (what, message) if each)
+        return ": ".join(part for part in (what, message) if part)
     ending = getattr(cause, "ending", "")
     if ending:
         return f"{what} {ending}"
     root = innermost(cause)
-    told = root is cause or getattr(cause, "tells_causes", False)
-    return f"{what} failed: {summary(cause)}" + ("" if told else f" (because {summary(root)})")
+    is_complete = root is cause or getattr(cause, "tells_causes", False)
+    return f"{what} failed: {summary(cause)}" + ("" if is_complete else f" (because {summary(root)})")
 
 
 def innermost(error: BaseException) -> BaseException:
@@ -155,7 +155,7 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def _first_line(text: str) -> str:
-    return next((each.strip() for each in text.splitlines() if each.strip()), "")
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 # --- the roots ------------------------------------------------------------------------------------

@@ -71,8 +71,8 @@ class Metric:
         if self.kind == "counter" and value < 0:
             raise UsageError(f"metric {self.name} is a counter, which only grows: {value} was to be added")
         with self._lock:
-            kept = self._add(value, labels)
-        if kept and self._registry.sinks:
+            has_room = self._add(value, labels)
+        if has_room and self._registry.sinks:
             self._registry.tell(self, value, labels)
 
     def pending(self, labels: Labels) -> list[float]:
@@ -84,7 +84,7 @@ class Metric:
 
     def fold(self) -> None:
         """Record what is pending."""
-        told: list[tuple[list[float], Labels]] = []
+        recorded: list[tuple[list[float], Labels]] = []
         with self._lock:
             for labels, pending in tuple(self._pending.items()):
                 if not pending:
@@ -92,9 +92,9 @@ class Metric:
                 values = pending[:]
                 del pending[: len(values)]  # what is appended meanwhile stays
                 if self._add_all(values, labels):
-                    told.append((values, labels))
+                    recorded.append((values, labels))
         if self._registry.sinks:
-            for values, labels in told:
+            for values, labels in recorded:
                 for value in values:
                     self._registry.tell(self, value, labels)
 
@@ -104,8 +104,8 @@ class Metric:
         with self._lock:
             samples = [Sample(labels, value) for labels, value in self._values.items()]
             samples += [
-                Sample(labels, Buckets(self.bounds, tuple(each.counts), each.total))
-                for labels, each in self._histograms.items()
+                Sample(labels, Buckets(self.bounds, tuple(histogram.counts), histogram.total))
+                for labels, histogram in self._histograms.items()
             ]
         return Family(self.name, self.kind, self.description, self.unit, tuple(samples))
 
@@ -117,27 +117,27 @@ class Metric:
                 return False
             self._values[labels] = value + (former or 0) if self.kind == "counter" else value
             return True
-        found = self._histograms.get(labels)
-        if found is None:
+        histogram = self._histograms.get(labels)
+        if histogram is None:
             if not self._has_room(self._histograms):
                 return False
-            found = self._histograms[labels] = _Histogram(len(self.bounds) + 1)
-        found.counts[bisect_left(self.bounds, value)] += 1
-        found.total += value
+            histogram = self._histograms[labels] = _Histogram(len(self.bounds) + 1)
+        histogram.counts[bisect_left(self.bounds, value)] += 1
+        histogram.total += value
         return True
 
     def _add_all(self, values: list[float], labels: Labels) -> bool:
         """The same for several of one series."""
         if self.kind == "counter":
             return self._add(sum(values), labels)
-        kept = self._add(values[0], labels)
-        found = self._histograms.get(labels)
-        if not kept or found is None:  # a gauge stands where it was set last
+        has_room = self._add(values[0], labels)
+        histogram = self._histograms.get(labels)
+        if not has_room or histogram is None:  # a gauge stands where it was set last
             return self._add(values[-1], labels)
-        bounds, counts = self.bounds, found.counts
+        bounds, counts = self.bounds, histogram.counts
         for value in values[1:]:
             counts[bisect_left(bounds, value)] += 1
-        found.total += sum(values[1:])
+        histogram.total += sum(values[1:])
         return True
 
     def _has_room(self, series: Sized) -> bool:
@@ -172,20 +172,20 @@ class Registry:
         bounds: Sequence[float] | None = None,
     ) -> Metric:
         """The metric of a name, made when it is first asked for. Raises `UsageError` where it is of another kind."""
-        found = self._metrics.get(name)
-        if found is None:
+        existing = self._metrics.get(name)
+        if existing is None:
             made = Metric(self, _checked(name), kind, description, unit, _bounds(name, bounds))
             with self._lock:
-                found = self._metrics.setdefault(name, made)
-        if found.kind != kind:
-            raise UsageError(f"metric {name} is a {found.kind}, and cannot be a {kind} too")
-        return found
+                existing = self._metrics.setdefault(name, made)
+        if existing.kind != kind:
+            raise UsageError(f"metric {name} is a {existing.kind}, and cannot be a {kind} too")
+        return existing
 
     def collect(self) -> list[Family]:
         """Every metric as it stands, by name. A source that raises is left out, and logged."""
         with self._lock:
             metrics, sources = list(self._metrics.values()), list(self._sources.values())
-        families = [each.collect() for each in metrics]
+        families = [metric.collect() for metric in metrics]
         for source in sources:
             try:
                 families.extend(source())
@@ -207,14 +207,14 @@ class Registry:
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
         """Tell this of every record from now on. Returns what takes it back."""
-        for each in list(self._metrics.values()):
-            each.fold()
+        for registered in list(self._metrics.values()):
+            registered.fold()
         with self._lock:
             self.sinks = (*self.sinks, sink)
 
         def remove() -> None:
             with self._lock:
-                self.sinks = tuple(each for each in self.sinks if each is not sink)
+                self.sinks = tuple(registered for registered in self.sinks if registered is not sink)
 
         return remove
 
@@ -226,7 +226,7 @@ class Registry:
             except Exception:
                 logger.exception("a sink of metrics failed, and is told no more")
                 with self._lock:
-                    self.sinks = tuple(each for each in self.sinks if each is not sink)
+                    self.sinks = tuple(registered for registered in self.sinks if registered is not sink)
 
 
 def _checked(name: str) -> str:
@@ -238,10 +238,10 @@ def _checked(name: str) -> str:
 def _bounds(name: str, bounds: Sequence[float] | None) -> tuple[float, ...]:
     if bounds is None:
         return SECONDS
-    given = tuple(float(each) for each in bounds)
-    if not given or any(not math.isfinite(each) for each in given) or sorted(set(given)) != list(given):
+    checked = tuple(float(bound) for bound in bounds)
+    if not checked or any(not math.isfinite(bound) for bound in checked) or sorted(set(checked)) != list(checked):
         raise UsageError(f"the buckets of metric {name} are finite numbers that grow, not {bounds!r}")
-    return given
+    return checked
 
 
 default_registry = Registry()

@@ -67,17 +67,17 @@ def labels_of(attributes: Attributes) -> Labels:
 
 def merged(families: Iterable[Family]) -> list[Family]:
     """One family for each name, one sample for each of its series: of two the later counts."""
-    found: dict[str, Family] = {}
-    for each in families:
-        former = found.get(each.name)
+    merged_by_name: dict[str, Family] = {}
+    for family in families:
+        former = merged_by_name.get(family.name)
         if former is None:
-            found[each.name] = each
+            merged_by_name[family.name] = family
             continue
-        samples = {sample.labels: sample for sample in (*former.samples, *each.samples)}
-        found[each.name] = Family(
-            each.name, former.kind, former.description, former.unit, tuple(samples.values())
+        samples = {sample.labels: sample for sample in (*former.samples, *family.samples)}
+        merged_by_name[family.name] = Family(
+            family.name, former.kind, former.description, former.unit, tuple(samples.values())
         )
-    return [found[name] for name in sorted(found)]
+    return [merged_by_name[name] for name in sorted(merged_by_name)]
 
 
 def _text(value: Value) -> str:

@@ -46,16 +46,16 @@ class Buffer:
         begin = self._published + begin if begin < 0 else begin
         first = min(max(begin, oldest), self._published)
         skipped = first - oldest
-        found: list[Any] = []
+        items: list[Any] = []
         stamps: list[int] = []
         room = MOST_BYTES
         for value, size, stamp in islice(self._items, skipped, skipped + max(0, min(most, MOST_AT_ONCE))):
             room -= size
-            if room < 0 and found:
+            if room < 0 and items:
                 break
-            found.append(value)
+            items.append(value)
             stamps.append(stamp)
-        return first, self._published, found, stamps
+        return first, self._published, items, stamps
 
 
 def query_name(name: str) -> str:
@@ -69,10 +69,10 @@ def buffer_of_run(name: str, limit: int) -> Buffer:
     run = fiber.run
     if run.latched:
         run.refuse(fiber, "publishing progress")
-    known = run.handlers.known.get(("query", query_name(name)))
-    if known is not None:
-        found: Buffer = vars(known[0].fn)["buffer"]
-        return found
+    handlers = run.handlers.known.get(("query", query_name(name)))
+    if handlers is not None:
+        existing: Buffer = vars(handlers[0].fn)["buffer"]
+        return existing
     made = Buffer(limit)
 
     def read(begin: int = 0, most: int = MOST_AT_ONCE, stamped: bool = False) -> Batch | StampedBatch:

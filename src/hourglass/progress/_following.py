@@ -141,8 +141,8 @@ class ActivityItems:
 
     def scheduled(self, item: PublishedItem) -> int:
         """The event that asked for the activity; 0 where it was not read yet."""
-        found = item.scheduled_event_id or self._scheduled.get(item.activity_id, 0)
-        return found if found in self._ids else 0
+        event_id = item.scheduled_event_id or self._scheduled.get(item.activity_id, 0)
+        return event_id if event_id in self._ids else 0
 
     def take(self, until: Callable[[int], bool], *, counts: bool) -> Iterator[PublishedItem]:
         """Those of the held items whose activity was asked for soon enough, each once; `counts`: gaps are missed items."""
@@ -232,10 +232,10 @@ class Follower(Generic[T]):
 
     def take(self) -> T:
         """The next pending item."""
-        found = self._origins.popleft()
-        self.origin = None if found is None else found[1]
-        if found is not None:
-            self._taken[found[0]] = found[1].attempt, found[1].number + 1
+        entry = self._origins.popleft()
+        self.origin = None if entry is None else entry[1]
+        if entry is not None:
+            self._taken[entry[0]] = entry[1].attempt, entry[1].number + 1
         return self.pending.popleft()
 
     def more(self) -> ClientOperation[None]:
@@ -355,8 +355,8 @@ class Follower(Generic[T]):
                 self._activities.held += items.result()
             return growth.result() if growth.done() else None
         finally:
-            for each in (growth, items):
-                each.cancel()
+            for task in (growth, items):
+                task.cancel()
             await asyncio.gather(growth, items, return_exceptions=True)
 
     async def _wait_for_items(self, session: ClientSession) -> tuple[PublishedItem, ...]:
@@ -476,13 +476,13 @@ def read_position(position: str) -> tuple[str, int]:
 
 def read_marks(marks: str) -> dict[int, tuple[int, int]]:
     """How far a position says that each activity was read."""
-    found: dict[int, tuple[int, int]] = {}
+    marks_by_event: dict[int, tuple[int, int]] = {}
     for mark in marks.split(",") if marks else ():
         numbers = mark.split(".")
-        if len(numbers) != 3 or not all(each.isdecimal() for each in numbers):
+        if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
             raise UsageError(_NO_POSITION)
-        found[int(numbers[0])] = int(numbers[1]), int(numbers[2])
-    return found
+        marks_by_event[int(numbers[0])] = int(numbers[1]), int(numbers[2])
+    return marks_by_event
 
 
 _NO_POSITION = "after= takes the position of a stream, as its .position gave it"
