@@ -2,40 +2,40 @@
 
     HourglassError
     ├── UsageError                    you misused the API
-    │   ├── DefinitionError           a decorated function or class is not what it must be
+    │   ├── DefinitionError           a decorated function or class is invalid
     │   ├── ArgumentError             wrong arguments for a workflow, activity, signal, query or update
     │   ├── NotInWorkflowError        a workflow primitive was called outside a workflow
     │   ├── ReadOnlyError             a durable call inside a query, validator or condition
-    │   ├── UnknownTypeError          no workflow or activity of that name is known to the worker
-    │   ├── TargetError               the target string or its configuration makes no sense
+    │   ├── UnknownTypeError          the worker has no workflow or activity of that name
+    │   ├── TargetError               the target or its configuration is invalid
     │   └── DeterminismError          workflow code read a clock, randomness or I/O (call watcher)
     ├── PayloadError                  data that cannot be encoded or decoded
     │   ├── EncodeError
     │   └── DecodeError
     ├── NondeterminismError           your workflow changed and no longer fits its history
     ├── HistoryError                  a history that is malformed
-    ├── WorkflowParked                your workflow raised something that is a bug, not a result
-    ├── WorkflowStuck                 in a test: nothing will ever happen that the workflow waits for
+    ├── WorkflowParked                your workflow raised an exception that is a bug, not a result
+    ├── WorkflowStuck                 in a test: the workflow waits for an event that will never occur
     ├── ExplorationFailed             in a test: an order of events in which your workflow breaks a property
     ├── TaskCancelledError            you waited for a task that other code of the workflow cancelled
-    ├── ChannelEmptyError             `receive_nowait` found nothing
-    ├── FailureError                  remote work failed; these travel over the wire
+    ├── ChannelEmptyError             `receive_nowait` found no message
+    ├── FailureError                  remote work failed; these are serialized
     │   ├── ApplicationError          raised by you, in a workflow or an activity
     │   ├── ActivityError             an activity failed; the reason is its cause
     │   ├── ChildWorkflowError        a child workflow failed; the reason is its cause
     │   ├── NexusOperationError       an operation of another service failed; the reason is its cause
-    │   ├── InvalidVersioningOverrideError   no worker of the version that a child shall have
+    │   ├── InvalidVersioningOverrideError   no worker has the version requested for a child
     │   ├── CancelledError            it was cancelled
-    │   ├── TimedOutError             it took too long (also a `TimeoutError`)
+    │   ├── TimedOutError             it timed out (also a `TimeoutError`)
     │   ├── TerminatedError           it was terminated
-    │   └── ServerError               the server gave up on it
+    │   └── ServerError               the server could not process it
     ├── WorkflowFailedError           `result()`: the run did not complete; the reason is its cause
     │   └── WorkflowContinuedAsNewError
-    ├── ActivityFailedError           the same of an activity that a client started
+    ├── ActivityFailedError           an activity started by a client did not complete
     ├── QueryFailedError              the workflow's query handler raised
-    ├── QueryRejectedError            the workflow was not asked: the run is not in a state that you wanted
+    ├── QueryRejectedError            the query was not sent: the run's status does not match its condition
     ├── UpdateFailedError             the workflow rejected an update, or its handler failed
-    ├── ServiceError                  the service refused, or cannot be reached
+    ├── ServiceError                  the service rejected a request, or cannot be reached
     │   ├── ConnectionFailedError
     │   ├── NamespaceNotFoundError
     │   ├── WorkflowNotFoundError
@@ -46,13 +46,14 @@
     │   ├── ScheduleAlreadyExistsError
     │   ├── StorageError              the embedded engine's file cannot be used
     │   └── ServiceTimeoutError       (also a `TimeoutError`)
-    └── InternalError                 we have a bug: please report it
+    └── InternalError                 a bug in Hourglass: please report it
 
-`Cancelled` stands apart: it is a `BaseException`, means that *you* are cancelled, and passes through `except Exception`.
+`Cancelled` is separate: it is a `BaseException`, means that *your code* is cancelled, and passes through
+`except Exception`.
 
-`summary` says in one line what failed, what it raised and what that began with. It names no class of the tree, which
-is built on it: it asks the failure itself how something ended (`ending`) and whether it tells of its causes
-(`tells_causes`).
+`summary` describes a failure in one line: the failed step, its exception, and the root cause. It names no
+class of this hierarchy, which is built on it: it asks the failure itself how the step ended (`ending`) and
+whether its message includes the causes (`tells_causes`).
 """
 
 from __future__ import annotations
@@ -119,11 +120,8 @@ __all__ = [
 ]
 
 
-# --- failures in words ----------------------------------------------------------------------------
-
-
 def summary(error: BaseException) -> str:
-    """A failure in one line, such as `activity charge failed: ValueError: no such card`."""
+    """Describe a failure in one line, such as `activity charge failed: ValueError: no such card`."""
     message = _first_line(str(error))
     if getattr(error, "tells_causes", False):
         return message
@@ -133,7 +131,7 @@ def summary(error: BaseException) -> str:
 
 
 def one_line(what: str, error: BaseException, message: str) -> str:
-    """What became of something (`activity charge`), by the failure that says so and its causes."""
+    """Describe the outcome of a step (`activity charge`) by its failure and the causes."""
     cause = error.__cause__
     if not what or cause is None:
         return ": ".join(part for part in (what, message) if part)
@@ -146,7 +144,7 @@ def one_line(what: str, error: BaseException, message: str) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """What it all began with; the failure itself where it has no cause."""
+    """Return the root cause; the failure itself if it has no cause."""
     seen = {id(error)}
     while error.__cause__ is not None and id(error.__cause__) not in seen:
         error = error.__cause__
@@ -158,32 +156,26 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-# --- the roots ------------------------------------------------------------------------------------
-
-
 class Cancelled(BaseException):
-    """You are cancelled: raised where a workflow waits, once for each request to cancel it.
+    """Your code is cancelled: raised where a workflow waits, once for each cancel request.
 
-    Clean up in `finally` or `except Cancelled` as in any Python program, durable calls included, and let it out: a run
-    that lets it out after its cancellation was requested ends as cancelled.
+    Clean up in `finally` or `except Cancelled` as in any Python program, durable calls included, and let it
+    propagate: a run that raises it after a cancel request ends as cancelled.
     """
 
 
 class HourglassError(Exception):
-    """The root of every error of Hourglass."""
+    """The base class of every error of Hourglass."""
 
     @property
     def cause(self) -> BaseException | None:
-        """The reason of this failure, where it has one: what an activity, a child, a run or a handler raised or ended with."""
+        """The reason of this failure, if it has one: the exception of an activity, a child, a run or a handler."""
         return self.__cause__
 
     @property
     def root_cause(self) -> BaseException:
-        """What it all began with: the innermost cause, such as what an activity raised; this error where it has none."""
+        """The innermost cause, such as the exception of an activity; this error if it has none."""
         return innermost(self)
-
-
-# --- you misused the API ---------------------------------------------------------------------------------------------
 
 
 class UsageError(HourglassError):
@@ -191,7 +183,7 @@ class UsageError(HourglassError):
 
 
 class DefinitionError(UsageError):
-    """A decorated function or class is not what it must be."""
+    """A decorated function or class is invalid."""
 
 
 class ArgumentError(UsageError, TypeError):
@@ -207,18 +199,15 @@ class ReadOnlyError(UsageError):
 
 
 class UnknownTypeError(UsageError):
-    """No workflow or activity of that name is known."""
+    """There is no workflow or activity of that name."""
 
 
 class TargetError(UsageError, ValueError):
-    """The target, or the configuration behind it, makes no sense."""
+    """The target, or the configuration behind it, is invalid."""
 
 
 class DeterminismError(UsageError):
     """Workflow code read a clock, randomness or the outside world; the message names file and line."""
-
-
-# --- data that cannot be read or written -----------------------------------------------------------------------------
 
 
 class PayloadError(HourglassError):
@@ -230,14 +219,11 @@ class EncodeError(PayloadError):
 
 
 class DecodeError(PayloadError):
-    """A payload cannot be decoded as the type that was asked for."""
-
-
-# --- your workflow changed -------------------------------------------------------------------------------------------
+    """A payload cannot be decoded as the requested type."""
 
 
 class NondeterminismError(HourglassError):
-    """Workflow code no longer does what its history says it did."""
+    """Workflow code no longer issues the commands that its history records."""
 
     def __init__(
         self,
@@ -260,15 +246,15 @@ class HistoryError(HourglassError, ValueError):
 
 
 class WorkflowParked(HourglassError):
-    """Workflow code raised something that is a bug, not a result; its cause is what was raised."""
+    """Workflow code raised an exception that is a bug, not a result; the exception is its cause."""
 
 
 class WorkflowStuck(HourglassError):
-    """In a test: a workflow waits for something that will never happen; the message says for what, and where."""
+    """In a test: a workflow waits for an event that will never occur; the message names the event and the line."""
 
 
 class ExplorationFailed(HourglassError, AssertionError):
-    """In a test: an order of events in which a workflow breaks a property; the message is its story.
+    """In a test: an order of events in which a workflow breaks a property; the message describes it.
 
     `token` runs exactly this order again (`story=`), `story` are the lines, `broken` is the kind of property.
     """
@@ -281,18 +267,15 @@ class ExplorationFailed(HourglassError, AssertionError):
 
 
 class TaskCancelledError(HourglassError):
-    """You waited for a task that other code of the workflow cancelled; you are not cancelled yourself."""
+    """You waited for a task that other code of the workflow cancelled; your own code is not cancelled."""
 
 
 class ChannelEmptyError(HourglassError):
     """`receive_nowait` found no message."""
 
 
-# --- remote work failed ----------------------------------------------------------------------------------------------
-
-
 class TimeoutType(IntEnum):
-    """Which of an activity's or workflow's timeouts passed (Temporal's numbers)."""
+    """The kind of timeout of an activity or workflow (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     START_TO_CLOSE = 1
@@ -302,7 +285,7 @@ class TimeoutType(IntEnum):
 
 
 class RetryState(IntEnum):
-    """Why something was not tried again (Temporal's numbers)."""
+    """The reason that a failure was not retried (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     IN_PROGRESS = 1
@@ -315,16 +298,19 @@ class RetryState(IntEnum):
 
 
 class ApplicationErrorCategory(IntEnum):
-    """What kind of news an `ApplicationError` is (Temporal's numbers)."""
+    """The category of an `ApplicationError` (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     BENIGN = 1
-    """Part of the plan, as a poll that finds nothing yet: retried and recorded as any other, but not logged."""
+    """An expected error, such as a poll that finds nothing yet: retried and recorded as any other, but not
+    logged.
+    """
 
 
 class FailureError(HourglassError):
-    """Remote work failed. `cause` is the reason, `remote_traceback` its stack where it was raised, whole; printed, the error
-    shows it without our frames, as a note.
+    """Remote work failed. `cause` is the reason, `remote_traceback` the full stack where it was raised.
+
+    When printed, the error shows that stack without our frames, as a note.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -336,8 +322,8 @@ class FailureError(HourglassError):
 class ApplicationError(FailureError):
     """Raised by you: fails the workflow, or this attempt of an activity.
 
-    `type` is what retry policies and other languages match on; by default the class's name. An error that is part of the
-    plan says so by `category=ApplicationErrorCategory.BENIGN`, and is not logged.
+    `type` is what retry policies and other languages match; by default the name of the class. An expected
+    error has `category=ApplicationErrorCategory.BENIGN`, and is not logged.
     """
 
     def __init__(
@@ -358,7 +344,7 @@ class ApplicationError(FailureError):
 
 
 class ActivityError(FailureError):
-    """An activity failed; `cause` says why, `str` names both in one line."""
+    """An activity failed; `cause` is the reason, `str` describes both in one line."""
 
     tells_causes = True
 
@@ -386,7 +372,7 @@ class ActivityError(FailureError):
 
 
 class NexusOperationError(FailureError):
-    """An operation of a Nexus service failed; `cause` says why."""
+    """An operation of a Nexus service failed; `cause` is the reason."""
 
     def __init__(
         self,
@@ -405,7 +391,7 @@ class NexusOperationError(FailureError):
 
 
 class ChildWorkflowError(FailureError):
-    """A child workflow failed; `cause` says why, `str` names both in one line."""
+    """A child workflow failed; `cause` is the reason, `str` describes both in one line."""
 
     tells_causes = True
 
@@ -437,7 +423,7 @@ class ChildWorkflowError(FailureError):
 
 
 class CancelledError(FailureError):
-    """Remote work was cancelled. (`Cancelled`, without Error, means that you are.)"""
+    """Remote work was cancelled. (`Cancelled`, without Error, means that your own code is.)"""
 
     ending = "was cancelled"
 
@@ -447,7 +433,7 @@ class CancelledError(FailureError):
 
 
 class TimedOutError(FailureError, TimeoutError):
-    """Remote work took too long."""
+    """Remote work timed out."""
 
     def __init__(
         self,
@@ -462,7 +448,7 @@ class TimedOutError(FailureError, TimeoutError):
 
     @property
     def ending(self) -> str:
-        """What it did to the work, in words."""
+        """The outcome of the work, in words."""
         return (
             f"timed out ({TimeoutType(self.type).name.replace('_', ' ').lower()})"
             if self.type
@@ -481,30 +467,31 @@ class TerminatedError(FailureError):
 
 
 class InvalidVersioningOverrideError(FailureError):
-    """A child could not be started: no worker of its task queue is of the version that its `versioning_override` names."""
+    """A child could not be started: no worker of its task queue has the version that its `versioning_override`
+    names.
+    """
 
 
 class ServerError(FailureError):
-    """The server gave up on remote work."""
+    """The server could not process remote work."""
 
     def __init__(self, message: str = "", *, non_retryable: bool = False) -> None:
         super().__init__(message)
         self.non_retryable = non_retryable
 
 
-# --- what a client sees ----------------------------------------------------------------------------------------------
-
-
 class WorkflowFailedError(HourglassError):
-    """The run did not complete; `cause` says why: an `ApplicationError`, `CancelledError`, `TimedOutError` …"""
+    """The run did not complete; `cause` is the reason: an `ApplicationError`, `CancelledError`, `TimedOutError`
+    …
+    """
 
 
 class ActivityFailedError(HourglassError):
-    """An activity that a client started did not complete; `cause` says why, as with `WorkflowFailedError`."""
+    """An activity started by a client did not complete; `cause` is the reason, as with `WorkflowFailedError`."""
 
 
 class WorkflowContinuedAsNewError(WorkflowFailedError):
-    """The run continued as a new one, and its result was asked for without following."""
+    """The run continued as a new one, and its result was requested without following."""
 
     def __init__(self, message: str, *, new_run_id: str) -> None:
         super().__init__(message)
@@ -516,7 +503,9 @@ class QueryFailedError(HourglassError):
 
 
 class QueryRejectedError(HourglassError):
-    """The query was not put to the workflow, for the asker did not want to in this case; `status` is the run's."""
+    """The query was not sent to the workflow, because its status does not match the reject condition; `status`
+    is the run's.
+    """
 
     def __init__(self, message: str, *, status: IntEnum) -> None:
         super().__init__(message)
@@ -524,14 +513,11 @@ class QueryRejectedError(HourglassError):
 
 
 class UpdateFailedError(HourglassError):
-    """The workflow rejected an update, or its handler failed; `cause` says why."""
-
-
-# --- the service refused ---------------------------------------------------------------------------------------------
+    """The workflow rejected an update, or its handler failed; `cause` is the reason."""
 
 
 class ServiceStatus(StrEnum):
-    """gRPC's names of what a service says: what `ServiceError.status` is. Each is equal to its name."""
+    """gRPC status names: the values of `ServiceError.status`. Each is equal to its name."""
 
     OK = "OK"
     CANCELLED = "CANCELLED"
@@ -553,7 +539,9 @@ class ServiceStatus(StrEnum):
 
 
 class ServiceError(HourglassError):
-    """The service refused, or cannot be reached. `status` is gRPC's name for it, such as `UNAVAILABLE`."""
+    """The service rejected a request, or cannot be reached. `status` is gRPC's name for it, such as
+    `UNAVAILABLE`.
+    """
 
     status: ServiceStatus
 
@@ -578,8 +566,8 @@ class WorkflowNotFoundError(ServiceError):
 class WorkflowAlreadyStartedError(ServiceError, FailureError):
     """A workflow with this id is running already, or has run and the reuse policy forbids another.
 
-    In a workflow, where it means that the id of a child is taken, it is a failure like any other: a workflow that lets
-    it out fails.
+    In a workflow it means that the id of a child is in use. There it is a failure like any other: a workflow
+    that lets it propagate fails.
     """
 
     def __init__(self, message: str, *, workflow_id: str, workflow_type: str = "", run_id: str = "") -> None:
@@ -594,7 +582,9 @@ class ActivityNotFoundError(ServiceError):
 
 
 class ActivityAlreadyStartedError(ServiceError):
-    """An activity of this id, which a client started, runs already, or has run and the reuse policy forbids another."""
+    """An activity of this id, started by a client, is running already, or has run and the reuse policy forbids
+    another.
+    """
 
     def __init__(self, message: str, *, activity_id: str, activity_type: str = "", run_id: str = "") -> None:
         super().__init__(message, status="ALREADY_EXISTS")
@@ -608,7 +598,7 @@ class ScheduleNotFoundError(ServiceError):
 
 
 class ScheduleAlreadyExistsError(ServiceError):
-    """There is a schedule with this id already."""
+    """A schedule with this id exists already."""
 
     def __init__(self, message: str, *, schedule_id: str) -> None:
         super().__init__(message, status="ALREADY_EXISTS")
@@ -616,14 +606,13 @@ class ScheduleAlreadyExistsError(ServiceError):
 
 
 class StorageError(ServiceError):
-    """The embedded engine's file cannot be used: it is corrupt, of a newer version, no database, out of room."""
+    """The embedded engine's file cannot be used: it is corrupt, of a newer version, not a database, or the disk
+    is full.
+    """
 
 
 class ServiceTimeoutError(ServiceError, TimeoutError):
     """The service did not answer in time."""
-
-
-# --- we have a bug ---------------------------------------------------------------------------------------------------
 
 
 class InternalError(HourglassError):

@@ -1,12 +1,11 @@
-"""Metrics: counters, gauges and histograms of your own, and those of the worker, in one registry.
+"""Metrics: your own counters, gauges and histograms, and those of the worker, in one registry.
 
 def charge(order: str, cents: int) -> str:          # inside an activity or a workflow
     activity.metric_meter().create_counter("charges").add(1, {"currency": "eur"})
 
-_meter      makes counters, gauges and histograms with fixed attributes
-_registry   every metric of a process or a worker; its sinks and sources
-_telemetry  what Temporal's Core counts and logs of itself, and where that goes
-_samples    metrics as data, and as the text that Prometheus reads
+_meter      creates counters, gauges and histograms with fixed attributes _registry   every metric of a
+process or a worker; its sinks and sources _telemetry  the destination of metrics and logs of Temporal's Core
+_samples    metrics as data, and as text for Prometheus
 """
 
 from __future__ import annotations

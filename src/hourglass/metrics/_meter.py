@@ -1,6 +1,7 @@
-"""A meter: makes counters, gauges and histograms that carry the attributes of the activity or workflow that records.
+"""A meter: creates counters, gauges and histograms that carry the attributes of the current activity or
+workflow.
 
-Must not know where it is used: in a workflow it is given a question, `silent`, that it asks before each record.
+Must not know where it is used: in a workflow it gets a function, `silent`, that it calls before each record.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def _never() -> bool:
 
 
 class _Instrument:
-    """A metric, with the attributes that go with each record."""
+    """A metric, with attributes that are added to each record."""
 
     def __init__(self, metric: Metric, attributes: Mapping[str, Value], silent: Callable[[], bool]) -> None:
         self._metric = metric
@@ -37,16 +38,16 @@ class _Instrument:
 
     @property
     def description(self) -> str:
-        """What it says."""
+        """The metric's description."""
         return self._metric.description
 
     @property
     def unit(self) -> str:
-        """What it is measured in."""
+        """The metric's unit."""
         return self._metric.unit
 
     def with_additional_attributes(self: I, attributes: Attributes) -> I:
-        """The same metric, recorded with more attributes."""
+        """Return the metric with more attributes on each record."""
         return type(self)(self._metric, {**self._attributes, **attributes}, self._silent)
 
     def _record(self, value: float, attributes: Attributes | None) -> None:
@@ -61,32 +62,34 @@ class _Instrument:
 
 
 class MetricCounter(_Instrument):
-    """Something that is counted and never gets less."""
+    """A value that only increases."""
 
     def add(self, value: float, additional_attributes: Attributes | None = None) -> None:
-        """Count so many more."""
+        """Add a value."""
         self._record(value, additional_attributes)
 
 
 class MetricGauge(_Instrument):
-    """Something that goes up and down: what was set last counts."""
+    """A value that can increase and decrease; the last one set counts."""
 
     def set(self, value: float, additional_attributes: Attributes | None = None) -> None:
-        """It stands here now."""
+        """Set the value."""
         self._record(value, additional_attributes)
 
 
 class MetricHistogram(_Instrument):
-    """Something whose sizes matter: how many were small, how many large."""
+    """A distribution of values."""
 
     def record(self, value: float | timedelta, additional_attributes: Attributes | None = None) -> None:
-        """One more of this size; a `timedelta` counts in seconds."""
+        """Record a value; a `timedelta` is converted to seconds."""
         number = value.total_seconds() if isinstance(value, timedelta) else value
         self._record(number, additional_attributes)
 
 
 class MetricMeter:
-    """Makes metrics. Got by `workflow.metric_meter()`, `activity.metric_meter()`, or made on a registry of your own."""
+    """Creates metrics. Obtained from `workflow.metric_meter()` or `activity.metric_meter()`, or created with
+    your own registry.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class MetricMeter:
         *,
         silent: Callable[[], bool] = _never,
     ) -> None:
-        """`silent` is asked before each record: True, and nothing is recorded."""
+        """`silent` is called before each record; nothing is recorded while it returns True."""
         self._registry = registry
         self._attributes: dict[str, Value] = dict(attributes or {})
         self._silent = silent
@@ -103,11 +106,11 @@ class MetricMeter:
     def create_counter(
         self, name: str, description: str | None = None, unit: str | None = None
     ) -> MetricCounter:
-        """A counter; the same one where the name is known already."""
+        """Return the counter of this name; it is created on first use."""
         return MetricCounter(self._metric(name, "counter", description, unit), self._attributes, self._silent)
 
     def create_gauge(self, name: str, description: str | None = None, unit: str | None = None) -> MetricGauge:
-        """A gauge; the same one where the name is known already."""
+        """Return the gauge of this name; it is created on first use."""
         return MetricGauge(self._metric(name, "gauge", description, unit), self._attributes, self._silent)
 
     def create_histogram(
@@ -118,12 +121,14 @@ class MetricMeter:
         *,
         buckets: Sequence[float] | None = None,
     ) -> MetricHistogram:
-        """A histogram; the same one where the name is known already. `buckets` are its bounds: seconds by default."""
+        """Return the histogram of this name; it is created on first use. `buckets` are its bounds, by default
+        for seconds.
+        """
         metric = self._metric(name, "histogram", description, unit, buckets)
         return MetricHistogram(metric, self._attributes, self._silent)
 
     def with_additional_attributes(self, additional_attributes: Attributes) -> MetricMeter:
-        """A meter whose metrics carry more attributes."""
+        """Return a meter whose metrics carry more attributes."""
         return MetricMeter(self._registry, {**self._attributes, **additional_attributes}, silent=self._silent)
 
     def _metric(

@@ -1,10 +1,10 @@
-"""A registry: every metric of a process, or of one worker, and the sinks that hear of each record.
+"""A registry: every metric of a process, or of one worker, and the sinks that receive each record.
 
 Must not know: workflows, workers, formats. Any thread may record and collect. Invariants:
 
 - A name is one metric: its kind does not change.
-- What is kept is bounded: a metric has at most so many series, the rest is dropped and said once.
-- A sink that raises is logged once and called no more; the code that records never notices.
+- Memory is bounded: a metric has a maximum number of series, others are dropped with one warning.
+- A sink that raises is logged once and never called again; the recording code is not affected.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Source = Callable[[], Iterable[Family]]
 
 
 class Sink(Protocol):
-    """Hears of every record, such as the bridge to OpenTelemetry. Called in the recording thread."""
+    """Receives every record, such as the bridge to OpenTelemetry. Called in the recording thread."""
 
     def recorded(self, metric: Metric, value: float, labels: Labels) -> None:
-        """A value was added to a counter, set on a gauge, or recorded in a histogram."""
+        """Receive a value that was added to a counter, set on a gauge, or recorded in a histogram."""
         ...
 
 
@@ -43,7 +43,7 @@ class _Histogram:
 
 
 class Metric:
-    """One metric of a registry. Made by `Registry.metric`."""
+    """One metric of a registry. Created by `Registry.metric`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Metric:
         self._is_full = False
 
     def record(self, value: float, labels: Labels = ()) -> None:
-        """Add to a counter, set a gauge, or count in a histogram."""
+        """Add to a counter, set a gauge, or record in a histogram."""
         if self.kind == "counter" and value < 0:
             raise UsageError(f"metric {self.name} is a counter, which only grows: {value} was to be added")
         with self._lock:
@@ -76,21 +76,23 @@ class Metric:
             self._registry.tell(self, value, labels)
 
     def pending(self, labels: Labels) -> list[float]:
-        """Where values of a series wait to be recorded by `fold`: for code that records thousands of times in a second, on one
-        thread. To append a number costs neither a call nor an object that the collector looks at. The code that appends
-        folds before there are many; `collect` does at the latest.
+        """Return the list in which values of a series wait until `fold` records them.
+
+        For code that records thousands of times a second on one thread: appending a number needs neither a
+        call nor an object for the garbage collector. The appending code calls `fold` before the list grows
+        large; `collect` does so as well.
         """
         return self._pending.setdefault(labels, [])
 
     def fold(self) -> None:
-        """Record what is pending."""
+        """Record all pending values."""
         recorded: list[tuple[list[float], Labels]] = []
         with self._lock:
             for labels, pending in tuple(self._pending.items()):
                 if not pending:
                     continue
                 values = pending[:]
-                del pending[: len(values)]  # what is appended meanwhile stays
+                del pending[: len(values)]  # values appended meanwhile stay
                 if self._add_all(values, labels):
                     recorded.append((values, labels))
         if self._registry.sinks:
@@ -99,7 +101,7 @@ class Metric:
                     self._registry.tell(self, value, labels)
 
     def collect(self) -> Family:
-        """Where it stands."""
+        """Return the current values."""
         self.fold()
         with self._lock:
             samples = [Sample(labels, value) for labels, value in self._values.items()]
@@ -110,7 +112,7 @@ class Metric:
         return Family(self.name, self.kind, self.description, self.unit, tuple(samples))
 
     def _add(self, value: float, labels: Labels) -> bool:
-        """Under the lock; whether there was room for its series."""
+        """Add a value under the lock. Return whether there was room for its series."""
         if self.kind != "histogram":
             former = self._values.get(labels)
             if former is None and not self._has_room(self._values):
@@ -127,12 +129,12 @@ class Metric:
         return True
 
     def _add_all(self, values: list[float], labels: Labels) -> bool:
-        """The same for several of one series."""
+        """Add several values of one series under the lock. Return whether there was room for it."""
         if self.kind == "counter":
             return self._add(sum(values), labels)
         has_room = self._add(values[0], labels)
         histogram = self._histograms.get(labels)
-        if not has_room or histogram is None:  # a gauge stands where it was set last
+        if not has_room or histogram is None:  # a gauge keeps the value that was set last
             return self._add(values[-1], labels)
         bounds, counts = self.bounds, histogram.counts
         for value in values[1:]:
@@ -154,7 +156,7 @@ class Metric:
 
 
 class Registry:
-    """Metrics by name. `collect` also asks its sources: for what is known anyway and needs no recording."""
+    """Metrics by name. `collect` also calls the sources, for values that need not be recorded."""
 
     def __init__(self, *, max_series: int = 2000) -> None:
         self.max_series = max_series
@@ -171,7 +173,9 @@ class Registry:
         unit: str = "",
         bounds: Sequence[float] | None = None,
     ) -> Metric:
-        """The metric of a name, made when it is first asked for. Raises `UsageError` where it is of another kind."""
+        """Return the metric of a name; it is created on first use. Raise `UsageError` if it exists with another
+        kind.
+        """
         existing = self._metrics.get(name)
         if existing is None:
             made = Metric(self, _checked(name), kind, description, unit, _bounds(name, bounds))
@@ -182,7 +186,7 @@ class Registry:
         return existing
 
     def collect(self) -> list[Family]:
-        """Every metric as it stands, by name. A source that raises is left out, and logged."""
+        """Return the current values of all metrics, by name. A source that raises is left out and logged."""
         with self._lock:
             metrics, sources = list(self._metrics.values()), list(self._sources.values())
         families = [metric.collect() for metric in metrics]
@@ -194,7 +198,7 @@ class Registry:
         return merged(families)
 
     def add_source(self, source: Source) -> Callable[[], None]:
-        """Ask this for metrics, too, at every `collect`. Returns what takes it back."""
+        """Call this source at every `collect`. Return a function that removes it."""
         key = object()
         with self._lock:
             self._sources[key] = source
@@ -206,7 +210,7 @@ class Registry:
         return remove
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
-        """Tell this of every record from now on. Returns what takes it back."""
+        """Send every record to this sink from now on. Return a function that removes it."""
         for registered in list(self._metrics.values()):
             registered.fold()
         with self._lock:
@@ -219,7 +223,7 @@ class Registry:
         return remove
 
     def tell(self, metric: Metric, value: float, labels: Labels) -> None:
-        """Tell the sinks of a record."""
+        """Send a record to the sinks."""
         for sink in self.sinks:
             try:
                 sink.recorded(metric, value, labels)
@@ -239,10 +243,14 @@ def _bounds(name: str, bounds: Sequence[float] | None) -> tuple[float, ...]:
     if bounds is None:
         return SECONDS
     checked = tuple(float(bound) for bound in bounds)
-    if not checked or any(not math.isfinite(bound) for bound in checked) or sorted(set(checked)) != list(checked):
+    if (
+        not checked
+        or any(not math.isfinite(bound) for bound in checked)
+        or sorted(set(checked)) != list(checked)
+    ):
         raise UsageError(f"the buckets of metric {name} are finite numbers that grow, not {bounds!r}")
     return checked
 
 
 default_registry = Registry()
-"""The registry of this process: of every worker that was given no other."""
+"""The registry of this process, used by every worker without a registry of its own."""

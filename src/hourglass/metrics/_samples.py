@@ -1,6 +1,6 @@
-"""Metrics as data: what a registry holds at one moment; and as the text that Prometheus reads.
+"""Metrics as data: the content of a registry at one time; and as text for Prometheus.
 
-Pure: frozen data that knows neither threads nor formats, and what writes the exposition format 0.0.4.
+Pure: frozen data that knows neither threads nor formats, and a writer of the exposition format 0.0.4.
 """
 
 from __future__ import annotations
@@ -10,26 +10,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-# --- samples --------------------------------------------------------------------------------------
-
-
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
-"""A counter only grows, a gauge stands where it was set, a histogram counts what was recorded by size."""
+"""A counter only increases, a gauge keeps its last value, a histogram counts records by size."""
 
 Value: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = Mapping[str, Value]
-"""What tells one series of a metric from another: few names, few values each."""
+"""The attributes that distinguish the series of a metric: few names, few values each."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
-"""Attributes in a fixed order, as texts: the key of a series."""
+"""Attributes as strings in a fixed order: the key of a series."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bounds for durations: from a millisecond to five minutes."""
+"""Bucket bounds for durations: from a millisecond to five minutes."""
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """A histogram's counts: `counts[i]` is how many were at most `bounds[i]` and above the bound before; the last, all above."""
+    """The counts of a histogram: `counts[i]` is the number of values above `bounds[i - 1]` and at most
+    `bounds[i]`; the last, above all bounds.
+    """
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -37,13 +36,13 @@ class Buckets:
 
     @property
     def count(self) -> int:
-        """How many values were recorded."""
+        """The number of recorded values."""
         return sum(self.counts)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One series of a metric, and where it stands."""
+    """One series of a metric, and its current value."""
 
     labels: Labels
     value: float | Buckets
@@ -51,7 +50,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Family:
-    """A metric: its name, what it is, and all its series."""
+    """A metric: its name, kind and description, and all its series."""
 
     name: str
     kind: Kind
@@ -61,12 +60,12 @@ class Family:
 
 
 def labels_of(attributes: Attributes) -> Labels:
-    """Attributes as the key of a series."""
+    """Return attributes as the key of a series."""
     return tuple(sorted((name, _text(value)) for name, value in attributes.items()))
 
 
 def merged(families: Iterable[Family]) -> list[Family]:
-    """One family for each name, one sample for each of its series: of two the later counts."""
+    """Return one family for each name, with one sample for each series; later samples win."""
     merged_by_name: dict[str, Family] = {}
     for family in families:
         former = merged_by_name.get(family.name)
@@ -86,9 +85,6 @@ def _text(value: Value) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-# --- Prometheus's text ----------------------------------------------------------------------------
-
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_:]")
@@ -96,7 +92,9 @@ _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def prometheus_text(families: Iterable[Family]) -> str:
-    """What `/metrics` answers. Names are made fit: dots become underscores, and counters end in `_total`."""
+    """Return the response of `/metrics`. Names are adapted: dots become underscores, and counters end in
+    `_total`.
+    """
     return "".join(f"{line}\n" for family in families for line in _lines(family))
 
 

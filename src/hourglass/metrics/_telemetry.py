@@ -1,8 +1,8 @@
-"""What Temporal's Core counts and logs of itself, and where that goes: settings of the process, as data.
+"""The destination of the metrics and logs of Temporal's Core: settings of the process, as data.
 
-Core has one runtime for each process, made with the first connection to a server; so this is said once, before that, by
-`set_telemetry`. Where nothing is said the environment decides (`HOURGLASS_CORE_METRICS`, `HOURGLASS_CORE_LOG`). The embedded
-engine has no Core: what it does is in our own metrics anyway.
+Core has one runtime for each process, created with the first connection to a server; so `set_telemetry` must
+be called once, before that. Without it the environment decides (`HOURGLASS_CORE_METRICS`,
+`HOURGLASS_CORE_LOG`). The embedded engine has no Core: its activity is part of our own metrics.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CORE = (
 
 @dataclass(frozen=True)
 class TelemetryFilter:
-    """How much Core says, and the libraries under it."""
+    """The log level of Core, and of the libraries it uses."""
 
     core_level: Level = "ERROR"
     other_level: Level = "ERROR"
@@ -40,20 +40,24 @@ class TelemetryFilter:
                 raise UsageError(f"{name} is one of {', '.join(_LEVELS)}, not {getattr(self, name)!r}")
 
     def formatted(self) -> str:
-        """The same in Rust's syntax."""
+        """Return the filter in Rust's syntax."""
         return ",".join([self.other_level, *(f"{part}={self.core_level}" for part in _CORE)])
 
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """What Core logs; it comes through Python's logging, as `hourglass.core`, with all its fields, payloads among them."""
+    """The logging of Core, through Python's logging as `hourglass.core`, with all of its fields, including
+    payloads.
+    """
 
     filter: TelemetryFilter | str = TelemetryFilter()
 
 
 @dataclass(frozen=True)
 class PrometheusConfig:
-    """Core answers Prometheus itself, on an address of its own. A worker's `/metrics` has ours, and with `STATUS` Core's too."""
+    """A Prometheus endpoint of Core, on its own address. A worker's `/metrics` has our metrics, and with
+    `STATUS` Core's too.
+    """
 
     bind_address: str
     counters_total_suffix: bool = False
@@ -68,7 +72,7 @@ class PrometheusConfig:
 
 
 class OpenTelemetryMetricTemporality(Enum):
-    """Whether each export tells all that was counted, or what came since the last."""
+    """Whether each export contains totals, or the difference to the previous export."""
 
     CUMULATIVE = 1
     DELTA = 2
@@ -76,7 +80,9 @@ class OpenTelemetryMetricTemporality(Enum):
 
 @dataclass(frozen=True)
 class OpenTelemetryConfig:
-    """Core sends its metrics to a collector: over gRPC, such as `http://localhost:4317`, or with `http` over HTTP, such as
+    """The export of Core's metrics to a collector.
+
+    Over gRPC, such as `http://localhost:4317`, or with `http` over HTTP, such as
     `http://localhost:4318/v1/metrics`.
     """
 
@@ -99,12 +105,15 @@ class OpenTelemetryConfig:
 
 
 STATUS = "status"
-"""Core's metrics in the registry of a worker, and so in its `/metrics`."""
+"""Adds Core's metrics to the registry of a worker, and so to its `/metrics`."""
 
 
 @dataclass(frozen=True)
 class TelemetryConfig:
-    """Where Core's metrics and its log go; `global_tags` are labels of every metric, `metric_prefix` its names' beginning."""
+    """The destination of Core's metrics and log.
+
+    `global_tags` are labels of every metric, `metric_prefix` is the prefix of their names.
+    """
 
     metrics: PrometheusConfig | OpenTelemetryConfig | Literal["status"] | None = None
     logging: LoggingConfig | None = None
@@ -122,14 +131,17 @@ class TelemetryConfig:
 
 
 class _Chosen:
-    """What was said for this process, and whether Core has begun with it, or without."""
+    """The settings of this process, and whether Core has started with or without them."""
 
     config: TelemetryConfig | None = None
     taken = False
 
 
 def set_telemetry(config: TelemetryConfig) -> None:
-    """Say where Core's metrics and log go: once, before the first connection to a Temporal server. Raises `UsageError` after."""
+    """Set the destination of Core's metrics and log: once, before the first connection to a Temporal server.
+
+    Raise `UsageError` after that.
+    """
     if not isinstance(config, TelemetryConfig):
         raise UsageError(f"set_telemetry takes a TelemetryConfig, not {type(config).__name__}")
     if _Chosen.taken:
@@ -138,6 +150,6 @@ def set_telemetry(config: TelemetryConfig) -> None:
 
 
 def take_telemetry() -> TelemetryConfig | None:
-    """What was said, for Core's runtime, which is made now."""
+    """Return the settings for Core's runtime, which is about to be created."""
     _Chosen.taken = True
     return _Chosen.config

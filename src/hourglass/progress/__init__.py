@@ -1,4 +1,4 @@
-"""Progress out of a run: the workflow publishes, clients follow.
+"""Progress of a run: the workflow publishes items, clients follow them.
 
     status = Progress("status", str)
 
@@ -12,13 +12,13 @@
     for line in status.follow(handle):
         print(line)
 
-Publishing costs nothing: no event, no command, no workflow task. A follower waits for the run's history to grow, which
-the engine tells without being asked again and again, and then asks the workflow what is new, by a query. So readers
-leave no trace in the history either, however many there are.
+Publishing is free: no event, no command, no workflow task. A follower waits with a long poll for the run's
+history to grow, then queries the workflow for new items. So readers leave no trace in the history either,
+however many there are.
 
     _buffer     the workflow's side: a buffer that a query reads
-    _following  the client's side, written once, and its two faces
-    _token      `Progress`, which joins the two sides
+    _following  the client's side, with a blocking and an asynchronous interface
+    _token      `Progress`, which connects both sides
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What a workflow publishes: a buffer in the run for each name, which holds the last items and which a query reads.
+"""The published items of a workflow: for each name a buffer in the run, which holds the last items and is read
+by a query.
 
-Must not know: clients. Publishing issues no command and writes no event: the items follow from executing the run, as its
-variables do. Invariants: offsets count from 0 and never go back; at most `limit` items are kept, the newest.
+Must not know: clients. Publishing issues no command and writes no event: replaying the run recreates the
+items, as it does its variables. Invariants: offsets count from 0 and never decrease; at most `limit` items
+are kept, the newest.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ from hourglass import workflow
 from hourglass._engine.fibers import require_fiber
 
 Batch = tuple[int, int, list[Any]]
-"""The offset of the first item, how many have been published so far, and the items."""
+"""The offset of the first item, the number of items published so far, and the items."""
 
 StampedBatch = tuple[int, int, list[Any], list[int]]
-"""The same, and how long the history was when each item was published."""
+"""A batch, and for each item the length of the history when it was published."""
 
 MOST_AT_ONCE = 100
 MOST_BYTES = 512 * 1024
-"""What an answer may hold: an engine takes two megabytes at most."""
+"""The maximum size of a query result: an engine accepts two megabytes."""
 
 
 class Buffer:
@@ -32,16 +34,18 @@ class Buffer:
         self._published = 0
 
     def add(self, value: Any, size: int, stamp: int = 0) -> None:
-        """Keep an item of so many bytes, published when the history was so long."""
+        """Add an item of this size in bytes, stamped with the length of the history."""
         self._items.append((value, size, stamp))
         self._published += 1
 
     def read(self, begin: int, most: int) -> Batch:
-        """Items from an offset on, as many as fit into an answer; a negative one counts from the end."""
+        """Return items from an offset on, as many as fit into a query result; a negative offset counts from the
+        end.
+        """
         return self.read_stamped(begin, most)[:3]
 
     def read_stamped(self, begin: int, most: int) -> StampedBatch:
-        """The same, and their stamps."""
+        """Return items as `read` does, with their stamps."""
         oldest = self._published - len(self._items)
         begin = self._published + begin if begin < 0 else begin
         first = min(max(begin, oldest), self._published)
@@ -59,12 +63,12 @@ class Buffer:
 
 
 def query_name(name: str) -> str:
-    """The query by which the items of a name are read; from other programs and languages, too."""
+    """Return the query that reads the items of a name, also for programs in other languages."""
     return f"progress.{name}"
 
 
 def buffer_of_run(name: str, limit: int) -> Buffer:
-    """The buffer of a name in the current run; set up when it is first asked for."""
+    """Return the buffer of a name in the current run; it is created on first use."""
     fiber = require_fiber("publishing progress")
     run = fiber.run
     if run.latched:
@@ -76,7 +80,7 @@ def buffer_of_run(name: str, limit: int) -> Buffer:
     made = Buffer(limit)
 
     def read(begin: int = 0, most: int = MOST_AT_ONCE, stamped: bool = False) -> Batch | StampedBatch:
-        """What the workflow has published: the first item's offset, how many there were in all, and the items."""
+        """Return published items: the offset of the first one, the number of all, and the items."""
         return made.read_stamped(begin, most) if stamped else made.read(begin, most)
 
     vars(read)["buffer"] = made

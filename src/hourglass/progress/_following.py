@@ -1,14 +1,14 @@
-"""How a follower reads what a run publishes: the follower, written once, and its two faces.
+"""The follower of a run's progress, and its blocking and asynchronous interfaces.
 
-Two sources make one stream: the workflow's items, which a query reads from its buffer (`_buffer`), and those of its
-activities, which the engine hands out (`ReadProgress`). An item of the workflow is stamped with the length of the
-history when it was published, one of an activity belongs to the event that asked for the activity. So an activity's
-items come after what the workflow had published when it asked for it, and before what it published once it had the
-result.
+Two sources form one stream: the workflow's items, which a query reads from its buffer (`_buffer`), and those
+of its activities, which the engine delivers (`ReadProgress`). An item of the workflow is stamped with the
+length of the history when it was published, an item of an activity belongs to the event that scheduled the
+activity. So an activity's items come after everything the workflow had published when it scheduled the
+activity, and before everything it published after the result.
 
-A follower waits for the history to grow and then asks, in this order, so that nothing is published unseen in between.
-What a run publishes changes only when one of its workflow tasks completes: other events are not worth a question. It
-must not know threads, nor loops other than the one it is asked on.
+A follower waits for the history to grow and then queries, in this order, so that no item is missed in
+between. The workflow's items change only when one of its workflow tasks completes: other events do not cause
+a query. It must not know threads, nor event loops other than the one it is called on.
 """
 
 from __future__ import annotations
@@ -55,16 +55,13 @@ from hourglass.converter import Payload, unseal
 from hourglass.errors import PayloadError, QueryFailedError, ServiceError, UsageError
 from hourglass.progress._buffer import MOST_AT_ONCE, query_name
 
-# --- what activities publish ----------------------------------------------------------------------
-
-
 A = TypeVar("A")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Which attempt of which activity published an item, and the how-manieth of its items it was, from 0."""
+    """The attempt of an activity that published an item, and the index of the item within the attempt, from 0."""
 
     activity_id: str
     activity_type: str
@@ -73,10 +70,11 @@ class Origin:
 
 
 class ActivityItems:
-    """What a follower knows of the activities of one run, from its history, and of what they have published.
+    """A follower's knowledge of the activities of one run, from its history, and of the items they have
+    published.
 
-    `open` are those that have not ended, `marks` how far each was read: the attempt, and the number of its next item. Items of
-    an activity that the history, as far as it was read, does not name yet are `held`.
+    `open` are activities that have not ended, `marks` how far each was read: the attempt, and the index of
+    its next item. Items of an activity that is not in the part of the history that was read are `held`.
     """
 
     def __init__(self, name: str, marks: Mapping[int, tuple[int, int]]) -> None:
@@ -90,11 +88,11 @@ class ActivityItems:
 
     @property
     def is_any(self) -> bool:
-        """Whether the run has asked for activities at all."""
+        """Whether the run has scheduled any activities."""
         return bool(self._ids)
 
     def request(self, workflow_id: str, run_id: str, *, wait: bool) -> ReadProgress:
-        """The question for what is new."""
+        """Return the request for new items."""
         seen = tuple(
             ProgressSeen(self._ids[scheduled][0], scheduled, *mark)
             for scheduled, mark in self._reading().items()
@@ -109,7 +107,7 @@ class ActivityItems:
         )
 
     def _reading(self) -> dict[int, tuple[int, int]]:
-        """How far each activity was read, with what is held."""
+        """Return how far each activity was read, including held items."""
         marks = dict(self.marks)
         for item in self.held:
             scheduled = self.scheduled(item)
@@ -118,7 +116,9 @@ class ActivityItems:
         return marks
 
     def note(self, event: HistoryEvent) -> Payload | None:
-        """An event tells of an activity; gives the result of one that returned, which may carry its last items."""
+        """Record an event about an activity. Return the result of one that completed, which may carry its last
+        items.
+        """
         match event.attributes:
             case ActivityTaskScheduled() as asked:
                 self._ids[event.id] = asked.activity_id, asked.activity_type
@@ -134,18 +134,18 @@ class ActivityItems:
         return None
 
     def note_tail(self, scheduled: int, carried: CarriedProgress) -> None:
-        """The result of an activity carried its last items."""
+        """Record the last items of an activity, which its result carried."""
         id, type = self._ids.get(scheduled, ("", ""))
         for item in new_items(carried, self._name, id, type, {}):
             self.held.append(msgspec.structs.replace(item, scheduled_event_id=scheduled))
 
     def scheduled(self, item: PublishedItem) -> int:
-        """The event that asked for the activity; 0 where it was not read yet."""
+        """Return the event that scheduled the activity; 0 if it was not read yet."""
         event_id = item.scheduled_event_id or self._scheduled.get(item.activity_id, 0)
         return event_id if event_id in self._ids else 0
 
     def take(self, until: Callable[[int], bool], *, counts: bool) -> Iterator[PublishedItem]:
-        """Those of the held items whose activity was asked for soon enough, each once; `counts`: gaps are missed items."""
+        """Yield held items whose activity was scheduled early enough; with `counts`, gaps count as missed items."""
         held, self.held = self.held, []
         for item in held:
             scheduled = self.scheduled(item)
@@ -161,11 +161,8 @@ class ActivityItems:
             yield item
 
 
-# --- the follower ---------------------------------------------------------------------------------
-
-
 NEW_ONES = sys.maxsize
-"""The offset of a follower that only wants what is still to come."""
+"""The offset of a follower that wants only future items."""
 
 _TASK_DONE = b"EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
 _OF_ACTIVITY = b'"EVENT_TYPE_ACTIVITY_TASK_'
@@ -175,9 +172,11 @@ _MOST_READS = 100
 
 @dataclass(frozen=True)
 class Heard:
-    """What came of one question; no answer where nothing was published yet, `ended` where nothing will come any more.
+    """The result of one query; no answer if nothing was published yet, `ended` if nothing more will be
+    published.
 
-    `read_to` is the event up to which the history was read before the question, 0 where the workflow was not asked.
+    `read_to` is the last event of the history that was read before the query, 0 if the workflow was not
+    queried.
     """
 
     answer: QueryAnswer | None
@@ -220,18 +219,18 @@ class Follower(Generic[T]):
 
     @property
     def missed(self) -> int:
-        """How many items were gone before they could be read."""
+        """The number of items that were dropped before they could be read."""
         return self._missed + self._activities.missed
 
     @property
     def position(self) -> str:
-        """Where the next item will be looked for: after those that were taken."""
+        """The position of the next item, after those that were taken."""
         own = sum(origin is None for origin in self._origins)
         marks = ",".join(f"{scheduled}.{at[0]}.{at[1]}" for scheduled, at in self._taken.items())
         return f"{self._run_id}/{self._offset - own}" + (f"+{marks}" if marks else "")
 
     def take(self) -> T:
-        """The next pending item."""
+        """Return the next pending item."""
         entry = self._origins.popleft()
         self.origin = None if entry is None else entry[1]
         if entry is not None:
@@ -239,9 +238,7 @@ class Follower(Generic[T]):
         return self.pending.popleft()
 
     def more(self) -> ClientOperation[None]:
-        """Wait until the workflow has something to say. To be repeated until there is something `pending`, or it has
-        `ended`.
-        """
+        """Wait for new items. To be repeated until there are `pending` ones, or the workflow has `ended`."""
         session_used: list[ClientSession] = []
 
         async def ask(session: ClientSession) -> Heard:
@@ -251,14 +248,14 @@ class Follower(Generic[T]):
         return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
 
     def as_it_is(self) -> ClientOperation[None]:
-        """Look at what there is now, and wait for nothing; what follows is not followed."""
+        """Read the existing items without waiting or following."""
         session_used: list[ClientSession] = []
 
         async def ask(session: ClientSession) -> Heard:
             session_used.append(session)
             await self._find_run(session)
             await self._read_items(session)
-            while self._activities.held and not self._closed:  # the history says where they belong
+            while self._activities.held and not self._closed:  # the history determines their order
                 page = await ask_through_outage(session, self._history(wait=False))
                 await self._note_page(session, page)
             try:
@@ -267,8 +264,6 @@ class Follower(Generic[T]):
                 return Heard(None, True, self._read_to)
 
         return ClientOperation(ask, lambda heard: self._take(heard, session_used[0]))
-
-    # --- on the control loop: nothing is decoded here ---------------------------------------------------------
 
     async def _ask_in_time(self, session: ClientSession) -> Heard:
         try:
@@ -282,22 +277,23 @@ class Follower(Generic[T]):
             ) from None
 
     async def _ask(self, session: ClientSession) -> Heard:
-        """Ask until there is another answer than the last one, or activities have published: at once if a question is
-        due, else whenever something has happened.
+        """Query until the answer differs from the last one, or activities have published.
+
+        The first query is sent at once if one is due, later ones whenever an event has occurred.
         """
         await self._find_run(session)
         while True:
             if not self._due:
-                # Due until it is answered: the wait may be interrupted in between.
+                # Stays due until it is answered: the wait may be interrupted in between.
                 self._due = await self._something_happens(session)
             if not self._due:
                 return Heard(None, False)
             closed, read_to = self._closed, self._read_to
             answer = await self._query(session)
             if answer is None and not 0 <= self._offset < NEW_ONES:
-                self._offset = 0  # the newest of none, and all that are still to come
+                self._offset = 0  # no existing items, and all future ones
             if self._activities.is_any:
-                # After the question: all that came before its answer is there.
+                # After the query: all items published before its answer are included.
                 await self._read_items(session)
             if closed or (answer is not None and answer != self._last_answer) or self._activities.held:
                 return Heard(answer, closed, read_to)
@@ -319,11 +315,11 @@ class Follower(Generic[T]):
             return await ask_through_outage(session, request)
         except QueryFailedError:
             if self._closed and self._offset:
-                raise  # it has published before: its code cannot tell any more what came last
+                raise  # it has published before: its code can no longer report its last items
             return None  # it has published nothing yet, or cannot answer now
 
     async def _read_items(self, session: ClientSession) -> None:
-        """All that activities have published so far."""
+        """Read all items that activities have published so far."""
         for _ in range(_MOST_READS):
             request = self._activities.request(self._workflow_id, self._run_id, wait=False)
             read = await ask_through_outage(session, request)
@@ -332,8 +328,8 @@ class Follower(Generic[T]):
                 return
 
     async def _something_happens(self, session: ClientSession) -> bool:
-        """Wait for the history to grow, and, while activities run, for what they publish. Whether the workflow is to be
-        asked; False: it is the activities that have published.
+        """Wait for the history to grow and, while activities run, for their items. Return whether to query the
+        workflow.
         """
         while not self._closed:
             page = await self._page_or_items(session)
@@ -391,12 +387,10 @@ class Follower(Generic[T]):
             try:
                 result = await asyncio.to_thread(unseal, result, session.codec, session.converter)
             except PayloadError:
-                return  # of another codec: a client that waits for the result is told
+                return  # of another codec: a client that waits for the result gets the error
         carried = tail_of(result)
         if carried is not None:
             self._activities.note_tail(event.attributes.scheduled_event_id, carried)
-
-    # --- in the caller's thread -------------------------------------------------------------------------------
 
     def _take(self, heard: Heard, session: ClientSession) -> None:
         if not heard.read_to and not heard.ended:
@@ -416,8 +410,10 @@ class Follower(Generic[T]):
             self._move_on()
 
     def _take_batch(self, payload: Payload, session: ClientSession, read_to: int) -> None:
-        """The workflow's items, with those of activities where they belong. Those of a task that the history, as far as it
-        was read, does not end are left for the next question: what activities published before them may not be here.
+        """Take the workflow's items, merged with those of activities.
+
+        Items of a workflow task that does not end in the part of the history that was read wait for the next
+        query: items that activities published before them may be missing.
         """
         converter = session.converter
         parts: list[Any] = converter.decode(payload, list[Any])
@@ -432,7 +428,7 @@ class Follower(Generic[T]):
         for number, item in enumerate(items):
             stamp = parts[3][number] if stamped else 0
             if stamp >= read_to:
-                self._last_answer = None  # the next will be the same
+                self._last_answer = None  # the next answer will be the same
                 return
             if self._activities.held:
                 self._add_items(session, lambda scheduled: scheduled < stamp)  # noqa: B023
@@ -448,7 +444,7 @@ class Follower(Generic[T]):
             self._origins.append((self._activities.scheduled(item), origin))
 
     def _trim(self, before: int) -> None:
-        """Of what was there when the follower came, leave the newest so many."""
+        """Drop all but the newest existing items."""
         assert self._newest_only is not None
         too_many = len(self.pending) - before - self._newest_only
         for _ in range(max(0, too_many)):
@@ -456,10 +452,10 @@ class Follower(Generic[T]):
         self.origin = self._newest_only = None
 
     def _move_on(self) -> None:
-        """This run is read to its end: the next of its chain, if there is one, begins to count anew."""
+        """Switch to the next run of the chain, if there is one; its offsets start again at 0."""
         if not self._successor:
             self.ended = True
-        elif not self.pending:  # else the position would name the wrong run
+        elif not self.pending:  # otherwise the position would name the wrong run
             self._run_id, self._successor = self._successor, ""
             self._offset, self._token, self._closed, self._last_answer = 0, b"", False, None
             self._missed, self._read_to, self._asked_to, self._taken = self.missed, 0, 0, {}
@@ -467,7 +463,7 @@ class Follower(Generic[T]):
 
 
 def read_position(position: str) -> tuple[str, int]:
-    """The run and the offset that a position names."""
+    """Return the run and the offset of a position."""
     run_id, _, offset = position.rpartition("/")
     if not run_id or not offset.isdecimal():
         raise UsageError(_NO_POSITION)
@@ -475,7 +471,7 @@ def read_position(position: str) -> tuple[str, int]:
 
 
 def read_marks(marks: str) -> dict[int, tuple[int, int]]:
-    """How far a position says that each activity was read."""
+    """Return how far each activity was read, from a position."""
     marks_by_event: dict[int, tuple[int, int]] = {}
     for mark in marks.split(",") if marks else ():
         numbers = mark.split(".")
@@ -489,12 +485,9 @@ _NO_POSITION = "after= takes the position of a stream, as its .position gave it"
 
 
 def _successor(page: HistoryPage) -> str:
-    """The run that follows the one whose last events these are; empty if none does."""
+    """Return the run that continues the one with these last events; "" if there is none."""
     last = read_event(msgspec.json.decode(page.events[-1])).attributes if page.events else None
     return str(getattr(last, "new_run_id", ""))
-
-
-# --- the two faces: an iterator that blocks, and one that is awaited ------------------------------
 
 
 class _StreamFacts(Generic[T]):
@@ -504,17 +497,17 @@ class _StreamFacts(Generic[T]):
 
     @property
     def position(self) -> str:
-        """Where it stands, as a text: `follow(handle, after=position)` goes on there, in another process, too."""
+        """The position as a str: `follow(handle, after=position)` continues there, also in another process."""
         return self._follower.position
 
     @property
     def missed(self) -> int:
-        """How many items were gone before they could be read, because only the newest are kept."""
+        """The number of items that were dropped before they could be read, because only the newest are kept."""
         return self._follower.missed
 
     @property
     def origin(self) -> Origin | None:
-        """Which attempt of which activity published the item that was given last; None if the workflow itself did."""
+        """The attempt of an activity that published the last returned item; None if the workflow itself did."""
         return self._follower.origin
 
     def __repr__(self) -> str:
@@ -525,13 +518,13 @@ class _StreamFacts(Generic[T]):
 
 
 class AsyncProgressStream(_StreamFacts[T], Generic[T]):
-    """What a workflow publishes, item by item, until it has closed: `async for item in stream`."""
+    """The published items of a workflow, until it has closed: `async for item in stream`."""
 
     def __aiter__(self) -> AsyncProgressStream[T]:
         return self
 
     async def __anext__(self) -> T:
-        """The next item; waits for it. Raises `TimeoutError` where `follow` was given a time limit."""
+        """Return the next item; wait for it. Raise `TimeoutError` if `follow` was given a timeout."""
         follower = self._follower
         while not follower.pending:
             if follower.ended:
@@ -544,13 +537,13 @@ class AsyncProgressStream(_StreamFacts[T], Generic[T]):
 
 
 class ProgressStream(_StreamFacts[T], Generic[T]):
-    """What a workflow publishes, item by item, until it has closed: `for item in stream`."""
+    """The published items of a workflow, until it has closed: `for item in stream`."""
 
     def __iter__(self) -> ProgressStream[T]:
         return self
 
     def __next__(self) -> T:
-        """The next item; waits for it. Raises `TimeoutError` where `follow` was given a time limit."""
+        """Return the next item; wait for it. Raise `TimeoutError` if `follow` was given a timeout."""
         follower = self._follower
         while not follower.pending:
             if follower.ended:

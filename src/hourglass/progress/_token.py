@@ -1,4 +1,4 @@
-"""`Progress`: a name and a type, made once at module level, that serve both sides: the workflow and its readers."""
+"""`Progress`: a name and a type, created once at module level and used by the workflow and its readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_KEPT = 10_000
 
 
 class Progress(Generic[T]):
-    """A named stream of items out of a workflow. The workflow keeps the newest `keep` of them for late followers."""
+    """A named stream of items from a workflow. The workflow keeps the newest `keep` items for late followers."""
 
     @overload
     def __init__(self: Progress[Any], name: str, *, keep: int = 1000) -> None: ...
@@ -38,12 +38,10 @@ class Progress(Generic[T]):
     def __repr__(self) -> str:
         return f"<progress {self.name}>"
 
-    # --- in a workflow ----------------------------------------------------------------------------------------
-
     def publish(self, value: T, /) -> None:
-        """Publish an item to all followers. In workflows and activities; costs nothing but memory, and never waits.
+        """Publish an item to all followers. In workflows and activities; needs only memory, and never waits.
 
-        The item is taken as it is now: changing the object afterwards changes nothing. In an activity this is
+        The item is encoded at once: later changes of the object have no effect. In an activity this is
         `activity.publish`.
         """
         if in_activity():
@@ -60,8 +58,6 @@ class Progress(Generic[T]):
         buffer_of_run(self.name, self.keep).add(
             converter.decode(payload, Any), len(payload.data), run.facts.history_length
         )
-
-    # --- outside ----------------------------------------------------------------------------------------------
 
     @overload
     def follow(
@@ -89,11 +85,12 @@ class Progress(Generic[T]):
         last: int | None = None,
         timeout: Duration | None = None,
     ) -> ProgressStream[T] | AsyncProgressStream[T]:
-        """Everything that the workflow has published and will publish, until it closes: `for item in status.follow(handle)`.
+        """Return a stream of all past and future items until the workflow closes: `for item in
+        status.follow(handle)`.
 
-        It goes along with runs that continue as new. `after` is a stream's `position`, to go on where that stood;
-        `last` begins with the newest so many (0: only what is still to come). With `timeout` the wait for any one item
-        ends in `TimeoutError`; the stream can be asked again.
+        It follows runs that continue as new. `after` is the `position` of a stream to continue from; `last`
+        starts with that many of the newest items (0: only future ones). With `timeout` the wait for any one
+        item ends in `TimeoutError`; the stream can be used again.
         """
         if after is not None and last is not None:
             raise UsageError("give after or last, not both")
@@ -112,7 +109,7 @@ class Progress(Generic[T]):
     @overload
     def latest(self, handle: AsyncWorkflowHandle[Any]) -> Coroutine[Any, Any, T | None]: ...
     def latest(self, handle: WorkflowHandle[Any] | AsyncWorkflowHandle[Any]) -> Any:
-        """The newest item; None if there is none yet. Awaited with an asynchronous handle."""
+        """Return the newest item; None if there is none yet. Awaitable with an asynchronous handle."""
         session = _checked(handle)._session
         follower: Follower[T] = Follower(self.name, self.type, handle._reference, -1, None)
         if isinstance(handle, WorkflowHandle):
