@@ -29,7 +29,7 @@ def say(word: str) -> None:
 @activity.defn(**LIMITS)
 def sleeps(seconds: float) -> str:
     say("begun")
-    time.sleep(seconds)
+    time.sleep(seconds)  # the work of an activity that does not look whether it is cancelled
     return "slept"
 
 
@@ -45,7 +45,7 @@ async def swallows() -> None:
     say("begun")
     while True:
         try:
-            await asyncio.sleep(FOR_EVER)
+            await asyncio.sleep(FOR_EVER)  # the work of an activity that swallows its cancellation
         except asyncio.CancelledError:
             pass
 
@@ -66,7 +66,7 @@ async def in_a_thread() -> None:
 def elsewhere() -> None:
     say("begun")
     while True:
-        time.sleep(FOR_EVER)
+        time.sleep(FOR_EVER)  # a process that does not end by itself
 
 
 @activity.defn(**LIMITS)
@@ -85,7 +85,7 @@ def waits() -> None:
 def hangs() -> None:
     say("begun")
     while True:
-        time.sleep(0.01)
+        time.sleep(0.01)  # workflow code that hangs, and lets other threads run meanwhile
 
 
 @workflow.defn

@@ -32,7 +32,7 @@ ONCE = RetryPolicy(maximum_attempts=1)
 @activity.defn
 def beats(pauses: list[float]) -> int:
     for number, pause in enumerate(pauses):
-        time.sleep(pause)
+        time.sleep(pause)  # the time between two heartbeats is what the test is about
         activity.heartbeat(number)
     return len(pauses)
 
@@ -40,7 +40,7 @@ def beats(pauses: list[float]) -> int:
 @activity.defn
 async def beats_async(pauses: list[float]) -> int:
     for number, pause in enumerate(pauses):
-        await asyncio.sleep(pause)
+        await asyncio.sleep(pause)  # the time between two heartbeats is what the test is about
         activity.heartbeat(number)
     return len(pauses)
 

@@ -1,7 +1,9 @@
 """The share of test functions that touch deep internals: part of `make house`.
 
-A test function counts if its file, a conftest.py above it, or a helper of the tests that these import uses a deep module: a
-private one that is no seam. The seams are `_contract`, `_history`, the evaluator's events and commands, and the engine's `Store`.
+Deep is a private module that is no seam (`SEAMS`). A test function counts if it uses a name of a deep module, or if a function,
+fixture, class or constant of its own file does that it uses. Names that a helper of the tests imports from a deep module and
+hands on count as that module's own; what a helper does inside does not count: such a helper is the one place to change when the
+module is restructured.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests import changed
-
 from . import source
 
 SEAMS = (
@@ -20,9 +20,14 @@ SEAMS = (
     "hourglass._history",
     "hourglass._engine.events",
     "hourglass._engine.commands",
+    "hourglass._embedded.rules",
     "hourglass._embedded.store.store",
 )
-"""Private modules that tests may use."""
+"""Private modules that tests may use: what engines offer, histories, the evaluator's events and commands, the embedded engine's
+pure transitions, and its `Store`.
+"""
+
+TESTS = source.ROOT / "tests"
 
 
 def is_deep(module: str) -> bool:
@@ -32,59 +37,88 @@ def is_deep(module: str) -> bool:
     return not any(module == seam or module.startswith(f"{seam}.") for seam in SEAMS)
 
 
+class TestFile:
+    """The names that a file of the tests imports, and those that it defines with the names that each of them uses."""
+
+    __test__ = False
+
+    def __init__(self, path: Path, text: str) -> None:
+        tree = ast.parse(text)
+        name = ".".join(["tests", *path.relative_to(TESTS).with_suffix("").parts])
+        importer = source.Module(name.removesuffix(".__init__"), path)
+        self.imported: dict[str, tuple[str, str]] = {}
+        self.uses: dict[str, set[str]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                module = source.base_of(importer, node)
+                self.imported |= {alias.asname or alias.name: (module, alias.name) for alias in node.names}
+            elif isinstance(node, ast.Import):
+                self.imported |= {alias.asname or alias.name: (alias.name, "") for alias in node.names}
+        for node in tree.body:
+            for defined in _defined_by(node):
+                self.uses.setdefault(defined, set()).update(_names_in(node))
+        self.tests = [name for name in self.uses if name.startswith("test_")]
+
+    def used_by(self, test: str) -> set[str]:
+        """Return the imported names that a test function uses, directly or through other definitions of the file."""
+        reached, todo = {test}, [test]
+        while todo:
+            new = self.uses.get(todo.pop(), set()) - reached
+            reached |= new
+            todo += new
+        return reached & self.imported.keys()
+
+
+def _defined_by(node: ast.stmt) -> list[str]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+    return []
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    """Yield variables and the names of arguments, which may be fixtures."""
+    for each in ast.walk(node):
+        match each:
+            case ast.Name(id=name) | ast.arg(arg=name):
+                yield name
+
+
 @cache
-def _used(path: Path) -> tuple[frozenset[str], frozenset[Path]]:
-    """Return the deep modules that a file imports, and the helpers in tests that it imports."""
-    name = path.relative_to(source.ROOT).as_posix()
-    known = {each.name for each in source.modules()}
-    deep, helpers = set(), set()
-    for module, imported in changed.read(name, path.read_text()).imports:
-        inner = f"{module}.{imported}"
-        target = inner if inner in known else module
-        if is_deep(target):
-            deep.add(target)
-        for candidate in (module, inner, f"tests.{module}", f"tests.{inner}"):
-            file = source.ROOT / (candidate.replace(".", "/") + ".py")
-            if candidate.startswith("tests.") and file.exists():
-                helpers.add(file)
-    for conftest in [
-        folder / "conftest.py" for folder in path.parents if folder.is_relative_to(source.ROOT / "tests")
-    ]:
-        if conftest.exists() and conftest.parent != source.ROOT / "tests" and conftest != path:
-            helpers.add(conftest)
-    return frozenset(deep), frozenset(helpers)
+def _file(path: Path) -> TestFile:
+    return TestFile(path, path.read_text())
 
 
-def deep_modules(path: Path) -> set[str]:
-    """Return the deep modules that a test file uses, directly or through helpers of the tests."""
-    found: set[str] = set()
-    seen, todo = set(), [path]
-    while todo:
-        file = todo.pop()
-        if file not in seen:
-            seen.add(file)
-            deep, helpers = _used(file)
-            found |= deep
-            todo += helpers
-    return found
+def _comes_from_deep(module: str, name: str) -> bool:
+    """Whether an imported name is of a deep module, directly or handed on by a helper of the tests."""
+    inner = f"{module}.{name}"
+    if is_deep(inner if source.is_module(inner) else module):
+        return True
+    for candidate in (module, f"tests.{module}"):
+        helper = source.ROOT / (candidate.replace(".", "/") + ".py")
+        if candidate.startswith("tests.") and helper.exists() and name in _file(helper).imported:
+            return _comes_from_deep(*_file(helper).imported[name])
+    return False
 
 
-def functions(path: Path) -> Iterator[str]:
-    """Yield the names of a file's test functions."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
-            yield node.name
+def deep_functions(path: Path) -> list[str]:
+    """Return the test functions of a file that touch deep internals."""
+    file = _file(path)
+    deep = {name for name, origin in file.imported.items() if _comes_from_deep(*origin)}
+    return [test for test in file.tests if file.used_by(test) & deep]
 
 
 def count() -> tuple[int, int, dict[str, int]]:
     """Return how many test functions touch deep internals, how many there are, and those that do by directory."""
-    deep, total = 0, 0
+    total = 0
     by_folder: dict[str, int] = {}
-    for path in sorted((source.ROOT / "tests").rglob("test_*.py")):
-        names = len(list(functions(path)))
-        total += names
-        if names and deep_modules(path):
-            deep += names
-            folder = path.relative_to(source.ROOT / "tests").parts[0]
-            by_folder[folder] = by_folder.get(folder, 0) + names
-    return deep, total, by_folder
+    for path in sorted(TESTS.rglob("test_*.py")):
+        total += len(_file(path).tests)
+        if deep := deep_functions(path):
+            folder = path.relative_to(TESTS).parts[0]
+            by_folder[folder] = by_folder.get(folder, 0) + len(deep)
+    return sum(by_folder.values()), total, by_folder

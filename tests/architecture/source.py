@@ -88,6 +88,11 @@ def _names() -> frozenset[str]:
     return frozenset(each.name for each in modules())
 
 
+def is_module(name: str) -> bool:
+    """Whether the package has a module of this dotted name."""
+    return name in _names()
+
+
 def module(place: str) -> Module:
     """The module at a path below the package."""
     return next(each for each in modules() if each.place == place)
@@ -106,16 +111,15 @@ def imports_of(importer: Module) -> tuple[Import, ...]:
 
 
 def _imports_of(importer: Module) -> Iterator[Import]:
-    known = _names()
     for node in importer.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(importer, alias.name, node.lineno)
         elif isinstance(node, ast.ImportFrom):
-            base = _base(importer, node)
+            base = base_of(importer, node)
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
-                yield Import(importer, inner if inner in known else base, node.lineno)
+                yield Import(importer, inner if is_module(inner) else base, node.lineno)
         elif isinstance(node, ast.Call) and (named := _imported_by_call(node)):
             yield Import(importer, named, node.lineno)
 
@@ -130,7 +134,8 @@ def _imported_by_call(node: ast.Call) -> str:
     return ""
 
 
-def _base(importer: Module, node: ast.ImportFrom) -> str:
+def base_of(importer: Module, node: ast.ImportFrom) -> str:
+    """Return the module that a `from` import names, with its dots resolved."""
     if not node.level:
         return node.module or ""
     is_package = importer.path.name == "__init__.py"

@@ -70,6 +70,7 @@ def test_banners_are_counted() -> None:
         ("hourglass._engine.fibers", True),
         ("hourglass._engine.events", False),
         ("hourglass._contract.handle", False),
+        ("hourglass._embedded.rules.timers", False),
         ("hourglass._embedded.store.store", False),
         ("hourglass.client", False),
         ("asyncio._private", False),
@@ -80,13 +81,54 @@ def test_seams_are_not_deep(module: str, deep: bool) -> None:
     assert internals.is_deep(module) is deep
 
 
-def test_deep_modules_are_found_through_helpers() -> None:
-    """A test that uses a helper of the tests touches what the helper touches."""
-    path = source.ROOT / "tests/engine/test_turns.py"
-    assert "hourglass._engine.evaluator" in internals.deep_modules(path) | internals.deep_modules(
-        source.ROOT / "tests/engine/driver.py"
+SUITE = """
+from hourglass import Client
+from hourglass._runtime.lanes import Lane
+from tests.runtime.lane_world import LaneWorld, Clock
+from tests.specs import made
+
+LIMIT = Lane.limit
+
+def helper():
+    return LIMIT
+
+@pytest.fixture
+def lane():
+    return Lane()
+
+def test_through_a_constant():
+    helper()
+
+def test_through_a_fixture(lane):
+    pass
+
+def test_public():
+    Client()
+
+def test_with_a_helper():
+    made()
+"""
+
+
+def test_names_that_test_functions_use() -> None:
+    """A test uses what it names, and what functions, fixtures and constants of its file name that it uses."""
+    file = internals.TestFile(internals.TESTS / "runtime" / "test_it.py", SUITE)
+    assert {test: file.used_by(test) for test in file.tests} == {
+        "test_through_a_constant": {"Lane"},
+        "test_through_a_fixture": {"Lane"},
+        "test_public": {"Client"},
+        "test_with_a_helper": {"made"},
+    }
+
+
+def test_deep_functions_of_files() -> None:
+    """Names that a helper hands on count, what a helper does inside does not."""
+    assert "test_a_large_run_is_checked_when_it_has_grown" in internals.deep_functions(
+        source.ROOT / "tests/scale/test_worker_parts.py"
     )
-    assert internals.deep_modules(source.ROOT / "tests/interop/test_interop.py") == set()
+    assert internals.deep_functions(source.ROOT / "tests/interop/test_interop.py") == []
+    assert internals._comes_from_deep("tests.bridge.scripted", "BridgeHolder")
+    assert not internals._comes_from_deep("tests.bridge.scripted", "ScriptedHandle")
 
 
 def test_the_measures_run(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "spawn": lambda: os.posix_spawn(sys.executable, [sys.executable, "-c", ""], {}),
     "bind": lambda: _with_socket(lambda opened: opened.bind(("127.0.0.1", 0))),
     "connect": lambda: _with_socket(lambda opened: opened.connect(("127.0.0.1", 1))),
-    "sleep": lambda: time.sleep(0.001),
+    "sleep": lambda: time.sleep(0.001),  # what a unit test is refused
     "fork": os.fork,
 }
 

@@ -265,9 +265,9 @@ def execute_in_turns(target: str) -> list[Trace]:
         with _worker(target) as client:
             idle, traces = Trace(), [Trace() for _ in range(_EXECUTIONS)]
             with tracing(idle, Turns()):
-                time.sleep(_IDLE)
+                time.sleep(_IDLE)  # what the worker does without work is recorded, to be left out
             for number, trace in enumerate(traces):
-                time.sleep(_REST)
+                time.sleep(_REST)  # what the last execution left behind ends before the next
                 with tracing(trace, Turns(), idle.roots):
                     client.execute_workflow(hello, "traced", id=f"traced-{number}")
             return traces

@@ -36,7 +36,7 @@ def spins() -> None:
 
 @workflow.defn
 def naps() -> None:
-    time.sleep(Nap.seconds)
+    time.sleep(Nap.seconds)  # the hang itself
 
 
 @workflow.defn

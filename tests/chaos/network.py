@@ -57,7 +57,7 @@ def black_hole(seed: int, scale: Scale) -> Outcome:
     chance = random.Random(f"black hole {seed}")
 
     def harm(proxy: Proxy) -> None:
-        time.sleep(chance.random() * 0.5)
+        time.sleep(chance.random() * 0.5)  # a random instant is the point
         proxy.swallow()
         time.sleep(scale.black_hole)  # the outage itself
         proxy.let_through()

@@ -26,7 +26,7 @@ def step(number: int) -> int:
 
 @activity.defn(retry_policy=_SOON, start_to_close_timeout=_LOST)
 async def astep(number: int) -> int:
-    await asyncio.sleep(0.005)
+    await asyncio.sleep(0.005)  # work that takes a moment, so that faults meet it
     return number + 1
 
 

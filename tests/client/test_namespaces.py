@@ -41,7 +41,7 @@ def made_and_found(client: Client) -> None:
                 break
             except ServiceError:  # a server takes a moment to know of it
                 assert time.monotonic() < end
-                time.sleep(0.2)
+                time.sleep(0.2)  # it is tried again until the server knows the attribute
     while client.count_workflows(f"{name} = 7") != 1:
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -65,7 +65,7 @@ def test_on_a_server(quick_server: DevServer) -> None:
             return
         except NamespaceNotFoundError:
             assert time.monotonic() < end
-            time.sleep(0.2)
+            time.sleep(0.2)  # it is tried again until the server knows the namespace
 
 
 def test_on_an_embedded_engine() -> None:

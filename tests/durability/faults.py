@@ -92,7 +92,7 @@ def eventually(attempt: Callable[[], Any], what: str) -> Any:
         except HourglassError as error:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: {error}") from error
-            time.sleep(0.01)
+            time.sleep(0.01)  # it is tried again until it succeeds
 
 
 def refusal(attempt: Callable[[], Any]) -> str:

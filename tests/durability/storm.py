@@ -127,7 +127,7 @@ class Storm:
             nursery.kill(victim)
             if not nursery.alive:
                 self.told.unserved += 1
-                time.sleep(chance.random() * self._size.life)
+                time.sleep(chance.random() * self._size.life)  # a random instant is the point
 
     # --- driving --------------------------------------------------------------------------------------------
 

@@ -92,7 +92,7 @@ def pay(number: int) -> str:
 @activity.defn(retry_policy=_SOON)
 async def thank(number: int) -> str:
     note("begun")
-    await asyncio.sleep(0.001)
+    await asyncio.sleep(0.001)  # work that takes a moment, so that kills meet it
     return executed()
 
 

@@ -42,7 +42,7 @@ class Room:
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
-        time.sleep(0.02)
+        time.sleep(0.02)  # long enough to meet another one that is inside wrongly
         with self.lock:
             self.inside -= 1
 

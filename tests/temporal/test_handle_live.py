@@ -64,7 +64,7 @@ def test_cancelled_pollers_lose_nothing(server: DevServer) -> None:
 
             async def disturb() -> None:
                 while True:
-                    await asyncio.sleep(chance.random() * 0.01)
+                    await asyncio.sleep(chance.random() * 0.01)  # a random instant is the point
                     loops.recycle(chance.choice(["workflows", "activities"]))
 
             disturber = asyncio.create_task(disturb())

@@ -126,11 +126,10 @@ def test_pending_activities(server: DevServer) -> None:
             live.working(connection, queue, live.one_activity, fail),
         ):
             await connection.call(live.start(queue, queue))
-            while True:
+            pending: Any = ()
+            while not pending or pending[0].last_failure is None:
                 described = await connection.call(wf.DescribeWorkflow(workflow_id=queue))
                 pending = described.pending_activities
-                if pending and pending[0].last_failure is not None:
-                    break
                 await asyncio.sleep(0.01)
             assert (pending[0].activity_id, pending[0].activity_type) == ("1", "echo")
             assert pending[0].state == "SCHEDULED"

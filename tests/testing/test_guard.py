@@ -62,7 +62,7 @@ def test_slow_code_is_left_alone() -> None:
     @workflow.defn
     def slow() -> str:
         with workflow.unsafe():
-            time.sleep(0.3)
+            time.sleep(0.3)  # slow code that comes back is the subject
         return "done"
 
     for limit in (5, None):

@@ -13,6 +13,7 @@ import pytest
 from bridge.scripted import ScriptedHandle
 from hourglass import Client, Worker, workflow
 from hourglass._bridge.life import HandleLimits, HandleState
+from hourglass._runtime import processes
 from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 
@@ -337,6 +338,29 @@ def test_an_interrupted_start_leaves_nothing():
             with pytest.raises(asyncio.CancelledError):
                 await serving
             await until(lambda: world.app.idle)
+            assert all(handle.finalized for handle in world.engine.handles)
+
+    play(script)
+
+
+def test_a_start_cancelled_after_the_handle_opened_leaves_nothing(monkeypatch):
+    """The caller is cancelled when the queue is served already and only its lanes are not in the tree yet."""
+
+    async def script():
+        async with scripted(serve=False) as world:
+            is_open = asyncio.Event()
+
+            async def show_lanes(*_):
+                is_open.set()
+                await asyncio.get_running_loop().create_future()
+
+            monkeypatch.setattr(processes, "show_lanes", show_lanes)
+            serving = asyncio.ensure_future(world.serve())
+            await is_open.wait()
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            assert world.app.idle
             assert all(handle.finalized for handle in world.engine.handles)
 
     play(script)

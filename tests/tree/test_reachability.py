@@ -90,12 +90,12 @@ def test_a_loss_and_a_return_show_within_what_is_promised(trouble: ServiceError 
 
     async def body() -> None:
         watch = asyncio.create_task(watch_reachability(app))
-        await asyncio.sleep(after)
+        await asyncio.sleep(after)  # virtual time
         lost.set()
-        await asyncio.sleep(PROMISED)
+        await asyncio.sleep(PROMISED)  # virtual time
         assert app.reachability.outage is not None
         lost.clear()
-        await asyncio.sleep(PROMISED)
+        await asyncio.sleep(PROMISED)  # virtual time
         assert app.reachability.outage is None
         watch.cancel()
 

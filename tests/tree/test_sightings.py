@@ -209,7 +209,7 @@ def test_trouble_with_answers_makes_it_look_sooner(monkeypatch: pytest.MonkeyPat
             eyes = Eyes(world, monkeypatch)
             world.app.sight = SightLimits(ask=3600.0, ask_again=0.001, unseen=3600.0)
             asking = asyncio.ensure_future(watch_sightings(world.app))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # many times the pause after which it would ask wrongly
             assert eyes.asked == []
             world.app.tables.counters.resent += 1
             await until(lambda: len(eyes.asked) == 2)

@@ -277,11 +277,11 @@ class Application:
             services.start()
             await self._ensure_tree()
             await launch_first(self, services)
+            with suppress(SupervisionError):  # a supervisor of lanes that is on its way back adopts them
+                await show_lanes(self, services)
         except BaseException:
             await self.stop_worker(services.queue)
             raise
-        with suppress(SupervisionError):  # a supervisor of lanes that is on its way back adopts them
-            await show_lanes(self, services)
 
     async def stop_worker(self, queue: str) -> None:
         """Serve a queue no longer: say farewell, let what is in flight finish within its limits, free everything.

@@ -263,7 +263,7 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
             ]
             assert await poll(handle) == started.run_id
             polling = asyncio.create_task(poll(handle))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the poll reaches the engine; if it is late the test shows less
             assert one.calls.engine is not None
             one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
             with pytest.raises(HandleBroken):
@@ -442,7 +442,7 @@ def test_time_limits_and_closing_end_a_call(tmp_path: Path) -> None:
         with pytest.raises(ServiceTimeoutError, match=r"QueryWorkflow was not answered within 0.05 s"):
             await link.call(wf.QueryWorkflow(workflow_id="w", query_name="n", rpc_timeout=0.05))
         waiting = asyncio.create_task(link.call(wf.WaitForClose(workflow_id="w")))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the wait reaches the engine; if it is late the test shows less
         await link.close()
         with pytest.raises(ServiceError, match="the connection is closed"):
             await waiting
@@ -568,12 +568,12 @@ def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
             there = partial(os.path.lexists, f"{one.path}-lock")
             for _ in range(5):
                 two._changed.ring()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # it looks, and must change nothing
             assert not there()
             one._changed.ring()
             await until(there)
             two._changed.ring()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # it looks, and must change nothing
             assert one.standing == "owner"
             assert two.standing.startswith("working for")
 

@@ -124,7 +124,7 @@ def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> N
         client = SharedFile(opener, str(path), "default")
         await client.call(start("w"))
         opener.full = "there is no room"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the store is closed after a moment without work
         assert (await client.call(wf.CountWorkflows())).count == 1
         with pytest.raises(StorageError, match="there is no room"):
             await client.call(start("another"))
