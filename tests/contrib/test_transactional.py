@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
@@ -267,6 +269,45 @@ def test_commit_by_a_statement_is_reported_once(engine: Engine) -> None:
     with pytest.raises(ApplicationError, match="committed without a result") as again:
         run(bill, attempt=2)
     assert again.value.non_retryable
+
+
+@pytest.mark.parametrize(
+    "ending", ["COMMIT", "/* by hand */ commit;", "ROLLBACK", "driver commit", "driver rollback"]
+)
+def test_another_transaction_after_the_first_is_reported(engine: Engine, ending: str) -> None:
+    """The next statement begins a transaction by itself: that one is open when the function returns is not enough."""
+
+    @transactional(engine)
+    def bill(connection: Connection) -> None:
+        pay(connection)
+        if ending.startswith("driver"):
+            getattr(connection.connection, ending.removeprefix("driver "))()
+        else:
+            connection.exec_driver_sql(ending)
+        pay(connection, "b")
+
+    with pytest.raises(ApplicationError, match="ended its transaction itself") as reported:
+        run(bill)
+    assert reported.value.non_retryable
+    assert paid(engine) == (1 if "commit" in ending.lower() else 0)  # what came after it is rolled back
+
+
+def test_statement_that_failed_and_was_ignored(engine: Engine) -> None:
+    """PostgreSQL does nothing more in such a transaction, and would roll it back at its commit. SQLite goes on."""
+
+    @transactional(engine)
+    def bill(connection: Connection) -> None:
+        pay(connection)
+        with contextlib.suppress(DBAPIError):
+            connection.execute(text("SELECT * FROM gone"))
+
+    if engine.dialect.name == "sqlite":
+        run(bill)
+        assert paid(engine) == 1
+    else:
+        with pytest.raises(ApplicationError, match="a statement that failed"):
+            run(bill)
+        assert paid(engine) == 0
 
 
 def lambda_of(kind: type[Any]) -> Any:

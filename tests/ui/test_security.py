@@ -15,6 +15,7 @@ from hourglass import Client
 from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, GuessLimit, Verdict, read_token
 from hourglass._http.limits import most_connections
 from hourglass._http.names import OwnNames
+from hourglass._http.server import HttpRequest
 from hourglass._ui.security import LARGEST_FORM, LARGEST_LOGIN, RequestGuard
 from hourglass._ui.server import served
 from hourglass._ui.site import Site
@@ -180,6 +181,15 @@ def test_one_time_links_work_once_across_processes() -> None:
     assert not second.link.redeem(parent.link.code)
     assert second.token == parent.token
     parent.link.close()
+
+
+def test_secrets_are_in_no_repr() -> None:
+    """Debuggers and logs of errors show it."""
+    credentials = Credentials.create(TOKEN)
+    request = HttpRequest("GET", f"/login?code={credentials.link.code}", {"authorization": BEARER}, "::1")
+    shown = f"{credentials!r} {request!r}"
+    for secret in (TOKEN, credentials.link.code, repr(credentials.cookie_key)):
+        assert secret not in shown
 
 
 def test_tokens_from_options_and_files(tmp_path: os.PathLike[str]) -> None:

@@ -21,7 +21,7 @@ import os
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from time import monotonic
@@ -101,9 +101,9 @@ class OneTimeCode:
 class Credentials:
     """The secrets of one server: its token, the key that signs cookies, the code of its one-time link."""
 
-    token: str
-    cookie_key: bytes
-    link: OneTimeCode
+    token: str = field(repr=False)
+    cookie_key: bytes = field(repr=False)
+    link: OneTimeCode = field(repr=False)
     generated: bool = False
     """Whether the token was made here, and so has to be shown to the user."""
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
@@ -28,8 +28,8 @@ class HttpRequest:
     """The head of a request. Names of headers are in lower case."""
 
     method: str
-    target: str
-    headers: Mapping[str, str]
+    target: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
     address: str
     """The IP address of the peer."""
 
@@ -208,8 +208,8 @@ async def _read_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise _BadRequestError(400, "this is not HTTP/1.1")
     headers: dict[str, str] = {}
-    for field in lines[1:]:
-        name, separator, value = field.partition(":")
+    for line in lines[1:]:
+        name, separator, value = line.partition(":")
         key = name.lower()
         if not separator or not name or name != name.strip() or (key in headers and key in _ONCE):
             raise _BadRequestError(400, "the headers are malformed")

@@ -100,7 +100,7 @@ def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
         updates = [each.id for each in found.pending_updates]
         return f"{found.history_length} {found.status} {found.task_attempt} {pending} {updates}"
     if "operation" in params:
-        operation = operations.find(int(params["operation"]))
+        operation = operations.find(asked.number(request, "operation") or 0)
         return "" if operation is None else f"{operation.done} {operation.failed} {operation.ended}"
     if "workers" in params:
         return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"

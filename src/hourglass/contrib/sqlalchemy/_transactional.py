@@ -45,6 +45,7 @@ EngineSource: TypeAlias = Engine | AsyncEngine | Callable[[], Engine | AsyncEngi
 _KINDS: tuple[type, ...] = (Session, Connection, AsyncSession, AsyncConnection)
 _IN_TRANSACTION = 2
 """PQTRANS_INTRANS: in a transaction, which has not failed."""
+_SAVEPOINT = "hourglass_step"
 _INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
 
@@ -267,12 +268,19 @@ def _driver_is_in_transaction(connection: Connection) -> bool:
 
 
 def _check_transaction(connection: Connection, function: _Function) -> None:
-    """Raise if the function has ended its transaction behind SQLAlchemy's back, as by a statement COMMIT."""
-    if not _driver_is_in_transaction(connection):
+    """Raise if the function has ended its transaction behind SQLAlchemy's back, as by a statement COMMIT.
+
+    Whether a transaction is open says too little: the next statement of the function begins another one. The savepoint of
+    `_Record.insert` is in the first one only.
+    """
+    try:
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+    except DBAPIError:
         raise _never_again(
-            f"{function.fn.__qualname__} ended its transaction itself, by a statement or by the driver: its effect may be "
-            "committed, and its result is not recorded. Leave commits and rollbacks to @transactional"
-        )
+            f"{function.fn.__qualname__} ended its transaction itself, by a statement or by the driver, or went on after a "
+            "statement that failed: its effect may be committed, and its result is not recorded. Leave commits and rollbacks "
+            "to @transactional, and put statements that may fail into begin_nested()"
+        ) from None
 
 
 def _refuse_session_commit(session: Session, function: _Function) -> None:
@@ -343,7 +351,7 @@ class _Record(NamedTuple):
         """Insert it, and wait for another attempt that has; False if that has committed.
 
         Before it, a statement that changes nothing begins the transaction: a driver that commits by itself must not get
-        a record without a result.
+        a record without a result. After it, a savepoint marks the transaction for `_check_transaction`.
         """
         connection.execute(update(steps).where(false()).values(activity_type=self.activity_type))
         if not _driver_is_in_transaction(connection):
@@ -357,7 +365,10 @@ class _Record(NamedTuple):
         )
         # Not by `rowcount`, which some drivers do not tell of an insertion.
         inserted = insertion.on_conflict_do_nothing().returning(steps.c.activity_id)
-        return connection.execute(inserted).first() is not None
+        if connection.execute(inserted).first() is None:
+            return False
+        connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
+        return True
 
     def enter(self, connection: Connection, value: Any) -> None:
         """Enter the result."""
