@@ -75,8 +75,8 @@ def decoded(codec: Codec, payloads: Sequence[Payload]) -> Sequence[Payload]:
     return _settled(codec.decode(payloads))
 
 
-def _settled(given: Sequence[Payload] | Awaitable[Sequence[Payload]]) -> Sequence[Payload]:
-    return submit(given, "codec").result() if isinstance(given, Awaitable) else given
+def _settled(result: Sequence[Payload] | Awaitable[Sequence[Payload]]) -> Sequence[Payload]:
+    return submit(result, "codec").result() if isinstance(result, Awaitable) else result
 
 
 class CodecWithHeaders:
@@ -186,18 +186,18 @@ def map_payloads(obj: T, fn: PayloadFunction, *, skip: frozenset[str] = NEVER_CO
 
     Fields named in `skip` are left alone. An object without payloads is returned as it is.
     """
-    found: list[Payload] = []
+    payloads: list[Payload] = []
 
     def collect(payload: Payload) -> Payload:
-        found.append(payload)
+        payloads.append(payload)
         return payload
 
     _rebuild(obj, Payload, collect, skip)
-    if not found:
+    if not payloads:
         return obj
-    replaced = fn(found)
-    if len(replaced) != len(found):
-        raise PayloadError(f"{len(found)} payloads went in, {len(replaced)} came out")
+    replaced = fn(payloads)
+    if len(replaced) != len(payloads):
+        raise PayloadError(f"{len(payloads)} payloads went in, {len(replaced)} came out")
     # The walk is the same both times, so that the n-th payload found is the n-th replaced.
     remaining = iter(replaced)
     return _rebuild(obj, Payload, lambda _: next(remaining), skip)  # type: ignore[no-any-return]

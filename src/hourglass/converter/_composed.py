@@ -73,9 +73,9 @@ class CompositeConverter(Converter):
         for part in encodings:
             if not isinstance(part, EncodingConverter):
                 raise UsageError(f"an encoding is an EncodingConverter, not {type(part).__name__}")
-        for each in json_types:
-            if not isinstance(each, JSONTypeConverter):
-                raise UsageError(f"json_types are JSONTypeConverters, not {type(each).__name__}")
+        for json_type in json_types:
+            if not isinstance(json_type, JSONTypeConverter):
+                raise UsageError(f"json_types are JSONTypeConverters, not {type(json_type).__name__}")
         self._encodings = encodings
         self._by_name = {part.encoding: part for part in encodings}
         if len(self._by_name) < len(encodings):
@@ -93,7 +93,7 @@ class CompositeConverter(Converter):
         """The same, of parts that know."""
         return CompositeConverter(
             *(in_context(part, context) for part in self._encodings),
-            json_types=[in_context(each, context) for each in self._json_types],
+            json_types=[in_context(json_type, context) for json_type in self._json_types],
             rest=in_context(self._rest, context),
         )
 
@@ -113,12 +113,12 @@ class CompositeConverter(Converter):
     def _encode_types(self, value: Any) -> Payload:
         """What the rest refused, once more, with the types that it does not know turned into JSON."""
 
-        def hook(found: Any) -> Any:
-            for each in self._json_types:
-                made = _asked(each, "to_json", EncodeError, found)
+        def hook(unsupported: Any) -> Any:
+            for part in self._json_types:
+                made = _asked(part, "to_json", EncodeError, unsupported)
                 if made is not JSONTypeConverter.Unhandled:
                     return made
-            return simplify(found)
+            return simplify(unsupported)
 
         return Payload(JsonEncoder(hook).encode(value))
 
@@ -137,12 +137,12 @@ class CompositeConverter(Converter):
                 decoder = self._decoders[hint] = msgspec.json.Decoder(hint, dec_hook=self._typed)
             return decoder.decode(payload.data)
         except (TypeError, msgspec.MsgspecError):  # a hint, or a value, that it does not take: thoroughly
-            found = self._typed(hint, self._rest.decode(payload), DecodeError)
-            return self._rest.decode(payload, hint) if found is JSONTypeConverter.Unhandled else found
+            converted = self._typed(hint, self._rest.decode(payload), DecodeError)
+            return self._rest.decode(payload, hint) if converted is JSONTypeConverter.Unhandled else converted
 
     def _typed(self, hint: Any, value: Any, otherwise: Any = None) -> Any:
-        for each in self._json_types:
-            made = _asked(each, "to_typed_value", DecodeError, hint, value)
+        for part in self._json_types:
+            made = _asked(part, "to_typed_value", DecodeError, hint, value)
             if made is not JSONTypeConverter.Unhandled:
                 return made
         if otherwise is not None:

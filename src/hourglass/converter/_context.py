@@ -74,16 +74,16 @@ class WithSerializationContext(Protocol):
 
 def wants_context(what: object) -> bool:
     """Whether a converter or codec wants to know whose values it has; one that holds others says it for them."""
-    said: bool | None = getattr(what, "wants_context", None)
-    return isinstance(what, WithSerializationContext) if said is None else said
+    declared: bool | None = getattr(what, "wants_context", None)
+    return isinstance(what, WithSerializationContext) if declared is None else declared
 
 
 def in_context(what: T, context: SerializationContext) -> T:
     """A converter or codec for the values of a context; itself where it does not want to know."""
     if not wants_context(what):
         return what
-    asked: Any = what
-    made = asked.with_context(context)
+    contextual: Any = what
+    made = contextual.with_context(context)
     if made is None:
         raise UsageError(
             f"{type(what).__name__}.with_context returned None: it returns what is to be used, itself at least"

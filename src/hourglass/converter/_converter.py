@@ -248,8 +248,8 @@ def _parse(data: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise Mismatch(f"not UTF-8 from byte {error.start}") from None
     except json.JSONDecodeError as error:
-        found = f"not JSON from character {error.pos}" if data else "empty: no JSON at all"
-        raise Mismatch(found) from None
+        problem = f"not JSON from character {error.pos}" if data else "empty: no JSON at all"
+        raise Mismatch(problem) from None
     except Mismatch:
         raise
     except ValueError:  # Python's limit on the digits of an integer

@@ -70,16 +70,16 @@ def to_failure(exc: BaseException, encode: Encode) -> Failure:
 
 def _chain(exc: BaseException) -> list[BaseException]:
     """The exception and its causes, each once, up to one whose failure already holds all the others."""
-    found: list[BaseException] = []
+    links: list[BaseException] = []
     seen: set[int] = set()
     link: BaseException | None = exc
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        found.append(link)
+        links.append(link)
         if _origin(link) is not None and _cause_is_original(link):
             break
         link = _cause(link)
-    return found
+    return links
 
 
 def _cause(exc: BaseException) -> BaseException | None:
@@ -89,8 +89,8 @@ def _cause(exc: BaseException) -> BaseException | None:
 
 
 def _origin(exc: BaseException) -> Failure | None:
-    kept = exc.__dict__.get(_ORIGIN)
-    return kept[0] if kept is not None else None
+    origin = exc.__dict__.get(_ORIGIN)
+    return origin[0] if origin is not None else None
 
 
 def _cause_is_original(exc: BaseException) -> bool:
@@ -152,8 +152,8 @@ def _info(exc: BaseException, encode: Encode) -> FailureInfo:
         case errors.Cancelled():
             return CanceledFailure()
         case errors.TimedOutError():
-            kept = _details(exc, "last_heartbeat_details", encode)
-            return TimeoutFailure(_number(exc, "type", errors.TimeoutType), kept)
+            details = _details(exc, "last_heartbeat_details", encode)
+            return TimeoutFailure(_number(exc, "type", errors.TimeoutType), details)
         case errors.CancelledError():
             return CanceledFailure(_details(exc, "details", encode))
         case errors.TerminatedError():
@@ -199,12 +199,12 @@ def _attributes(
     exc: BaseException, info: type[ActivityFailure] | type[ChildWorkflowFailure]
 ) -> dict[str, Any]:
     """The fields that an exception shares with its failure by name, if they are of the right type."""
-    found: dict[str, Any] = {"retry_state": _number(exc, "retry_state", errors.RetryState)}
+    fields: dict[str, Any] = {"retry_state": _number(exc, "retry_state", errors.RetryState)}
     for name in info.__struct_fields__:
         value = getattr(exc, name, None)
         if name != "retry_state" and isinstance(value, int if name.endswith("_event_id") else str):
-            found[name] = value
-    return found
+            fields[name] = value
+    return fields
 
 
 def _details(exc: BaseException, name: str, encode: Encode) -> tuple[Payload, ...]:

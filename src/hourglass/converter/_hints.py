@@ -201,10 +201,10 @@ def field_hints(hint: Any) -> dict[str, Any]:
 def _fill(hint: Any, filled: dict[Any, Any]) -> Any:
     if isinstance(hint, TypeVar):
         return filled.get(hint, hint)
-    wanted = getattr(hint, "__parameters__", ())
-    if not wanted or isinstance(hint, type):
+    parameters = getattr(hint, "__parameters__", ())
+    if not parameters or isinstance(hint, type):
         return hint
-    return hint[tuple(filled.get(parameter, parameter) for parameter in wanted)]
+    return hint[tuple(filled.get(parameter, parameter) for parameter in parameters)]
 
 
 # --- protobuf -------------------------------------------------------------------------------------
@@ -223,8 +223,8 @@ def message_class(hint: Any) -> Any:
         return None
     hint = bare(hint)
     if is_union(hint):
-        found = [cls for member in hint.__args__ if (cls := message_class(member)) is not None]
-        return found[0] if len(found) == 1 else None
+        classes = [cls for member in hint.__args__ if (cls := message_class(member)) is not None]
+        return classes[0] if len(classes) == 1 else None
     return hint if isinstance(hint, type) and issubclass(hint, module.Message) else None
 
 

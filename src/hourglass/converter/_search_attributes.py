@@ -100,18 +100,18 @@ SearchAttributes: TypeAlias = Mapping[str, Any] | Iterable[SearchAttributeUpdate
 """What may be given for search attributes: changes made by typed keys, or values by name (the service knows their types)."""
 
 
-def encode_search_attributes(given: SearchAttributes) -> dict[str, Payload]:
+def encode_search_attributes(attributes: SearchAttributes) -> dict[str, Payload]:
     """Search attributes as they travel. Raises `UsageError` for what cannot be one."""
-    if isinstance(given, Mapping):
+    if isinstance(attributes, Mapping):
         updates = [
             SearchAttributeUpdate(_name(name), _type_of(name, value), value)
-            for name, value in cast(Mapping[str, Any], given).items()
+            for name, value in cast(Mapping[str, Any], attributes).items()
         ]
     else:
         try:
-            updates = list(given)
+            updates = list(attributes)
         except TypeError:
-            raise UsageError(f"search attributes are given by name, not as {type(given).__name__}") from None
+            raise UsageError(f"search attributes are given by name, not as {type(attributes).__name__}") from None
     encoded: dict[str, Payload] = {}
     for update in updates:
         if not isinstance(update, SearchAttributeUpdate):
@@ -157,7 +157,7 @@ def _type_of(name: str, value: Any) -> str:
 def _check_value(name: str, kind: str, value: Any) -> None:
     right = isinstance(value, _VALUES[kind]) and (kind == "Bool" or not isinstance(value, bool))
     if kind == "KeywordList":
-        right = isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
+        right = isinstance(value, (list, tuple)) and all(isinstance(member, str) for member in value)
     if not right:
         raise UsageError(
             f"search attribute {name} is of type {kind} and cannot hold a {type(value).__name__}"

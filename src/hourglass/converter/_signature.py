@@ -57,25 +57,25 @@ def innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def scope_of(fn: Callable[..., Any], frame: types.FrameType | None) -> dict[str, Any]:
     """The names that a function's string annotations need, as found around its definition."""
-    wanted = _names_in(getattr(fn, "__annotations__", {}))
+    used_names = _names_in(getattr(fn, "__annotations__", {}))
     own = getattr(fn, "__globals__", None)
-    if not wanted or own is None:
+    if not used_names or own is None:
         return {}
-    found = _closure(fn, wanted)
-    while frame is not None and len(found) < len(wanted):
+    scope = _closure(fn, used_names)
+    while frame is not None and len(scope) < len(used_names):
         if frame.f_globals is own and frame.f_locals is not own:
             names = frame.f_locals
-            found.update({name: names[name] for name in wanted - found.keys() if name in names})
+            scope.update({name: names[name] for name in used_names - scope.keys() if name in names})
         frame = frame.f_back
-    return found
+    return scope
 
 
-def _closure(fn: Callable[..., Any], wanted: frozenset[str]) -> dict[str, Any]:
+def _closure(fn: Callable[..., Any], names: frozenset[str]) -> dict[str, Any]:
     try:
         cells = inspect.getclosurevars(fn).nonlocals
     except (TypeError, ValueError):
         return {}
-    return {name: value for name, value in cells.items() if name in wanted}
+    return {name: value for name, value in cells.items() if name in names}
 
 
 def _names_in(annotations: Mapping[str, Any]) -> frozenset[str]:
@@ -135,15 +135,15 @@ class Signature:
         self._fn = fn
         self._scope = scope
         self._return_annotation = signature.return_annotation
-        given = list(signature.parameters.values())[1 if skip_first else 0 :]
-        _refuse_what_cannot_travel(what, given)
+        parameters = list(signature.parameters.values())[1 if skip_first else 0 :]
+        _refuse_what_cannot_travel(what, parameters)
         self._positional = tuple(
             parameter
-            for parameter in given
+            for parameter in parameters
             if parameter.kind in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
         )
-        self._rest = next((parameter for parameter in given if parameter.kind is _Kind.VAR_POSITIONAL), None)
-        self._keyword_only = frozenset(p.name for p in given if p.kind is _Kind.KEYWORD_ONLY)
+        self._rest = next((parameter for parameter in parameters if parameter.kind is _Kind.VAR_POSITIONAL), None)
+        self._keyword_only = frozenset(p.name for p in parameters if p.kind is _Kind.KEYWORD_ONLY)
         self.parameters: tuple[str, ...] = tuple(parameter.name for parameter in self._positional)
         self.required = sum(parameter.default is _Kind.empty for parameter in self._positional)
         """How many arguments there must be."""
@@ -169,8 +169,8 @@ class Signature:
         return self._most == 1 and len(self._positional) == 1
 
     def __repr__(self) -> str:
-        rest = () if self._rest is None else (f"*{self._rest.name}",)
-        return f"<Signature of {self.what}({', '.join((*self.parameters, *rest))})>"
+        variadic = () if self._rest is None else (f"*{self._rest.name}",)
+        return f"<Signature of {self.what}({', '.join((*self.parameters, *variadic))})>"
 
     # --- types, resolved when they are first wanted: modules may import each other in circles ---
 
@@ -335,13 +335,13 @@ def raw_payloads(payloads: Sequence[Payload], converter: Converter) -> list[RawP
 
 def check_dynamic(signature: Signature, what: str) -> None:
     """Refuse a function that cannot be dynamic: it takes all arguments as one, a sequence of `RawPayload`."""
-    wanted = f"{what} is dynamic: it takes one parameter, a Sequence[RawPayload] of all arguments"
+    requirement = f"{what} is dynamic: it takes one parameter, a Sequence[RawPayload] of all arguments"
     if len(signature.parameters) != 1 or not signature.takes_exactly_one:
-        given = ", ".join(signature.parameters) or "none"
-        raise DefinitionError(f"{wanted}; its parameters are: {given}")
+        names = ", ".join(signature.parameters) or "none"
+        raise DefinitionError(f"{requirement}; its parameters are: {names}")
     (hint,) = signature.types
     of = get_args(hint)
     if hint is not Any and (
         (get_origin(hint) or hint) not in _TAKES_ALL or of not in ((), (Any,), (RawPayload,))
     ):
-        raise DefinitionError(f"{wanted}; {signature.parameters[0]!r} is annotated with something else")
+        raise DefinitionError(f"{requirement}; {signature.parameters[0]!r} is annotated with something else")

@@ -43,10 +43,10 @@ def authors_frames(trace: str) -> str:
     )
 
 
-def _kept(trace: str, wanted: Callable[[str, bool], bool]) -> str:
+def _kept(trace: str, is_shown: Callable[[str, bool], bool]) -> str:
     entries = list(_entries(trace))
-    kept = [text for at, (file, text) in enumerate(entries) if wanted(file, at == len(entries) - 1)]
-    return "\n".join(_folded(kept))
+    frames = [text for at, (file, text) in enumerate(entries) if is_shown(file, at == len(entries) - 1)]
+    return "\n".join(_folded(frames))
 
 
 def _folded(frames: list[str]) -> Iterator[str]:
@@ -60,8 +60,8 @@ def _folded(frames: list[str]) -> Iterator[str]:
 
 def _entries(trace: str) -> Iterator[tuple[str, str]]:
     """Each frame of a stack: its file, and its lines."""
-    found = list(_FRAME.finditer(trace))
-    for at, frame in enumerate(found):
-        end = found[at + 1].start() if at + 1 < len(found) else len(trace)
+    frames = list(_FRAME.finditer(trace))
+    for at, frame in enumerate(frames):
+        end = frames[at + 1].start() if at + 1 < len(frames) else len(trace)
         lines = trace[frame.start() : end].splitlines()
-        yield frame[1], "\n".join(each for each in lines if each.strip())
+        yield frame[1], "\n".join(line for line in lines if line.strip())

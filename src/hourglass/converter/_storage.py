@@ -148,13 +148,13 @@ class ExternalStorage:
         through = list(payloads)
         groups: dict[str, list[tuple[int, StorageDriverClaim]]] = {}
         for at, payload in enumerate(through):
-            if (found := _claim(payload)) is not None:
-                groups.setdefault(found[0], []).append((at, found[1]))
+            if (reference := _claim(payload)) is not None:
+                groups.setdefault(reference[0], []).append((at, reference[1]))
         for name, claims in groups.items():
             driver = self._named.get(name)
             if driver is None:
-                known = ", ".join(sorted(self._named))
-                raise DecodeError(f"a payload is stored by the driver {name[:80]!r}, and there is: {known}")
+                names = ", ".join(sorted(self._named))
+                raise DecodeError(f"a payload is stored by the driver {name[:80]!r}, and there is: {names}")
             fetched = driver.retrieve(StorageDriverRetrieveContext(), [claim for _, claim in claims])
             for (at, _), payload in zip(claims, _matching(_settled(fetched), claims, name), strict=True):
                 through[at] = payload
@@ -171,19 +171,19 @@ class ExternalStorage:
         return driver
 
 
-def _settled(given: T | Awaitable[T]) -> T:
-    return submit(given, "storage").result() if isinstance(given, Awaitable) else given
+def _settled(result: T | Awaitable[T]) -> T:
+    return submit(result, "storage").result() if isinstance(result, Awaitable) else result
 
 
-def _matching(found: Sequence[T], asked: Sequence[object], name: str) -> Sequence[T]:
-    if len(found) != len(asked):
-        raise DecodeError(f"the storage driver {name!r} gave {len(found)} answers for {len(asked)} payloads")
-    return found
+def _matching(results: Sequence[T], requested: Sequence[object], name: str) -> Sequence[T]:
+    if len(results) != len(requested):
+        raise DecodeError(f"the storage driver {name!r} gave {len(results)} answers for {len(requested)} payloads")
+    return results
 
 
 def _reference(name: str, claim: StorageDriverClaim) -> Payload:
-    said = {"claimData": dict(claim.claim_data), "driverName": name}
-    return Payload(msgspec.json.encode(said, order="sorted"), "json/protobuf", {"messageType": _MESSAGE})
+    document = {"claimData": dict(claim.claim_data), "driverName": name}
+    return Payload(msgspec.json.encode(document, order="sorted"), "json/protobuf", {"messageType": _MESSAGE})
 
 
 class _Reference(msgspec.Struct, rename="camel"):

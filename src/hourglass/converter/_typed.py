@@ -110,13 +110,13 @@ def _datetime(value: Any, path: ValuePath) -> datetime:
         raise Mismatch("expected datetime, got another str", path) from None
 
 
-def _by_msgspec(wanted: type) -> Callable[[Any, ValuePath], Any]:
+def _by_msgspec(cls: type) -> Callable[[Any, ValuePath], Any]:
     def read(value: Any, path: ValuePath) -> Any:
         try:
-            return msgspec.convert(value, wanted)
+            return msgspec.convert(value, cls)
         except (msgspec.ValidationError, ValueError, TypeError, OverflowError):
-            found = f"another {kind_of(value)}" if isinstance(value, str) else kind_of(value)
-            raise Mismatch(f"expected {wanted.__name__}, got {found}", path) from None
+            kind = f"another {kind_of(value)}" if isinstance(value, str) else kind_of(value)
+            raise Mismatch(f"expected {cls.__name__}, got {kind}", path) from None
 
     return read
 
@@ -229,16 +229,16 @@ def _dataclass(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     if not isinstance(value, dict):
         raise unexpected(value, hint, path)
     hints = _hints_of(hint, path)
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     later: dict[str, Any] = {}
     for field in dataclasses.fields(origin):
         if field.name in value:
             converted = convert(value[field.name], hints[field.name], path.field(field.name))
-            (given if field.init else later)[field.name] = converted
+            (arguments if field.init else later)[field.name] = converted
         elif field.init and field.default is field.default_factory is dataclasses.MISSING:
             raise Mismatch(f"{type_name(hint)} misses its field {field.name!r}", path)
     try:
-        made = origin(**given)
+        made = origin(**arguments)
         for name, converted in later.items():
             object.__setattr__(made, name, converted)  # frozen ones too
     except Exception as error:
