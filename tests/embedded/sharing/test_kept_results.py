@@ -84,9 +84,8 @@ def test_results_survive_the_owners_death_just_after_the_activity_ended(
             until(one_ended_elsewhere, "no activity ends outside the owner's process")
             for number in range(owners):
                 owner = current_owner(children)
-                time.sleep(
-                    chance.uniform(0, 0.003 if number == 0 else 0.01)
-                )  # the moment of the kill, not a wait
+                # A random moment for the kill, not a wait.
+                time.sleep(chance.uniform(0, 0.003 if number == 0 else 0.01))
                 owner.kill()
                 killed.add(owner.pid)
                 children.remove(owner)
