@@ -1,18 +1,18 @@
-"""Values and failures to the wire and back.
+"""Conversion of values and failures to payloads and back.
 
-_codec              the codec seam: what stands between encoded payloads and the outside
-_composed           converters composed of others: one for each encoding, and for each type that JSON does not know
-_context            what a value belongs to, for converters and codecs that want to know
+_codec              the codec interface: encryption and compression of encoded payloads
+_composed           converters composed of others: one for each encoding, and for each type that JSON does not
+                    support
+_context            the owner of a value, for converters and codecs that depend on it
 _converter          `Converter`: values as JSON and in Temporal's other encodings, and back; `RawPayload`
 _data               Temporal's payload and failure messages as frozen data, without protobuf
-_failures           exceptions to failures and back, as Temporal's Python SDK does it, so that both read each
-                    other's
-_hints              what a type hint is, seen from JSON; what does not fit one; pydantic's and protobuf's types
+_failures           exceptions to failures and back, compatible with Temporal's Python SDK
+_hints              type hints in terms of JSON; mismatches; pydantic's and protobuf's types
 _search_attributes  search attributes
-_signature          `Signature`: how a function's arguments travel
+_signature          `Signature`: the encoding of a function's arguments
 _stacks             Python's stacks as text: which frames are the author's, ours, or a library's
-_storage            large payloads elsewhere: a codec, the drivers' seam, a folder
-_to_json            values as JSON: dicts keep their order, sets are written in a fixed one
+_storage            external storage of large payloads: a codec, the driver interface, a directory
+_to_json            values as JSON: dicts keep their order, sets are sorted
 _typed              decoded JSON to typed values, the slow and thorough way
 """
 

@@ -1,12 +1,13 @@
-"""The codec seam: what stands between encoded payloads and the outside (encryption, compression).
+"""The codec interface: transforms encoded payloads before they leave and after they arrive (encryption,
+compression).
 
-`map_payloads` finds every payload in events, commands, tasks and requests, and hands all of them to a
-function at once, so that a codec that asks a key server does so once. `seal` and `unseal` are the whole way
-out and in: failures give up their texts, then the codec gets every payload, and what it does wrong becomes
+`map_payloads` collects every payload in events, commands, tasks and requests, and passes all of them to a
+function at once, so that a codec that queries a key server does so once. `seal` and `unseal` are the complete
+conversions: failures move their texts into payloads, then the codec gets every payload, and its errors become
 one clear error.
 
 Search attributes never pass a codec: servers index them. Headers do not either by default, as in Temporal's
-own SDKs, whose interceptors write and read them as they are (`HeaderCodecBehavior`).
+own SDKs, whose interceptors write and read them unencoded (`HeaderCodecBehavior`).
 
 Must not know any event or command: it walks structs, tuples, lists and dicts.
 """
@@ -37,41 +38,43 @@ _LEAVES = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 class HeaderCodecBehavior(IntEnum):
-    """Whether a codec gets headers, too: payloads of interceptors, which travel beside the arguments."""
+    """Whether a codec gets headers, too: payloads of interceptors, which are sent beside the arguments."""
 
     NO_CODEC = 1
-    """They travel as they are, so that proxies and other programs can read them."""
+    """Headers are sent unencoded, so that proxies and other programs can read them."""
     CODEC = 2
-    """They are encoded, and decoded, everywhere."""
+    """Headers are encoded and decoded everywhere."""
     WORKFLOW_ONLY_CODEC = 3
-    """They are between a worker and its workflows alone; clients and activities see them encoded."""
+    """Headers are encoded only between a worker and its workflows; clients and activities see them encoded."""
 
 
 class Codec(Protocol):
-    """Changes encoded payloads on their way out and in. Its methods are plain, and run in a thread for codecs; or `async def`,
-    and run on an event loop of their own.
+    """Transforms encoded payloads before they leave and after they arrive.
 
-    `decode` must refuse, by raising, a payload that this codec did not encode: else every program that can
-    write to the service can feed the worker plain payloads. Both return one payload for each that they get, in
+    Its methods are plain functions, called in a thread for codecs, or `async def`, run on an event loop of
+    their own.
+
+    `decode` must reject, by raising, a payload that this codec did not encode: otherwise every program that
+    can write to the service can feed the worker plain payloads. Both return one payload for each argument, in
     the same order.
     """
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
-        """The payloads as the outside shall see them."""
+        """Return the payloads as they leave the program."""
         ...
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
-        """The payloads as they were before `encode`."""
+        """Return the payloads as they were before `encode`."""
         ...
 
 
 def encoded(codec: Codec, payloads: Sequence[Payload]) -> Sequence[Payload]:
-    """What a codec makes of payloads; this thread waits for one that is `async def`."""
+    """Return payloads encoded by a codec; blocks this thread if the codec is `async def`."""
     return _settled(codec.encode(payloads))
 
 
 def decoded(codec: Codec, payloads: Sequence[Payload]) -> Sequence[Payload]:
-    """What payloads were before a codec; this thread waits for one that is `async def`."""
+    """Return payloads decoded by a codec; blocks this thread if the codec is `async def`."""
     return _settled(codec.decode(payloads))
 
 
@@ -80,7 +83,7 @@ def _settled(result: Sequence[Payload] | Awaitable[Sequence[Payload]]) -> Sequen
 
 
 class CodecWithHeaders:
-    """A codec that is to get headers, too."""
+    """A codec that also gets headers."""
 
     def __init__(self, codec: Codec, behavior: HeaderCodecBehavior) -> None:
         self.codec = codec
@@ -88,24 +91,24 @@ class CodecWithHeaders:
 
     @property
     def wants_context(self) -> bool:
-        """Whether the codec wants to know whose payloads it has."""
+        """Whether the codec depends on the serialization context."""
         return wants_context(self.codec)
 
     def with_context(self, context: SerializationContext) -> CodecWithHeaders:
-        """The same, with a codec that knows."""
+        """Return a copy whose codec is bound to the context."""
         return CodecWithHeaders(in_context(self.codec, context), self.behavior)
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """As the codec does."""
+        """Encode with the codec."""
         return encoded(self.codec, payloads)
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """As the codec does."""
+        """Decode with the codec."""
         return decoded(self.codec, payloads)
 
 
 def with_headers(codec: Codec | None, behavior: HeaderCodecBehavior) -> Codec | None:
-    """The codec that does so with headers."""
+    """Return a codec with this behaviour for headers."""
     if not isinstance(behavior, HeaderCodecBehavior):
         raise UsageError(
             f"header_codec_behavior must be a HeaderCodecBehavior, not {type(behavior).__name__}"
@@ -118,18 +121,15 @@ def with_headers(codec: Codec | None, behavior: HeaderCodecBehavior) -> Codec | 
 
 
 def without_codec(codec: Codec, *, in_workflow: bool) -> frozenset[str]:
-    """What of a message this codec does not get."""
+    """Return the fields of a message that this codec does not get."""
     if not isinstance(codec, CodecWithHeaders):
         return WITHOUT_HEADERS
     everywhere = codec.behavior is HeaderCodecBehavior.CODEC
     return NEVER_CODED if everywhere or in_workflow else WITHOUT_HEADERS
 
 
-# --- finding things -------------------------------------------------------------------------------
-
-
 def _rebuild(node: Any, kind: type, change: Callable[[Any], Any], skip: frozenset[str]) -> Any:
-    """A copy of the tree with every object of the kind changed; whatever holds none is the same object."""
+    """Return a copy of the tree with every object of the kind changed; subtrees without one are reused."""
     if type(node) in _LEAVES:
         return node
     if isinstance(node, kind):
@@ -173,7 +173,7 @@ _CAUSE = frozenset(("cause",))
 def _rebuild_failure(
     failure: Failure, kind: type, change: Callable[[Any], Any], skip: frozenset[str]
 ) -> Failure:
-    """Along the chain of causes in a loop: a chain may be longer than Python's stack."""
+    """Rebuild a chain of causes in a loop: it may be longer than Python's stack."""
     rebuilt: Any = None
     for link in reversed(list(causes(failure))):
         new: Any = _rebuild_struct(link, kind, change, skip | _CAUSE)
@@ -182,9 +182,9 @@ def _rebuild_failure(
 
 
 def map_payloads(obj: T, fn: PayloadFunction, *, skip: frozenset[str] = NEVER_CODED) -> T:
-    """A copy of `obj` with every payload replaced. `fn` is called once, with all of them.
+    """Return a copy of `obj` with every payload replaced. `fn` is called once, with all of them.
 
-    Fields named in `skip` are left alone. An object without payloads is returned as it is.
+    Fields named in `skip` are left alone. An object without payloads is returned unchanged.
     """
     payloads: list[Payload] = []
 
@@ -198,21 +198,20 @@ def map_payloads(obj: T, fn: PayloadFunction, *, skip: frozenset[str] = NEVER_CO
     replaced = fn(payloads)
     if len(replaced) != len(payloads):
         raise PayloadError(f"{len(payloads)} payloads went in, {len(replaced)} came out")
-    # The walk is the same both times, so that the n-th payload found is the n-th replaced.
+    # Both passes walk in the same order, so that the n-th payload is replaced by the n-th result.
     remaining = iter(replaced)
     return _rebuild(obj, Payload, lambda _: next(remaining), skip)  # type: ignore[no-any-return]
 
 
 def map_failures(obj: T, fn: Callable[[Failure], Failure]) -> T:
-    """A copy of `obj` with every failure (as a whole, with its causes) replaced."""
+    """Return a copy of `obj` with every failure (including its causes) replaced."""
     return _rebuild(obj, Failure, fn, frozenset())  # type: ignore[no-any-return]
 
 
-# --- the way out and in ---------------------------------------------------------------------------
-
-
 def encode_failure(failure: Failure, converter: Converter) -> Failure:
-    """The failure with its texts and its causes' texts in `encoded_attributes`, where codecs reach."""
+    """Return the failure with its texts and those of its causes in `encoded_attributes`, where codecs can reach
+    them.
+    """
     return _seal_failure(failure, converter.encode)
 
 
@@ -222,27 +221,31 @@ def decode_failure(failure: Failure, converter: Converter) -> Failure:
 
 
 def seal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = False) -> T:
-    """What leaves: failures and payloads encoded by the codec; `in_workflow` where workflow code said it. Raises EncodeError."""
+    """Return outgoing data with failures and payloads encoded. `in_workflow`: from workflow code. Raise
+    EncodeError.
+    """
     closed = map_failures(obj, lambda failure: encode_failure(failure, converter))
     skip = without_codec(codec, in_workflow=in_workflow)
     return map_payloads(closed, lambda payloads: run_codec(codec, "encode", payloads), skip=skip)
 
 
 def unseal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = False) -> T:
-    """What arrives: payloads and failures decoded by the codec. Raises DecodeError."""
+    """Return incoming data with payloads and failures decoded. `in_workflow`: for workflow code. Raise
+    DecodeError.
+    """
     skip = without_codec(codec, in_workflow=in_workflow)
     opened = map_payloads(obj, lambda payloads: run_codec(codec, "decode", payloads), skip=skip)
     return map_failures(opened, lambda failure: decode_failure(failure, converter))
 
 
 def run_codec(codec: Codec, way: str, payloads: list[Payload]) -> Sequence[Payload]:
-    """Call a codec and check what it gives back. Raises `EncodeError` or `DecodeError`, which hold no contents."""
+    """Call a codec and check its result. Raise `EncodeError` or `DecodeError` without any contents."""
     error = EncodeError if way == "encode" else DecodeError
     own = codec.codec if isinstance(codec, CodecWithHeaders) else codec
     name = f"codec {type(own).__name__}.{way}"
     try:
         results = list(_settled(getattr(own, way)(payloads)))
-    except HourglassError as raised:  # ours: what it says holds no contents
+    except HourglassError as raised:  # our own message, which contains no contents
         raise error(f"{name}: {raised}") from raised
     except Exception as raised:
         raise error(f"{name} raised {type(raised).__name__}") from raised

@@ -1,9 +1,9 @@
-"""Converters composed of others: one for each encoding, and one for each type that JSON does not know.
+"""Converters composed of others: one for each encoding, and one for each type that JSON does not support.
 
     Client.connect("local:", converter=CompositeConverter(Parquet(), json_types=[Money()]))
 
-A `CompositeConverter` asks its parts in order, and the usual converter for the rest: so a format of one's own is a class of two
-methods, and what all others send and expect stays as it is.
+A `CompositeConverter` tries its parts in order, and the default converter for everything else: so a custom
+format is a class with two methods, and all other values are encoded as usual.
 """
 
 from __future__ import annotations
@@ -29,40 +29,42 @@ class EncodingConverter(ABC):
     @property
     @abstractmethod
     def encoding(self) -> str:
-        """The name of the encoding, in every payload that it makes and reads."""
+        """The name of the encoding, stored in each of its payloads."""
 
     @abstractmethod
     def encode(self, value: Any) -> Payload | None:
-        """The value as a payload of this encoding; None where it is for another converter."""
+        """Return the value as a payload of this encoding; None leaves it to another converter."""
 
     @abstractmethod
     def decode(self, payload: Payload, type: Any) -> Any:
-        """The value of a payload of this encoding, as the given type."""
+        """Return the value of a payload of this encoding, as the given type."""
 
 
 class JSONTypeConverterUnhandled:
-    """What a `JSONTypeConverter` says of a type that is not its own."""
+    """Returned by a `JSONTypeConverter` for a type that it does not handle."""
 
     def __repr__(self) -> str:
         return "JSONTypeConverter.Unhandled"
 
 
 class JSONTypeConverter:
-    """Values of a type that JSON has no form for, wherever they stand: as arguments, in lists, as fields of dataclasses."""
+    """Conversion of a type that JSON does not support, at any depth: as arguments, in lists, as fields of
+    dataclasses.
+    """
 
     Unhandled: ClassVar[JSONTypeConverterUnhandled] = JSONTypeConverterUnhandled()
 
     def to_json(self, value: Any) -> Any:
-        """What is written for a value (texts, numbers, lists, dicts …), or `Unhandled`."""
+        """Return the JSON form of a value (str, numbers, list, dict …), or `Unhandled`."""
         return self.Unhandled
 
     def to_typed_value(self, hint: Any, value: Any) -> Any:
-        """The value of the type that the hint names, from what was written, or `Unhandled`."""
+        """Return the value of the hinted type from its JSON form, or `Unhandled`."""
         return self.Unhandled
 
 
 class CompositeConverter(Converter):
-    """Asks each of the encodings in order, then the types of JSON, then `rest`, by default what is used where none is given."""
+    """Tries each of the encodings in order, then the JSON types, then `rest`, by default the default converter."""
 
     def __init__(
         self,
@@ -86,11 +88,11 @@ class CompositeConverter(Converter):
 
     @property
     def wants_context(self) -> bool:
-        """Whether one of its parts wants to know whose values it has."""
+        """Whether one of its parts depends on the serialization context."""
         return any(map(wants_context, (*self._encodings, *self._json_types, self._rest)))
 
     def with_context(self, context: SerializationContext) -> CompositeConverter:
-        """The same, of parts that know."""
+        """Return a copy whose parts are bound to the context."""
         return CompositeConverter(
             *(in_context(part, context) for part in self._encodings),
             json_types=[in_context(json_type, context) for json_type in self._json_types],
@@ -98,7 +100,7 @@ class CompositeConverter(Converter):
         )
 
     def encode(self, value: Any) -> Payload:
-        """A value as a payload. Raises EncodeError."""
+        """Encode a value. Raise EncodeError."""
         for part in self._encodings:
             payload = _asked(part, "encode", EncodeError, value)
             if payload is not None:
@@ -111,7 +113,7 @@ class CompositeConverter(Converter):
             return self._encode_types(value)
 
     def _encode_types(self, value: Any) -> Payload:
-        """What the rest refused, once more, with the types that it does not know turned into JSON."""
+        """Encode a value that the rest has rejected, with custom types converted to JSON."""
 
         def hook(unsupported: Any) -> Any:
             for part in self._json_types:
@@ -123,7 +125,7 @@ class CompositeConverter(Converter):
         return Payload(JsonEncoder(hook).encode(value))
 
     def decode(self, payload: Payload, type: Any = Any) -> Any:
-        """The value of a payload, as the given type. Raises DecodeError."""
+        """Decode a payload as the given type. Raise DecodeError."""
         part = self._by_name.get(payload.encoding)
         if part is not None and type is not Payload:
             return _asked(part, "decode", DecodeError, payload, type)
@@ -136,7 +138,7 @@ class CompositeConverter(Converter):
             if (decoder := self._decoders.get(hint)) is None:
                 decoder = self._decoders[hint] = msgspec.json.Decoder(hint, dec_hook=self._typed)
             return decoder.decode(payload.data)
-        except (TypeError, msgspec.MsgspecError):  # a hint, or a value, that it does not take: thoroughly
+        except (TypeError, msgspec.MsgspecError):  # a hint or a value that the fast path does not accept
             converted = self._typed(hint, self._rest.decode(payload), DecodeError)
             return self._rest.decode(payload, hint) if converted is JSONTypeConverter.Unhandled else converted
 
@@ -154,7 +156,7 @@ class CompositeConverter(Converter):
 
 
 def _asked(part: Any, method: str, error: type[EncodeError | DecodeError], *arguments: Any) -> Any:
-    """What a part of the author's says; what it raises is said without its text, which may hold contents."""
+    """Call a part of the author's; its exception is reported without its text, which may include contents."""
     try:
         return getattr(part, method)(*arguments)
     except (EncodeError, DecodeError):

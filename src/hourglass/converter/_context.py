@@ -1,14 +1,14 @@
-"""Serialization context: what a value belongs to, for converters and codecs that want to know, such as those with a key for each
-tenant or workflow.
+"""Serialization context: the owner of a value, for converters and codecs that depend on it, such as those with a
+key for each tenant or workflow.
 
     class Keyed(Converter):
         def with_context(self, context: SerializationContext) -> Keyed: ...
 
-A converter, a part of a `CompositeConverter` or a codec that has a method `with_context` is asked for each workflow, activity and
-operation of Nexus: what it returns is used for the values of that one, on both sides of the wire. One that has none is not asked,
-and costs nothing.
+A converter, a part of a `CompositeConverter` or a codec that has a method `with_context` is called for each
+workflow, activity and Nexus operation: its result converts the values of that owner, on both sides. One
+without this method is not called, and costs nothing.
 
-Must not know: who asks (clients, runs, attempts, the codec's edge).
+Must not know its callers (clients, runs, attempts, the codec's edge).
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SerializationContext:
-    """What a value belongs to: one of the kinds below."""
+    """The owner of a value: one of the kinds below."""
 
 
 @dataclass(frozen=True)
 class WorkflowSerializationContext(SerializationContext):
-    """A workflow: of its arguments, its result, and of signals, queries and updates that are sent to it. To a workflow that
-    starts a child, or signals another workflow, the id is the other one's. In a schedule it is the id as the schedule says it,
-    before the time is added.
+    """A workflow: owner of its arguments, its result, and of signals, queries and updates that are sent to it.
+
+    For a workflow that starts a child, or signals another workflow, the id is that of the other one. In a
+    schedule it is the id in the schedule's action, before the time is appended.
     """
 
     namespace: str
@@ -39,8 +40,10 @@ class WorkflowSerializationContext(SerializationContext):
 
 @dataclass(frozen=True)
 class ActivitySerializationContext(SerializationContext):
-    """An activity: of its arguments, its result and its heartbeats. What is not known on one side is None there: the
-    activity's id in a workflow that has not chosen it; the workflow, of an activity that a client started.
+    """An activity: owner of its arguments, its result and its heartbeat details.
+
+    Fields unknown on one side are None there: the activity id in a workflow that has not set it; the
+    workflow, of an activity started by a client.
     """
 
     namespace: str
@@ -54,8 +57,8 @@ class ActivitySerializationContext(SerializationContext):
 
 @dataclass(frozen=True)
 class NexusSerializationContext(SerializationContext):
-    """An operation of Nexus: of its argument and its result. One that is a workflow has its result from there, in that one's own
-    context.
+    """A Nexus operation: owner of its argument and its result. If a workflow handles it, the result has that
+    workflow's context.
     """
 
     endpoint: str
@@ -65,15 +68,17 @@ class NexusSerializationContext(SerializationContext):
 
 @runtime_checkable
 class WithSerializationContext(Protocol):
-    """What wants to know whose values it has: a `Converter`, an `EncodingConverter`, a `JSONTypeConverter` or a `Codec`."""
+    """A `Converter`, `EncodingConverter`, `JSONTypeConverter` or `Codec` that depends on the serialization
+    context.
+    """
 
     def with_context(self, context: SerializationContext) -> Any:
-        """The same for the values of this context. Called often, and by many threads: do not do much here."""
+        """Return a copy for the values of this context. Called often and by many threads: keep it cheap."""
         ...
 
 
 def wants_context(what: object) -> bool:
-    """Whether a converter or codec wants to know whose values it has; one that holds others says it for them."""
+    """Whether a converter or codec depends on the serialization context; one with parts decides for them."""
     declared: bool | None = getattr(what, "wants_context", None)
     return isinstance(what, WithSerializationContext) if declared is None else declared
 

@@ -42,13 +42,13 @@ _PLAIN = frozenset((str, int, float, bool, list, dict, tuple))
 
 
 class Converter:
-    """Turns values into payloads and back. Override `encode` and `decode` for a format of your own.
+    """Converts values to payloads and back. Override `encode` and `decode` for your own format.
 
-    One converter serves many threads at once: an own one must keep no state between calls.
+    One converter serves many threads at once: it must keep no state between calls.
     """
 
     def encode(self, value: Any) -> Payload:
-        """A value as a payload. Raises EncodeError."""
+        """Encode a value. Raise EncodeError."""
         cls = type(value)
         if cls in _PLAIN:
             return Payload(encode_json(value))
@@ -67,18 +67,19 @@ class Converter:
         return Payload(encode_json(value))
 
     def encode_all(self, values: Iterable[Any]) -> tuple[Payload, ...]:
-        """Values as payloads, in order."""
+        """Encode values, in order."""
         return tuple([self.encode(value) for value in values])
 
     def decode(self, payload: Payload, type: Any = Any) -> Any:
-        """The value of a payload, as the given type. Raises DecodeError."""
+        """Decode a payload as the given type. Raise DecodeError."""
         if payload.encoding == "json/plain":
-            # The usual case, in as few calls as can be: a type that was met before, and a value that fits it.
+            # The common case, with as few calls as possible: a type that was seen before, and a value that
+            # fits it.
             try:
                 if (decoder := _decoders.get(type)) is not None:
                     return decoder.decode(payload.data)
             except Exception:
-                pass  # once more and thoroughly, where each reason has its message
+                pass  # tried again the thorough way, which has a message for each reason
         if type is Payload:
             return payload
         if type is RawPayload:
@@ -90,17 +91,18 @@ class Converter:
             raise DecodeError(f"{mismatch} ({context})") from mismatch.__cause__
 
     def to_failure(self, exc: BaseException) -> Failure:
-        """An exception, with its causes, as a failure. A detail that has no encoding becomes a text."""
+        """Convert an exception and its causes to a failure. A detail that cannot be encoded becomes a str."""
         return _failures.to_failure(exc, self.encode)
 
     def from_failure(self, failure: Failure) -> BaseException:
-        """A failure, with its causes, as a new exception of `hourglass.errors`."""
+        """Convert a failure and its causes to a new exception of `hourglass.errors`."""
         return _failures.from_failure(failure, self.decode)
 
 
 class RawPayload:
-    """A value that is not yet decoded: an argument of something dynamic, or a parameter or result of this type. Given as an
-    argument, or returned, it travels on as it is.
+    """An undecoded value: an argument of a dynamic handler, or a parameter or result of this type.
+
+    Passed as an argument, or returned, it is sent unchanged.
     """
 
     __slots__ = ("_converter", "payload")
@@ -116,14 +118,11 @@ class RawPayload:
     @overload
     def decode(self, type: Any) -> Any: ...
     def decode(self, type: Any = Any) -> Any:
-        """The argument as the given type. Raises `DecodeError`."""
+        """Decode the argument as the given type. Raise `DecodeError`."""
         return self._converter.decode(self.payload, type)
 
     def __repr__(self) -> str:
         return f"<RawPayload {self.payload.encoding or 'without encoding'}, {len(self.payload.data)} bytes>"
-
-
-# --- other encodings ------------------------------------------------------------------------------
 
 
 def _encode_message(message: Any) -> Payload:
@@ -165,7 +164,7 @@ def _decode(payload: Payload, hint: Any) -> Any:
 
 
 def _decode_message_json(payload: Payload, hint: Any) -> Any:
-    """A message where the hint is a message class, else its JSON as the hint says: a dict without one."""
+    """Return a message if the hint is a message class, else its JSON converted to the hint; a dict without one."""
     cls = _wanted_message(payload, hint)
     if cls is None:
         return decode_json(payload.data, hint)
@@ -180,23 +179,22 @@ def _wanted_message(payload: Payload, hint: Any) -> Any:
     return cls
 
 
-# --- JSON -----------------------------------------------------------------------------------------
-
-
-# Enough for every type of a large program; programs that make types as they go must not grow us without end.
+# Enough for every type of a large program, and a bound for programs that create types dynamically.
 _MOST_DECODERS = 4096
 
 _decoders: dict[Any, msgspec.json.Decoder[Any] | None] = {}
-"""A decoder for each type that was met; None where msgspec refuses it. Models read themselves, and are not here."""
+"""A decoder for each type that was seen; None if msgspec does not support it. Models decode themselves, and are
+not here.
+"""
 
 
 def decode_json(data: bytes, hint: Any) -> Any:
-    """A fresh value of the given type out of JSON. Raises Mismatch."""
+    """Decode JSON to a new value of the given type. Raise Mismatch."""
     try:
         decoder = _decoders[hint]
     except KeyError:
         decoder = _remember(hint)
-    except TypeError:  # a hint that cannot be hashed, such as Annotated with a list
+    except TypeError:  # an unhashable hint, such as Annotated with a list
         decoder = _make_decoder(hint)
     try:
         if decoder is not None:
@@ -219,7 +217,7 @@ def _remember(hint: Any) -> msgspec.json.Decoder[Any] | None:
 
 
 def _make_decoder(hint: Any) -> msgspec.json.Decoder[Any] | None:
-    """None for a type that msgspec refuses, such as a union of two dataclasses, or cannot look into."""
+    """Return a decoder; None for a type that msgspec does not support, such as a union of two dataclasses."""
     try:
         return msgspec.json.Decoder(hint, dec_hook=_dec_hook)
     except Exception:
@@ -242,7 +240,7 @@ def _decode_slowly(data: bytes, hint: Any) -> Any:
 
 
 def _parse(data: bytes) -> Any:
-    """JSON with NaN, infinities and lone surrogates, as `temporalio` and the standard library write it."""
+    """Parse JSON with NaN, infinities and lone surrogates, as `temporalio` and the standard library write it."""
     try:
         return json.loads(data.decode("utf-8"), parse_float=_finite)
     except UnicodeDecodeError as error:
@@ -257,7 +255,7 @@ def _parse(data: bytes) -> Any:
 
 
 def _finite(text: str) -> float:
-    """A number, unless it is beyond what a float can hold: infinity would be another value."""
+    """Return a number, unless it is too large for a float: infinity would be another value."""
     number = float(text)
     if math.isinf(number):
         raise Mismatch("a number out of range")
@@ -265,4 +263,4 @@ def _finite(text: str) -> float:
 
 
 default_converter = Converter()
-"""The converter that is used where none is given."""
+"""The converter used by default."""

@@ -1,7 +1,7 @@
 """Temporal's payload and failure messages as frozen data, without protobuf; and chains of failures.
 
-A chain is walked along its causes, and its texts are moved to where a codec reaches them and back: in loops, never by
-recursion, for a chain may be longer than Python's stack. Must not know of exceptions.
+A chain is walked along its causes, and its texts are moved to payloads for codecs and back: in loops, never
+by recursion, because a chain may be longer than Python's stack. Must not know exceptions.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ import msgspec
 
 from hourglass.errors import ApplicationErrorCategory, RetryState, TimeoutType
 
-# --- messages -------------------------------------------------------------------------------------
-
 
 class Payload(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One encoded value: bytes, how they are encoded, and whatever other metadata came along.
+    """One encoded value: bytes, their encoding, and any other metadata.
 
-    `encoding` is Temporal's `metadata["encoding"]` ("" when it is missing); `metadata` holds the other
-    entries, or None.
+    `encoding` is Temporal's `metadata["encoding"]` ("" if missing); `metadata` are the other entries, or
+    None.
     """
 
     data: bytes = b""
@@ -28,12 +26,12 @@ class Payload(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     metadata: dict[str, bytes] | None = None
 
     def __repr__(self) -> str:
-        # Never the data: payloads do not belong in logs.
+        # Never the data: payloads must not appear in logs.
         return f"<Payload {self.encoding or 'without encoding'}, {len(self.data)} bytes>"
 
 
 class ApplicationFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """An error of an author's program."""
+    """An error of the author's program."""
 
     type: str = ""
     non_retryable: bool = False
@@ -43,14 +41,14 @@ class ApplicationFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"
 
 
 class TimeoutFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """A timeout passed."""
+    """A timeout."""
 
     type: TimeoutType = TimeoutType.UNSPECIFIED
     last_heartbeat_details: tuple[Payload, ...] = ()
 
 
 class CanceledFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """Something was cancelled."""
+    """A cancellation."""
 
     details: tuple[Payload, ...] = ()
 
@@ -60,19 +58,19 @@ class TerminatedFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind")
 
 
 class ServerFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """The server gave up."""
+    """An error of the server."""
 
     non_retryable: bool = False
 
 
 class ResetFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """An activity was given up because its workflow was reset."""
+    """An activity was abandoned because its workflow was reset."""
 
     last_heartbeat_details: tuple[Payload, ...] = ()
 
 
 class ActivityFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """An activity failed; the failure's cause says why."""
+    """An activity failed; the failure's cause is the reason."""
 
     activity_type: str = ""
     activity_id: str = ""
@@ -83,7 +81,7 @@ class ActivityFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
 
 
 class ChildWorkflowFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """A child workflow failed; the failure's cause says why."""
+    """A child workflow failed; the failure's cause is the reason."""
 
     namespace: str = ""
     workflow_id: str = ""
@@ -107,7 +105,7 @@ FailureInfo: TypeAlias = (
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Temporal's Failure: a message, where it came from, what kind it is (None: unknown) and its cause."""
+    """Temporal's Failure: a message, its source, its kind (None: unknown) and its cause."""
 
     message: str = ""
     info: FailureInfo | None = None
@@ -117,31 +115,28 @@ class Failure(msgspec.Struct, frozen=True):
     encoded_attributes: Payload | None = None
 
 
-# --- chains of failures ---------------------------------------------------------------------------
-
-
 Encode: TypeAlias = Callable[[Any], Payload]
 Decode: TypeAlias = Callable[[Payload], Any]
 
 ENCODED_MESSAGE = "Encoded failure"
-"""What Temporal's SDKs show instead of a message that only a codec can read."""
+"""The message that Temporal's SDKs show instead of one that only a codec can decode."""
 
 
 def causes(failure: Failure | None) -> Iterator[Failure]:
-    """A failure and its causes, outermost first."""
+    """Yield a failure and its causes, outermost first."""
     while failure is not None:
         yield failure
         failure = failure.cause
 
 
 def is_benign(failure: Failure) -> bool:
-    """Whether its author called it part of the plan."""
+    """Whether its author marked it as expected."""
     info = failure.info
     return isinstance(info, ApplicationFailure) and info.category == ApplicationErrorCategory.BENIGN
 
 
 def joined(links: Iterable[Failure]) -> Failure:
-    """One failure whose causes are the links, in order."""
+    """Return one failure whose causes are the links, in order."""
     joined: Failure | None = None
     for link in reversed(list(links)):
         joined = link if link.cause is joined else msgspec.structs.replace(link, cause=joined)
@@ -150,7 +145,7 @@ def joined(links: Iterable[Failure]) -> Failure:
 
 
 def encode_failure(failure: Failure, encode: Encode) -> Failure:
-    """The failure with its texts, and those of its causes, moved to where a codec reaches them."""
+    """Return the failure with its texts, and those of its causes, moved to payloads for codecs."""
     return joined([_sealed(link, encode) for link in causes(failure)])
 
 
@@ -164,7 +159,7 @@ def _sealed(link: Failure, encode: Encode) -> Failure:
 
 
 def decode_failure(failure: Failure, decode: Decode) -> Failure:
-    """The reverse of `encode_failure`; texts that cannot be read stay where they are."""
+    """Reverse `encode_failure`; texts that cannot be decoded stay encoded."""
     return joined([opened(link, decode) for link in causes(failure)])
 
 

@@ -1,10 +1,9 @@
-"""Exceptions to failures and back, as Temporal's Python SDK does it, so that both read each other's.
+"""Conversion of exceptions to failures and back, compatible with Temporal's Python SDK.
 
-Invariants: nothing here raises, whatever the exception is like; chains are handled in loops, so that their
-length is no matter; a failure that came off the wire goes back as it came, also what our exceptions do not
-show of it.
+Invariants: nothing here raises, whatever the exception is; chains are handled in loops, so that their length
+does not matter; a received failure is sent back unchanged, including fields that our exceptions do not have.
 
-Must not know how values are encoded: the functions to do so are given.
+Must not know how values are encoded: the functions are passed in.
 """
 
 from __future__ import annotations
@@ -39,20 +38,17 @@ from hourglass.converter._data import (
 from hourglass.converter._stacks import without_ours
 
 SOURCE = "HourglassSDK"
-"""Who wrote a failure. Servers and SDKs show it, and act on none but the server's own name for itself."""
+"""The source of our failures. Servers and SDKs display it, and only the server's own name has a meaning."""
 
 MOST_CAUSES = 50
-"""Longer chains are cut in the middle: Core reads nothing that is nested 100 deep."""
+"""Longer chains are cut in the middle: Core rejects messages that are nested 100 deep."""
 _LAST_CAUSES = 10
 
 _ORIGIN = "_hourglass_failure"
 
 
-# --- exception to failure -------------------------------------------------------------------------
-
-
 def to_failure(exc: BaseException, encode: Encode) -> Failure:
-    """An exception and its causes as a failure."""
+    """Convert an exception and its causes to a failure."""
     if _ORIGIN not in exc.__dict__ and _cause(exc) is None:
         return _own_failure(exc, None, encode)
     failure: Failure | None = None
@@ -69,7 +65,7 @@ def to_failure(exc: BaseException, encode: Encode) -> Failure:
 
 
 def _chain(exc: BaseException) -> list[BaseException]:
-    """The exception and its causes, each once, up to one whose failure already holds all the others."""
+    """Return the exception and its causes, each once, up to one whose failure already contains the others."""
     links: list[BaseException] = []
     seen: set[int] = set()
     link: BaseException | None = exc
@@ -94,7 +90,7 @@ def _origin(exc: BaseException) -> Failure | None:
 
 
 def _cause_is_original(exc: BaseException) -> bool:
-    """Whether it has the cause that it came with. A copy of it has none, and is the same failure."""
+    """Whether it still has its original cause. A copy of it has none, and is the same failure."""
     return exc.__cause__ is None or exc.__cause__ is exc.__dict__[_ORIGIN][1]
 
 
@@ -128,7 +124,7 @@ def _stack(exc: BaseException) -> str:
 
 
 def _places(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """The frames of a traceback, without the marks below each line: to find out where they go, Python parses the line."""
+    """Return the frames of a traceback without column markers, for which Python would parse each line."""
     frames = list(traceback.walk_tb(trace))
     for name in {frame.f_code.co_filename for frame, _ in frames}:
         linecache.checkcache(name)
@@ -138,14 +134,14 @@ def _places(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 def _clean(text: str) -> str:
-    """Text that UTF-8 can hold: protobuf refuses lone surrogates, which come from file names."""
+    """Return text that UTF-8 can encode: protobuf rejects lone surrogates, which come from file names."""
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _info(exc: BaseException, encode: Encode) -> FailureInfo:
-    """The kind of failure. Authors' subclasses may lack what our constructors set: trust nothing."""
+    """Return the kind of failure. The author's subclasses may lack what our constructors set: trust nothing."""
     if not isinstance(exc, (errors.FailureError, errors.Cancelled)):
         return ApplicationFailure(type=_clean(type(exc).__name__))
     match exc:
@@ -198,7 +194,7 @@ def _number(exc: BaseException, name: str, kind: Any) -> Any:
 def _attributes(
     exc: BaseException, info: type[ActivityFailure] | type[ChildWorkflowFailure]
 ) -> dict[str, Any]:
-    """The fields that an exception shares with its failure by name, if they are of the right type."""
+    """Return the fields that an exception and its failure share by name, if they have the right type."""
     fields: dict[str, Any] = {"retry_state": _number(exc, "retry_state", errors.RetryState)}
     for name in info.__struct_fields__:
         value = getattr(exc, name, None)
@@ -221,7 +217,7 @@ def _detail(value: Any, encode: Encode) -> Payload:
         text = f"(a {type(value).__name__} that could not be encoded: {type(error).__name__})"
         try:
             return encode(text)
-        except Exception:  # a converter that encodes nothing at all: still no reason to lose the failure
+        except Exception:  # a converter that cannot encode anything must not lose the failure
             return Payload(msgspec.json.encode(text))
 
 
@@ -236,11 +232,8 @@ def _shortened(failure: Failure) -> Failure:
     return joined([*links[: MOST_CAUSES - 1 - _LAST_CAUSES], gap, *links[-_LAST_CAUSES:]])
 
 
-# --- failure to exception -------------------------------------------------------------------------
-
-
 def from_failure(failure: Failure, decode: Decode) -> BaseException:
-    """A failure and its causes as an exception."""
+    """Convert a failure and its causes to an exception."""
     exc: errors.FailureError | None = None
     for link in reversed(list(causes(failure))):
         readable = opened(link, decode)
@@ -259,12 +252,14 @@ _CATEGORIES = {each.value: each for each in errors.ApplicationErrorCategory}
 
 
 def _note(exc: errors.FailureError, trace: str) -> str:
-    """What a traceback shows below the exception: where it was raised, on whichever machine, without our frames."""
+    """Return the note that a traceback shows below the exception: the stack where it was raised, without our
+    frames.
+    """
     return f"Raised at (most recent call last):\n{without_ours(trace)}\n{errors.summary(exc)}"
 
 
 def _exception(message: str, info: FailureInfo | None, decode: Decode) -> errors.FailureError:
-    """The exception for one link. The texts for an empty message are those of Temporal's Python SDK."""
+    """Return the exception for one failure. The texts for an empty message are those of Temporal's Python SDK."""
     match info:
         case ApplicationFailure():
             return errors.ApplicationError(
@@ -299,7 +294,7 @@ def _values(payloads: Iterable[Payload], decode: Decode) -> tuple[Any, ...]:
 
 
 def _value(payload: Payload, decode: Decode) -> Any:
-    """A detail; where it cannot be decoded here, the payload itself, rather than losing the failure."""
+    """Decode a detail; return the payload itself if that fails, rather than losing the failure."""
     try:
         return decode(payload)
     except Exception:

@@ -1,9 +1,9 @@
-"""What a type hint is, seen from JSON: its name, what it wraps, and which kind of JSON it expects; what does not fit one.
+"""Type hints in terms of JSON: a hint's name, its wrapped type, and the kind of JSON it expects; and mismatches.
 
-Pure questions about types. Knows nothing of payloads and encodings. The values of libraries that we support but never load,
-protobuf messages and pydantic models, are converted here: a value or type of theirs at hand means that its author has
-imported the library, so we look in `sys.modules` and at the classes themselves. Nothing is found by a name that came over
-the wire.
+Pure functions of types, without payloads and encodings. Values of libraries that we support but never import,
+protobuf messages and pydantic models, are converted here: such a value or type exists only if its author has
+imported the library, so we look in `sys.modules` and at the classes themselves. Nothing is looked up by a
+name from a payload.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from typing import Annotated, Any, Final, Literal, NewType, TypeVar, Union
 
 import msgspec
 
-# --- mismatch: what does not fit, and where -------------------------------------------------------
-
-
 _LONGEST_PATH = 200
 
 
 class ValuePath:
-    """Where in a value a conversion is: `$.items[0].price`. The text is made only when a message needs it.
+    """The position of a conversion within a value: `$.items[0].price`. The text is created only for messages.
 
-    All places of one conversion share `refused`: the values that fitted no member of a union. Without it, unions within
-    unions would try every combination of members on a bad value, which takes for ever from 40 levels on.
+    All positions of one conversion share `refused`: the values that fitted no member of a union. Without it,
+    nested unions would try every combination of members on a bad value, which takes forever from 40 levels
+    on.
     """
 
     __slots__ = ("_above", "_step", "refused")
@@ -42,11 +40,11 @@ class ValuePath:
         self.refused: dict[tuple[int, str] | None, Mismatch] = {} if above is None else above.refused
 
     def field(self, name: str) -> ValuePath:
-        """The place of a field."""
+        """Return the path of a field."""
         return ValuePath(self, f".{name}")
 
     def item(self, index: object) -> ValuePath:
-        """The place of an item; keys of dicts are contents and not shown, so theirs is `...`."""
+        """Return the path of an item; keys of dicts are contents and not shown, so theirs is `...`."""
         return ValuePath(self, f"[{index}]")
 
     def __str__(self) -> str:
@@ -59,9 +57,9 @@ class ValuePath:
 
 
 class Mismatch(ValueError):
-    """A value does not fit its type. `problem` speaks of types and shapes only, `path` of the place.
+    """A value does not fit its type. `problem` mentions only types and shapes, `path` the position.
 
-    A ValueError, so that msgspec hands it on from its hooks.
+    A ValueError, so that msgspec propagates it from its hooks.
     """
 
     def __init__(self, problem: str, path: ValuePath | str = "$") -> None:
@@ -71,9 +69,6 @@ class Mismatch(ValueError):
 
     def __str__(self) -> str:
         return self.problem if self.path == "$" else f"{self.problem} at {self.path[:_LONGEST_PATH]}"
-
-
-# --- hints ----------------------------------------------------------------------------------------
 
 
 KINDS: dict[type, str] = {
@@ -93,12 +88,12 @@ _UNIONS = (Union, types.UnionType)
 
 
 def kind_of(value: object) -> str:
-    """The JSON kind of a value, for messages: what it is, never what it holds."""
+    """Return the JSON kind of a value for messages, without its contents."""
     return KINDS.get(type(value), type(value).__name__)
 
 
 def type_name(hint: Any) -> str:
-    """A type as its author wrote it, nearly."""
+    """Return a type approximately as its author wrote it."""
     if hint is None or hint is type(None):
         return "None"
     if isinstance(hint, type) and not typing.get_args(hint):
@@ -114,7 +109,7 @@ def is_union(hint: Any) -> bool:
 
 
 def bare(hint: Any) -> Any:
-    """The hint without what does not change how a value looks: Annotated, NewType, aliases, TypeVar."""
+    """Return the hint without wrappers that do not change the JSON form: Annotated, NewType, aliases, TypeVar."""
     while True:
         origin = typing.get_origin(hint)
         if origin in _WRAPPERS:
@@ -150,7 +145,7 @@ def is_record(origin: Any) -> bool:
 
 
 def field_names(origin: Any) -> frozenset[str]:
-    """The names that a record's fields have on the wire."""
+    """Return the names of a record's fields in JSON."""
     if issubclass(origin, msgspec.Struct):
         return frozenset(origin.__struct_encode_fields__)
     if dataclasses.is_dataclass(origin):
@@ -161,7 +156,7 @@ def field_names(origin: Any) -> frozenset[str]:
 
 
 def expected_kinds(hint: Any) -> frozenset[str] | None:
-    """The JSON kinds in which values of this type are written; None where it may be any."""
+    """Return the JSON kinds that values of this type are written as; None if any is possible."""
     hint = bare(hint)
     origin = typing.get_origin(hint) or hint
     if origin in KINDS:
@@ -187,9 +182,9 @@ def _class_hints(cls: type) -> dict[str, Any]:
 
 
 def field_hints(hint: Any) -> dict[str, Any]:
-    """The types of a record's fields, with the parameters of a generic class filled in.
+    """Return the types of a record's fields, with the parameters of a generic class filled in.
 
-    Raises NameError for an annotation whose names cannot be found from the class's module.
+    Raise NameError for an annotation whose names cannot be resolved from the class's module.
     """
     origin = typing.get_origin(hint)
     if origin is None:
@@ -207,9 +202,6 @@ def _fill(hint: Any, filled: dict[Any, Any]) -> Any:
     return hint[tuple(filled.get(parameter, parameter) for parameter in parameters)]
 
 
-# --- protobuf -------------------------------------------------------------------------------------
-
-
 def is_message(value: object) -> bool:
     """Whether this is a protobuf message."""
     module = sys.modules.get("google.protobuf.message")
@@ -217,7 +209,7 @@ def is_message(value: object) -> bool:
 
 
 def message_class(hint: Any) -> Any:
-    """The protobuf message class that a hint asks for, also through Optional; else None."""
+    """Return the protobuf message class that a hint requests, also through Optional; else None."""
     module = sys.modules.get("google.protobuf.message")
     if module is None:
         return None
@@ -229,36 +221,35 @@ def message_class(hint: Any) -> Any:
 
 
 def message_name(message: Any) -> str:
-    """The full name of a message's type, or of a message class."""
+    """Return the full name of a message's type, or of a message class."""
     return str(message.DESCRIPTOR.full_name)
 
 
 def message_to_plain(message: Any) -> Any:
-    """Return a message in protobuf's JSON mapping, as builtin values. Keys are sorted: the order of a map is not defined."""
+    """Return a message in protobuf's JSON mapping, as builtin values. Keys are sorted: the order of a map is
+    undefined.
+    """
     from google.protobuf import json_format
 
     return msgspec.to_builtins(json_format.MessageToDict(message), order="sorted")
 
 
 def message_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
-    """A message out of protobuf's JSON mapping."""
+    """Return a message from protobuf's JSON mapping."""
     from google.protobuf import json_format
 
     try:
         return json_format.ParseDict(value, cls())
-    except Exception:  # ParseError quotes the content, and other kinds of errors leak through
+    except Exception:  # ParseError quotes the content, and other errors may be raised, too
         raise Mismatch(f"not a {message_name(cls)} in protobuf's JSON form", path) from None
 
 
 def message_from_binary(data: bytes, cls: Any) -> Any:
-    """A message out of protobuf's binary form."""
+    """Return a message from protobuf's binary form."""
     try:
         return cls.FromString(data)
     except Exception:
         raise Mismatch(f"not a {message_name(cls)} in protobuf's binary form") from None
-
-
-# --- pydantic -------------------------------------------------------------------------------------
 
 
 def is_model(cls: Any) -> bool:
@@ -267,7 +258,7 @@ def is_model(cls: Any) -> bool:
 
 
 def is_pydantic_type(cls: Any) -> bool:
-    """Whether this is a model, or a type that pydantic itself brings, such as `SecretStr` or `AnyUrl`."""
+    """Whether this is a model, or a type that pydantic itself defines, such as `SecretStr` or `AnyUrl`."""
     if "pydantic" not in sys.modules or not isinstance(cls, type):
         return False
     return hasattr(cls, "__pydantic_validator__") or cls.__module__.partition(".")[0] in (
@@ -277,12 +268,12 @@ def is_pydantic_type(cls: Any) -> bool:
 
 
 def model_to_json(model: Any) -> bytes:
-    """A model as JSON, under its aliases: these are the names that validation wants back."""
+    """Return a model as JSON, under its aliases, which are the names that validation expects."""
     return bytes(type(model).__pydantic_serializer__.to_json(model, by_alias=True))
 
 
 def pydantic_to_plain(value: Any) -> Any:
-    """A model, or a value of a type that pydantic brings, as builtin values."""
+    """Return a model, or a value of one of pydantic's types, as builtin values."""
     cls = type(value)
     if hasattr(cls, "__pydantic_serializer__"):
         return cls.__pydantic_serializer__.to_python(value, mode="json", by_alias=True)
@@ -290,24 +281,24 @@ def pydantic_to_plain(value: Any) -> Any:
 
 
 def model_from_json(data: bytes, cls: Any, path: ValuePath | str = "$") -> Any:
-    """A value of a pydantic type out of JSON, in pydantic's JSON mode."""
+    """Return a value of a pydantic type from JSON, in pydantic's JSON mode."""
     errors: tuple[type[Exception], ...] = (sys.modules["pydantic_core"].ValidationError,)
     try:
         if hasattr(cls, "__pydantic_validator__"):
             return cls.__pydantic_validator__.validate_json(data)
         return sys.modules["pydantic"].TypeAdapter(cls).validate_json(data)
     except errors as error:
-        # From None: the error's own text quotes the input.
+        # From None: the original message quotes the input.
         raise Mismatch(*_summary(error, cls, path)) from None
 
 
 def model_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
-    """A value of a pydantic type out of decoded JSON; through text, from which strict models accept more."""
+    """Return a value of a pydantic type from decoded JSON; through text, from which strict models accept more."""
     return model_from_json(json.dumps(value).encode(), cls, path)
 
 
 def _summary(error: Any, cls: type, path: ValuePath | str) -> tuple[str, str]:
-    """The first complaint without the input that caused it, and its place."""
+    """Return the first validation error without the input that caused it, and its path."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     more = "" if error.error_count() == 1 else f" (and {error.error_count() - 1} more)"
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])

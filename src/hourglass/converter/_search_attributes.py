@@ -1,7 +1,8 @@
-"""Search attributes: typed keys, and how their values travel.
+"""Search attributes: typed keys, and the encoding of their values.
 
-A service reads search attributes, so they are plain JSON whatever the converter of the program is, with their type
-beside them. `SearchAttributeKey.for_keyword("Region").value_set("eu")` is a change; `value_unset()` removes.
+A service reads search attributes, so they are plain JSON with their type, whatever the converter of the
+program is. `SearchAttributeKey.for_keyword("Region").value_set("eu")` is a change; `value_unset()` removes
+the value.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class SearchAttributeKey(Generic[T]):
-    """The name of a search attribute and the type of its values. Made by the `for_…` functions."""
+    """The name of a search attribute and the type of its values. Created by the `for_…` functions."""
 
     name: str
     type: str
@@ -44,46 +45,46 @@ class SearchAttributeKey(Generic[T]):
 
     @staticmethod
     def for_text(name: str) -> SearchAttributeKey[str]:
-        """A text, found by its words."""
+        """Return a key for text, indexed by words."""
         return SearchAttributeKey(name, "Text")
 
     @staticmethod
     def for_keyword(name: str) -> SearchAttributeKey[str]:
-        """A text, found as a whole."""
+        """Return a key for a str that is matched exactly."""
         return SearchAttributeKey(name, "Keyword")
 
     @staticmethod
     def for_int(name: str) -> SearchAttributeKey[int]:
-        """A whole number."""
+        """Return a key for an int."""
         return SearchAttributeKey(name, "Int")
 
     @staticmethod
     def for_float(name: str) -> SearchAttributeKey[float]:
-        """A number."""
+        """Return a key for a float."""
         return SearchAttributeKey(name, "Double")
 
     @staticmethod
     def for_bool(name: str) -> SearchAttributeKey[bool]:
-        """True or false."""
+        """Return a key for a bool."""
         return SearchAttributeKey(name, "Bool")
 
     @staticmethod
     def for_datetime(name: str) -> SearchAttributeKey[datetime]:
-        """A time, with its time zone."""
+        """Return a key for a datetime with a time zone."""
         return SearchAttributeKey(name, "Datetime")
 
     @staticmethod
     def for_keyword_list(name: str) -> SearchAttributeKey[Sequence[str]]:
-        """Several texts, each found as a whole."""
+        """Return a key for several str, each matched exactly."""
         return SearchAttributeKey(name, "KeywordList")
 
     def value_set(self, value: T) -> SearchAttributeUpdate:
-        """The change that gives it this value."""
+        """Return the update that sets this value."""
         _check_value(self.name, self.type, value)
         return SearchAttributeUpdate(self.name, self.type, value)
 
     def value_unset(self) -> SearchAttributeUpdate:
-        """The change that removes it."""
+        """Return the update that removes the value."""
         return SearchAttributeUpdate(self.name, self.type, None)
 
 
@@ -97,11 +98,13 @@ class SearchAttributeUpdate:
 
 
 SearchAttributes: TypeAlias = Mapping[str, Any] | Iterable[SearchAttributeUpdate]
-"""What may be given for search attributes: changes made by typed keys, or values by name (the service knows their types)."""
+"""Accepted forms of search attributes: updates created by typed keys, or values by name (the service knows their
+types).
+"""
 
 
 def encode_search_attributes(attributes: SearchAttributes) -> dict[str, Payload]:
-    """Search attributes as they travel. Raises `UsageError` for what cannot be one."""
+    """Encode search attributes. Raise `UsageError` for an invalid value."""
     if isinstance(attributes, Mapping):
         updates = [
             SearchAttributeUpdate(_name(name), _type_of(name, value), value)
@@ -111,7 +114,9 @@ def encode_search_attributes(attributes: SearchAttributes) -> dict[str, Payload]
         try:
             updates = list(attributes)
         except TypeError:
-            raise UsageError(f"search attributes are given by name, not as {type(attributes).__name__}") from None
+            raise UsageError(
+                f"search attributes are given by name, not as {type(attributes).__name__}"
+            ) from None
     encoded: dict[str, Payload] = {}
     for update in updates:
         if not isinstance(update, SearchAttributeUpdate):
@@ -132,7 +137,7 @@ def _name(name: object) -> str:
 
 
 def decode_search_attribute(payload: Payload) -> Any:
-    """The value of a search attribute."""
+    """Return the value of a search attribute."""
     kind = (payload.metadata or {}).get("type", b"")
     return default_converter.decode(payload, datetime if kind == b"Datetime" else Any)
 

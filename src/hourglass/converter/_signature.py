@@ -1,16 +1,16 @@
-"""`Signature`: how a function's arguments travel.
+"""`Signature`: the encoding of a function's arguments.
 
-The wire is positional: keyword arguments are bound to their places before anything is sent, gaps are filled
+Payloads are positional: keyword arguments are bound to their positions before they are sent, gaps are filled
 with defaults, and trailing defaults are left to the receiver. Arguments are bound, not type-checked; types
-matter when decoding. `refuse_misfits` asks beforehand whether they could be decoded.
+matter when decoding. `refuse_misfits` checks beforehand whether they could be decoded.
 
-Annotations become types: strings, classes local to a function, wrapped and partial functions. One that cannot be
-resolved is Any for its own parameter and harms no other. Names are looked up where Python would: the function's
-globals, its closure, and the scopes around its definition. Those scopes exist only while the definition runs, so the
-names that the annotations use are kept, and no others.
+Annotations become types: strings, classes local to a function, wrapped and partial functions. One that cannot
+be resolved is Any for its own parameter and affects no other. Names are looked up where Python would: the
+function's globals, its closure, and the scopes around its definition. Those scopes exist only while the
+definition runs, so the names that the annotations use are kept, and no others.
 
-Invariant: after construction a signature holds what a plain positional call needs, so that binding it is
-one comparison. Must not know of workflows or activities: `what` is their name for messages.
+Invariant: after construction a signature holds what a plain positional call needs, so that binding it is one
+comparison. Must not know workflows or activities: `what` is their name for messages.
 """
 
 from __future__ import annotations
@@ -29,14 +29,11 @@ from hourglass.converter._converter import Converter, RawPayload
 from hourglass.converter._data import Payload
 from hourglass.errors import ArgumentError, DecodeError, DefinitionError, EncodeError
 
-# --- annotations ----------------------------------------------------------------------------------
-
-
 _NOTHING_TO_CHECK = (typing.NoReturn, typing.Never, getattr(typing, "Self", None))
 
 
 def innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that an author wrote, below partials, wrappers, bound methods and callable objects."""
+    """Return the author's function below partials, wrappers, bound methods and callable objects."""
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
@@ -56,7 +53,7 @@ def innermost(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def scope_of(fn: Callable[..., Any], frame: types.FrameType | None) -> dict[str, Any]:
-    """The names that a function's string annotations need, as found around its definition."""
+    """Return the names that a function's string annotations need, from the scopes around its definition."""
     used_names = _names_in(getattr(fn, "__annotations__", {}))
     own = getattr(fn, "__globals__", None)
     if not used_names or own is None:
@@ -79,7 +76,7 @@ def _closure(fn: Callable[..., Any], names: frozenset[str]) -> dict[str, Any]:
 
 
 def _names_in(annotations: Mapping[str, Any]) -> frozenset[str]:
-    """Every name that a string annotation mentions."""
+    """Return every name in a string annotation."""
     names: set[str] = set()
     for annotation in annotations.values():
         if isinstance(annotation, str):
@@ -92,7 +89,7 @@ def _names_in(annotations: Mapping[str, Any]) -> frozenset[str]:
 
 
 def resolve(annotation: Any, fn: Callable[..., Any], scope: Mapping[str, Any]) -> Any:
-    """One annotation as a type; Any where there is none, or none that can be resolved."""
+    """Return an annotation as a type; Any if there is none, or it cannot be resolved."""
     if annotation is inspect.Parameter.empty:
         return Any
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
@@ -100,19 +97,16 @@ def resolve(annotation: Any, fn: Callable[..., Any], scope: Mapping[str, Any]) -
         resolved = typing.get_type_hints(
             holder, getattr(fn, "__globals__", {}), dict(scope), include_extras=True
         )["it"]
-    except Exception:  # a name that exists for type checkers only, or anything an annotation can raise
+    except Exception:  # a name that exists only for type checkers, or any exception of an annotation
         return Any
     return Any if resolved in _NOTHING_TO_CHECK or _is_variadic(resolved) else resolved
 
 
 def _is_variadic(hint: Any) -> bool:
-    """`*args: P.args` and `*args: *Ts`: what a decorator passes on, of any type."""
+    """Whether this is `*args: P.args` or `*args: *Ts`: arguments of any type that a decorator passes on."""
     return isinstance(hint, (typing.ParamSpecArgs, typing.TypeVarTuple)) or (
         typing.get_origin(hint) is typing.Unpack
     )
-
-
-# --- signature ------------------------------------------------------------------------------------
 
 
 _Kind = inspect.Parameter
@@ -120,7 +114,7 @@ _NO_KWARGS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Signature:
-    """The parameters of a function that travel, and how to bind, encode and decode arguments for them."""
+    """The parameters of a function, and how to bind, encode and decode arguments for them."""
 
     def __init__(
         self,
@@ -142,18 +136,20 @@ class Signature:
             for parameter in parameters
             if parameter.kind in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
         )
-        self._rest = next((parameter for parameter in parameters if parameter.kind is _Kind.VAR_POSITIONAL), None)
+        self._rest = next(
+            (parameter for parameter in parameters if parameter.kind is _Kind.VAR_POSITIONAL), None
+        )
         self._keyword_only = frozenset(p.name for p in parameters if p.kind is _Kind.KEYWORD_ONLY)
         self.parameters: tuple[str, ...] = tuple(parameter.name for parameter in self._positional)
         self.required = sum(parameter.default is _Kind.empty for parameter in self._positional)
-        """How many arguments there must be."""
+        """The minimum number of arguments."""
         self._most = sys.maxsize if self._rest is not None else len(self._positional)
 
     @classmethod
     def of(cls, fn: Callable[..., Any], *, what: str, skip_first: bool = False) -> Signature:
-        """The signature of a function; `skip_first` leaves out a method's `self`.
+        """Return the signature of a function; `skip_first` leaves out a method's `self`.
 
-        Call it where the function is defined: classes that are local there are found then, and not later.
+        Call it where the function is defined: classes that are local there can be resolved only then.
         """
         try:
             signature = inspect.signature(fn)
@@ -165,28 +161,28 @@ class Signature:
 
     @property
     def takes_exactly_one(self) -> bool:
-        """Whether it is called with one argument, neither none nor more."""
+        """Whether it is called with exactly one argument."""
         return self._most == 1 and len(self._positional) == 1
 
     def __repr__(self) -> str:
         variadic = () if self._rest is None else (f"*{self._rest.name}",)
         return f"<Signature of {self.what}({', '.join((*self.parameters, *variadic))})>"
 
-    # --- types, resolved when they are first wanted: modules may import each other in circles ---
+    # Types are resolved on first use: modules may import each other in cycles.
 
     @cached_property
     def types(self) -> tuple[Any, ...]:
-        """The types of `parameters`; Any where nothing is known."""
+        """The types of `parameters`; Any if unknown."""
         return tuple(self._type_of(parameter) for parameter in self._positional)
 
     @cached_property
     def rest_type(self) -> Any:
-        """The type of each argument beyond `parameters`, where the function takes `*args`."""
+        """The type of each argument beyond `parameters`, if the function has `*args`."""
         return Any if self._rest is None else self._type_of(self._rest)
 
     @cached_property
     def return_type(self) -> Any:
-        """The type of the result; Any where nothing is known."""
+        """The type of the result; Any if unknown."""
         return resolve(self._return_annotation, self._fn, self._scope)
 
     def _type_of(self, parameter: inspect.Parameter) -> Any:
@@ -195,10 +191,8 @@ class Signature:
             return Optional[hint]  # noqa: UP045 - not every hint knows `|`. `x: str = None` means what it does
         return hint
 
-    # --- binding ---
-
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_KWARGS) -> list[Any]:
-        """The arguments of a call in the order of the wire. Raises ArgumentError."""
+        """Return the arguments of a call in positional order. Raise ArgumentError."""
         if not kwargs and self.required <= len(args) <= self._most:
             return list(args)
         if len(args) > self._most:
@@ -238,7 +232,7 @@ class Signature:
                 raise ArgumentError(f"{self.what}: {name!r} is positional-only")
 
     def _takes(self) -> str:
-        """How many arguments, and which, in words."""
+        """Return the number and names of the parameters, in words."""
         if self._rest is not None:
             names = ", ".join((*self.parameters, f"*{self._rest.name}"))
             return f"{self.required} or more arguments ({names})"
@@ -249,12 +243,10 @@ class Signature:
         plural = "" if number == "1" else "s"
         return f"{number} argument{plural} ({', '.join(self.parameters)})"
 
-    # --- travelling ---
-
     def encode(
         self, converter: Converter, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_KWARGS
     ) -> tuple[Payload, ...]:
-        """The arguments of a call as payloads. Raises ArgumentError or EncodeError."""
+        """Encode the arguments of a call. Raise ArgumentError or EncodeError."""
         fits = not kwargs and self.required <= len(args) <= self._most
         values = args if fits else self.bind(args, kwargs)
         payloads: list[Payload] = []
@@ -266,7 +258,7 @@ class Signature:
         return tuple(payloads)
 
     def decode(self, converter: Converter, payloads: Sequence[Payload]) -> list[Any]:
-        """Fresh arguments out of payloads; trailing defaults are left to the call. Raises ArgumentError."""
+        """Decode payloads to new arguments; trailing defaults are left to the call. Raise ArgumentError."""
         count = len(payloads)
         if not self.required <= count <= self._most:
             raise ArgumentError(f"{self.what} takes {self._takes()}, got {count}")
@@ -282,10 +274,11 @@ class Signature:
         return values
 
     def refuse_misfits(self, converter: Converter, args: Sequence[Any], payloads: Sequence[Payload]) -> None:
-        """Refuse arguments that a receiver with this signature could not decode. Raises ArgumentError.
+        """Raise ArgumentError for arguments that a receiver with this signature could not decode.
 
-        What is of its parameter's class can be; of anything else, a dict for a dataclass say, the converter is asked. Types
-        that Python cannot compare with a value, such as `list[int]`, are left to the receiver.
+        A value of its parameter's class is accepted; for anything else, such as a dict for a dataclass, the
+        converter decides. Types that Python cannot compare with a value, such as `list[int]`, are left to the
+        receiver.
         """
         for position, (value, payload, hint) in enumerate(zip(args, payloads, self.types, strict=False)):
             if hint is Any or _is_of(value, hint):
@@ -322,19 +315,18 @@ def _refuse_what_cannot_travel(what: str, parameters: Sequence[inspect.Parameter
             )
 
 
-# --- all arguments as one -------------------------------------------------------------------------
-
-
 _TAKES_ALL = (list, Sequence, Collection, Iterable)
 
 
 def raw_payloads(payloads: Sequence[Payload], converter: Converter) -> list[RawPayload]:
-    """Arguments, not decoded."""
+    """Return arguments without decoding them."""
     return [RawPayload(payload, converter) for payload in payloads]
 
 
 def check_dynamic(signature: Signature, what: str) -> None:
-    """Refuse a function that cannot be dynamic: it takes all arguments as one, a sequence of `RawPayload`."""
+    """Raise an error for a function that cannot be dynamic: its one parameter must be a sequence of
+    `RawPayload`.
+    """
     requirement = f"{what} is dynamic: it takes one parameter, a Sequence[RawPayload] of all arguments"
     if len(signature.parameters) != 1 or not signature.takes_exactly_one:
         names = ", ".join(signature.parameters) or "none"

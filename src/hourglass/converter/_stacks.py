@@ -1,7 +1,7 @@
 """Python's stacks as text: which of the frames are the author's, ours, or a library's.
 
-Stacks come in failures, from any machine, so whose a file is can only be told by how its path looks. Must not know:
-this machine's paths, exceptions.
+Stacks come with failures from any machine, so the owner of a file can only be recognized by its path. Must
+not know: this machine's paths, exceptions.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def is_authors(file: str) -> bool:
 
 
 def without_ours(trace: str) -> str:
-    """A stack without our frames; as it is where it has no others, or is not Python's."""
+    """Return a stack without our frames; unchanged if it has no others, or is not Python's."""
     return _kept(trace, lambda file, _: not is_ours(file)) or trace.strip("\n")
 
 
 def authors_frames(trace: str) -> str:
-    """The author's frames of a stack, and the innermost one if a library raised; what is not ours where there are none of
-    the author's.
+    """Return the author's frames of a stack, and the innermost one if a library raised.
+
+    Without any frame of the author's, all frames except ours are returned.
     """
     return _kept(trace, lambda file, last: is_authors(file) or (last and not is_ours(file))) or without_ours(
         trace
@@ -50,7 +51,7 @@ def _kept(trace: str, is_shown: Callable[[str, bool], bool]) -> str:
 
 
 def _folded(frames: list[str]) -> Iterator[str]:
-    """Frames with what a recursion repeats said once more in words, as Python's own tracebacks do."""
+    """Yield frames with repeated ones of a recursion summarized, as in Python's own tracebacks."""
     for text, same in itertools.groupby(frames):
         count = len(list(same))
         yield from itertools.repeat(text, min(count, _MOST_REPEATED))
@@ -59,7 +60,7 @@ def _folded(frames: list[str]) -> Iterator[str]:
 
 
 def _entries(trace: str) -> Iterator[tuple[str, str]]:
-    """Each frame of a stack: its file, and its lines."""
+    """Yield each frame of a stack: its file, and its lines."""
     frames = list(_FRAME.finditer(trace))
     for at, frame in enumerate(frames):
         end = frames[at + 1].start() if at + 1 < len(frames) else len(trace)

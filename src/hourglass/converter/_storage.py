@@ -1,12 +1,13 @@
-"""Large payloads elsewhere: a codec that hands them to a storage driver, and sends a reference in their place.
+"""External storage of large payloads: a codec that stores them with a driver, and sends a reference instead.
 
-A history, a server's limits and every replay are for small payloads. What is larger than a threshold is stored by a driver when
-it leaves and fetched when it comes: the reference is Temporal's own (`ExternalStorageReference`), so that programs of its SDKs
-know it for what it is. `FolderStorage` is a driver for a directory that all machines see; drivers for stores of the network have
-the same three methods.
+Histories, a server's limits and replays are designed for small payloads. A payload above a threshold is
+stored by a driver when it leaves and fetched when it arrives: the reference is Temporal's own
+(`ExternalStorageReference`), so that programs of its SDKs recognize it. `FolderStorage` is a driver for a
+directory that all machines can read; drivers for network storage have the same three methods.
 
-Invariants: what was stored is there for good before its reference leaves; storing the same payload again stores nothing and gives
-the same claim, so that a task that is tried again leaves no litter; what comes back is checked against the claim.
+Invariants: a payload is stored durably before its reference leaves; storing the same payload again stores
+nothing and returns the same claim, so that a retried task leaves no garbage; fetched data is checked against
+the claim.
 """
 
 from __future__ import annotations
@@ -37,64 +38,64 @@ _MESSAGE = b"temporal.api.sdk.v1.ExternalStorageReference"
 _OLD_ENCODING = "json/external-storage-reference"
 
 
-# --- drivers --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class StorageDriverClaim:
-    """Where a driver finds a payload again: its own words, which travel in the history. No secrets."""
+    """The driver's own data for finding a payload again, stored in the history. No secrets."""
 
     claim_data: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class StorageDriverStoreContext:
-    """What a driver is told with a request to store."""
+    """The context of a store request."""
 
 
 @dataclass(frozen=True)
 class StorageDriverSelectContext:
-    """What a selector is told with a payload."""
+    """The context in which a driver is selected for a payload."""
 
 
 @dataclass(frozen=True)
 class StorageDriverRetrieveContext:
-    """What a driver is told with a request to fetch."""
+    """The context of a retrieve request."""
 
 
 class StorageDriver(ABC):
-    """Keeps payloads. Its methods are plain, and called in threads for codecs, several at once; or `async def`."""
+    """Stores payloads. Its methods are plain functions, called in threads for codecs, several at once; or `async
+    def`.
+    """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name in references, by which it is found again: it must stay, and be another for each driver of a storage."""
+        """The driver's name in references: it must never change, and be unique within a storage."""
 
     @abstractmethod
     def store(
         self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
     ) -> Sequence[StorageDriverClaim] | Awaitable[Sequence[StorageDriverClaim]]:
-        """Store payloads for good, and give a claim for each, in order. Storing one again gives the same."""
+        """Store payloads durably, and return a claim for each, in order. Storing one again returns the same
+        claim.
+        """
 
     @abstractmethod
     def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
     ) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
-        """The payloads of claims, in order."""
+        """Return the payloads of claims, in order."""
 
 
 Selector = Callable[[StorageDriverSelectContext, Payload], StorageDriver | None]
 
 
-# --- the codec ------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ExternalStorage:
-    """A codec that keeps large payloads elsewhere: `Client.connect(codec=ExternalStorage([FolderStorage("/mnt/payloads")]))`.
+    """A codec that stores large payloads externally:
+    `Client.connect(codec=ExternalStorage([FolderStorage("/mnt/payloads")]))`.
 
-    A payload of `payload_size_threshold` bytes or more goes to the one driver, or to that which `driver_selector` says (None:
-    it travels as it is). With a `codec` payloads pass that first: what is stored is encrypted as what travels is.
+    A payload of `payload_size_threshold` bytes or more is stored by the only driver, or the one that
+    `driver_selector` returns (None: it is sent unchanged). With a `codec` payloads are encoded first: stored
+    data is encrypted like sent data.
     """
 
     drivers: Sequence[StorageDriver]
@@ -122,15 +123,15 @@ class ExternalStorage:
 
     @property
     def wants_context(self) -> bool:
-        """Whether its codec wants to know whose payloads it has."""
+        """Whether its codec depends on the serialization context."""
         return self.codec is not None and wants_context(self.codec)
 
     def with_context(self, context: SerializationContext) -> ExternalStorage:
-        """The same, with a codec that knows."""
+        """Return a copy whose codec is bound to the context."""
         return self if self.codec is None else replace(self, codec=in_context(self.codec, context))
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Store what is large; the others travel as they are."""
+        """Store large payloads; the others are sent unchanged."""
         through = list(payloads if self.codec is None else encoded(self.codec, payloads))
         groups: dict[str, list[int]] = {}
         for at, payload in enumerate(through):
@@ -144,7 +145,7 @@ class ExternalStorage:
         return through
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Fetch what was stored."""
+        """Fetch stored payloads."""
         through = list(payloads)
         groups: dict[str, list[tuple[int, StorageDriverClaim]]] = {}
         for at, payload in enumerate(through):
@@ -177,7 +178,9 @@ def _settled(result: T | Awaitable[T]) -> T:
 
 def _matching(results: Sequence[T], requested: Sequence[object], name: str) -> Sequence[T]:
     if len(results) != len(requested):
-        raise DecodeError(f"the storage driver {name!r} gave {len(results)} answers for {len(requested)} payloads")
+        raise DecodeError(
+            f"the storage driver {name!r} gave {len(results)} answers for {len(requested)} payloads"
+        )
     return results
 
 
@@ -201,7 +204,9 @@ class _OldReference(msgspec.Struct):
 
 
 def _claim(payload: Payload) -> tuple[str, StorageDriverClaim] | None:
-    """Which driver, and its claim, where a payload is a reference; also one of earlier releases of Temporal's SDK."""
+    """Return the driver and its claim if a payload is a reference, including those of earlier releases of
+    Temporal's SDK.
+    """
     try:
         if payload.encoding == _OLD_ENCODING:
             old = msgspec.json.decode(payload.data, type=_OldReference)
@@ -214,38 +219,35 @@ def _claim(payload: Payload) -> tuple[str, StorageDriverClaim] | None:
     return None
 
 
-# --- payloads as bytes, for drivers ---------------------------------------------------------------
-
-
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def stored_form(payload: Payload) -> tuple[str, bytes]:
-    """A payload's key, which follows from what it holds, and its bytes. For drivers."""
+    """Return a payload's key, which is derived from its contents, and its bytes. For drivers."""
     data = msgspec.msgpack.encode(payload)
     return hashlib.sha256(data).hexdigest(), data
 
 
 def from_stored(key: str, data: bytes) -> Payload:
-    """The payload of these bytes. Raises `DecodeError` where they are not those that were stored under the key."""
+    """Return the payload of these bytes. Raise `DecodeError` if they do not match the key."""
     if hashlib.sha256(data).hexdigest() != key:
         raise DecodeError(f"the payload stored as {key[:12]}… was changed or cut off")
     return msgspec.msgpack.decode(data, type=Payload)
 
 
 def key_of(claim: StorageDriverClaim) -> str:
-    """The key in a claim. It came over the wire, and will be part of a path: nothing but a key of ours is one."""
+    """Return the key of a claim. It comes from the network and becomes part of a path: only keys in our format
+    are accepted.
+    """
     key = claim.claim_data.get("key", "")
     if not _KEY.fullmatch(key):
         raise DecodeError("a claim on a stored payload has no key of ours")
     return key
 
 
-# --- a folder -------------------------------------------------------------------------------------
-
-
 def _make_private(folder: Path) -> None:
-    """Make a folder and those above it that are missing, for this user alone."""  # `Path.mkdir` gives its mode to the last one
+    # `Path.mkdir` applies its mode only to the last one
+    """Make a folder and those above it that are missing, for this user alone."""
     if folder.is_dir():
         return
     _make_private(folder.parent)
@@ -253,13 +255,15 @@ def _make_private(folder: Path) -> None:
 
 
 class FolderStorage(StorageDriver):
-    """Keeps payloads as files of a directory, which all processes that meet them must see: a shared disk, or one machine.
+    """Stores payloads as files of a directory, which all processes that use them must see: a shared disk, or one
+    machine.
 
-    Each file is named by what it holds, so a payload is stored once however often it travels. Nothing removes files by
-    itself: a closed workflow can be asked for its result as long as its history is kept. `remove_unused` does, by age.
+    Each file is named by its contents, so a payload is stored once however often it is sent. Nothing removes
+    files automatically: the result of a closed workflow can be requested as long as its history is kept.
+    `remove_unused` removes them by age.
 
-    Only this user may read and change the files and folders that it makes, whatever the umask. The mode of a folder that
-    exists stays.
+    Only this user may read and change the files and directories that it creates, whatever the umask. The mode
+    of an existing directory does not change.
     """
 
     def __init__(self, folder: str | Path, *, name: str = "folder") -> None:
@@ -268,25 +272,26 @@ class FolderStorage(StorageDriver):
 
     @property
     def name(self) -> str:
-        """The name in references."""
+        """The driver's name in references."""
         return self._name
 
     def store(
         self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
     ) -> Sequence[StorageDriverClaim]:
-        """Write each to a file, for good."""
+        """Write each payload to a file, durably."""
         return [self._store(payload) for payload in payloads]
 
     def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
     ) -> Sequence[Payload]:
-        """Read them."""
+        """Read the files."""
         return [self._retrieve(key_of(claim)) for claim in claims]
 
     def remove_unused(self, older_than: timedelta) -> int:
-        """Remove what was not stored, again or for the first time, for so long; gives how many files that were.
+        """Remove files that were not stored, first or again, within this time; return their number.
 
-        Choose more than the namespace's retention and the longest workflow: what is still referred to cannot be known here.
+        Choose more than the namespace's retention plus the longest workflow: references to them cannot be
+        known here.
         """
         limit, removed = wall_time() - older_than.total_seconds(), 0
         for file in self._folder.glob("??/*"):
@@ -302,7 +307,7 @@ class FolderStorage(StorageDriver):
         key, data = stored_form(payload)
         path = self._path(key)
         try:
-            os.utime(path)  # it is there, and young again for `remove_unused`
+            os.utime(path)  # it exists, and counts as new for `remove_unused`
         except FileNotFoundError:
             self._write(path, data)
         return StorageDriverClaim({"key": key})
@@ -319,7 +324,8 @@ class FolderStorage(StorageDriver):
         except BaseException:
             Path(made).unlink(missing_ok=True)
             raise
-        # Else the name may be gone after a power cut, and the reference is in a history by then.
+        # Without this the name could be lost in a power failure, after the reference was recorded in a
+        # history.
         for folder in (path.parent, self._folder):
             descriptor = os.open(folder, os.O_RDONLY)
             try:

@@ -243,7 +243,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _key(key: Any, path: str) -> str:
-    """A key of a dict as JSON's text: numbers, true, false and null as `json.dumps` writes them."""
+    """Return a key of a dict as JSON text: numbers, true, false and null as `json.dumps` writes them."""
     if isinstance(key, enum.Enum):
         key = key.value
     if isinstance(key, str):
@@ -264,7 +264,7 @@ def _unsupported(value: Any, path: str) -> str:
 
 
 def _instead(value: Any) -> str:
-    """What to pass in place of a value that has no JSON form. Only a class is asked what it has: a value may be anything."""
+    """Return advice on what to pass instead of a value without a JSON form. Only its class is inspected."""
     cls = type(value)
     if isinstance(value, os.PathLike):
         return "pass str(path), and make a Path of it where it is used"
@@ -277,14 +277,12 @@ def _instead(value: Any) -> str:
     return "use a dataclass, or a converter of your own"
 
 
-# --- sets in pydantic's models --------------------------------------------------------------------
-#
-# Pydantic writes its models itself, with the author's own serializers. It is given a copy of the model whose sets iterate in
-# sorted order, so that those serializers see sorted sets, too.
-
-
 class _SortedSet(set[Any]):
-    """A set that iterates in sorted order. A set still, for serializers go by the class."""
+    """A set that iterates in sorted order; a set because serializers depend on the class.
+
+    Pydantic serializes its models itself, with the author's own serializers. It gets a copy of the model whose sets
+    iterate in sorted order, so that those serializers see sorted sets, too.
+    """
 
     in_order: list[Any]
 

@@ -1,12 +1,12 @@
 """Decoded JSON to typed values, the slow and thorough way.
 
-Used where msgspec refuses a type (unions of several dataclasses, enums of mixed values, `InitVar`), and
-once more where it refused a value: to accept what Temporal's Python SDK accepts (1.0 for an int, a list of
-numbers for bytes, every ISO datetime), or to say precisely what does not fit and where. Messages hold
+Used where msgspec does not support a type (unions of several dataclasses, enums of mixed values, `InitVar`),
+and again where it rejected a value: to accept what Temporal's Python SDK accepts (1.0 for an int, a list of
+numbers for bytes, every ISO datetime), or to report precisely what does not fit and where. Messages mention
 types, kinds and paths, never contents.
 
-`convert` dispatches by a table of (question, handler); a handler takes value, hint, its class and the path. Scalars
-are read each class by its rule: what Temporal's Python SDK writes, and nothing lost.
+`convert` dispatches by a table of (predicate, handler); a handler takes value, hint, its class and the path.
+Each scalar class has its own rule: it reads what Temporal's Python SDK writes, and loses nothing.
 """
 
 from __future__ import annotations
@@ -41,11 +41,9 @@ from hourglass.converter._hints import (
     type_name,
 )
 
-# --- scalars --------------------------------------------------------------------------------------
-
 
 def unexpected(value: Any, hint: Any, path: ValuePath) -> Mismatch:
-    """The commonest complaint."""
+    """Return the error for a value of the wrong kind."""
     return Mismatch(f"expected {type_name(hint)}, got {kind_of(value)}", path)
 
 
@@ -61,7 +59,7 @@ def _bool(value: Any, path: ValuePath) -> bool:
 
 
 def _int(value: Any, path: ValuePath) -> int:
-    """An int, also one that was written as 1.0; never one that would lose its fraction."""
+    """Return an int, also one written as 1.0; never one that would lose its fraction."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -85,7 +83,9 @@ def _str(value: Any, path: ValuePath) -> str:
 
 
 def _bytes(value: Any, path: ValuePath) -> bytes:
-    """Bytes as they are, base64 as most languages write them, or numbers as Temporal's Python SDK does."""
+    """Return bytes: unchanged, from base64 as most languages write them, or from numbers as Temporal's Python
+    SDK does.
+    """
     try:
         if isinstance(value, bytes):
             return value
@@ -104,7 +104,7 @@ def _datetime(value: Any, path: ValuePath) -> datetime:
     except msgspec.ValidationError:
         pass
     try:
-        # Other spellings of ISO 8601, offsets with seconds among them; a mere date is a `date`.
+        # Other spellings of ISO 8601, such as offsets with seconds; a plain date is a `date`.
         return datetime.fromisoformat(value if len(value) > 10 else "no time")
     except ValueError:
         raise Mismatch("expected datetime, got another str", path) from None
@@ -133,17 +133,14 @@ SCALARS: dict[type, Callable[[Any, ValuePath], Any]] = {
     datetime: _datetime,
     **{cls: _by_msgspec(cls) for cls in (date, time, timedelta, UUID, Decimal)},
 }
-"""How to read each class: a function of value and path. Raises Mismatch."""
-
-
-# --- the table of handlers ------------------------------------------------------------------------
+"""The rule for each scalar class: a function of value and path. Raises Mismatch."""
 
 
 Handler: TypeAlias = Callable[[Any, Any, Any, ValuePath], Any]
 
 
 def convert(value: Any, hint: Any, path: ValuePath | None = None) -> Any:
-    """A value of type `hint` out of decoded JSON. Raises Mismatch."""
+    """Convert decoded JSON to a value of type `hint`. Raise Mismatch."""
     path = ValuePath() if path is None else path
     hint = bare(hint)
     if hint is Any:
@@ -163,9 +160,6 @@ def convert(value: Any, hint: Any, path: ValuePath | None = None) -> Any:
     raise Mismatch(f"{type_name(hint)} has no fields that JSON could fill: use a dataclass", path)
 
 
-# --- choices --------------------------------------------------------------------------------------
-
-
 def _literal(value: Any, hint: Any, path: ValuePath) -> Any:
     for choice in typing.get_args(hint):
         wire = choice.value if isinstance(choice, enum.Enum) else choice
@@ -175,7 +169,7 @@ def _literal(value: Any, hint: Any, path: ValuePath) -> Any:
 
 
 def _union(value: Any, hint: Any, path: ValuePath) -> Any:
-    """The first member that fits; those written as this kind of JSON come first, closest fields first."""
+    """Return the first member that fits; members of this JSON kind come first, the closest fields first."""
     key = (id(value), str(hint)) if isinstance(value, (dict, list)) else None
     if key in path.refused:
         raise path.refused[key]
@@ -194,7 +188,7 @@ def _union(value: Any, hint: Any, path: ValuePath) -> Any:
 
 
 def _distance(value: Any, member: Any) -> tuple[int, int, int]:
-    """How badly a member fits at first sight: kind, then unknown fields, then missing ones."""
+    """Return how badly a member fits at first sight: kind, then unknown fields, then missing ones."""
     kinds = expected_kinds(member)
     off = 1 if kinds is None else int(kind_of(value) not in kinds) * 2
     origin = typing.get_origin(bare(member)) or bare(member)
@@ -209,13 +203,10 @@ def _enum(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
         if member.value == value and type(member.value) is type(value):
             return member
     try:
-        # For flags that are combined, values given as lists, and enums with a `_missing_` of their own.
+        # For combined flags, values written as lists, and enums with their own `_missing_`.
         return origin(tuple(value) if isinstance(value, list) else value)
     except (ValueError, TypeError):
         raise Mismatch(f"expected {type_name(hint)}, got another {kind_of(value)}", path) from None
-
-
-# --- records --------------------------------------------------------------------------------------
 
 
 def _hints_of(hint: Any, path: ValuePath) -> dict[str, Any]:
@@ -267,29 +258,26 @@ def _named_tuple(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
 
 
 def _struct(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
-    """A struct is msgspec's own affair: renamed fields, tags and arrays included."""
+    """Convert a struct with msgspec, including renamed fields, tags and arrays."""
     try:
         return msgspec.convert(value, hint, str_keys=True, dec_hook=lambda inner, item: convert(item, inner))
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$")
         if problem.startswith("Invalid enum value"):
-            problem = "Invalid enum value"  # what follows is content
+            problem = "Invalid enum value"  # the rest of the message is content
         raise Mismatch(f"{type_name(hint)}: {problem}", str(path) + place.rstrip("`")) from None
     except TypeError as error:
         raise Mismatch(f"{type_name(hint)} cannot be decoded: {error}", path) from None
 
 
 def _model(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
-    if isinstance(value, bytes):  # out of `binary/plain`: JSON has none
+    if isinstance(value, bytes):  # from `binary/plain`: JSON has no bytes
         raise unexpected(value, hint, path)
     return model_from_plain(value, origin, path)
 
 
 def _message(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     return message_from_plain(value, origin, path)
-
-
-# --- collections ----------------------------------------------------------------------------------
 
 
 def _mapping(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
@@ -306,7 +294,7 @@ def _mapping(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
 
 
 def _key(text: str, hint: Any, path: ValuePath) -> Any:
-    """A key of a JSON object, which is text, as the type that it was: numbers, true, false and null."""
+    """Return a key of a JSON object, which is text, as its original type: numbers, true, false and null."""
     hint = bare(hint)
     try:
         return convert(text, hint, path)
@@ -355,7 +343,7 @@ def _sequence(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
 
 
 def _subclass(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
-    """A class of an author's own that is also a str, an int or a float."""
+    """Convert to an author's own subclass of str, int or float."""
     base = next(cls for cls in (str, int, float) if issubclass(origin, cls))
     return origin(SCALARS[base](value, path))
 
@@ -364,7 +352,7 @@ def _is(*bases: type) -> Callable[[Any], bool]:
     return lambda origin: issubclass(origin, bases)
 
 
-# In order: what is special comes before what it is also an instance of.
+# In order: special types come before types that they are also instances of.
 _HANDLERS: tuple[tuple[Callable[[Any], bool], Handler], ...] = (
     (is_pydantic_type, _model),
     (lambda origin: message_class(origin) is not None, _message),
