@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._runtime import processors
+from hourglass._worker import processors
 
 from .report import Row, interleave
 
@@ -113,7 +113,7 @@ def _processor_time(pid: int) -> float:
 
 def _kills(count: int, kills: int) -> list[Row]:
     """From the death of a process under load until all that was under way then has its result: the longest of some."""
-    from hourglass._embedded.sharing.ownership import FileLock
+    from hourglass._embedded.multiprocess.ownership import FileLock
 
     longest = {"another process": 0.0, "the owner": 0.0}
     with workers(count) as (path, processes), Client.connect(f"local:{path}") as client:

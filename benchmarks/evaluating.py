@@ -8,9 +8,9 @@ from typing import Any
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Evaluator
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import workflow_definition
+from hourglass._evaluator.evaluator import Evaluator
 from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
 
 from .report import Row, interleave

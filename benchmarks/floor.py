@@ -131,8 +131,8 @@ class Pipeline:
 
     def __init__(self, path: str, layer: int, at_once: int) -> None:
         from hourglass._embedded.store.sqlite.commit_thread import StoreThread, Turn
-        from hourglass._runtime.activity_threads import ThreadPool
-        from hourglass._runtime.portal import Mailbox
+        from hourglass._worker.activities.activity_threads import ThreadPool
+        from hourglass._worker.portal import Mailbox
 
         self.done = 0
         self.stopped = False

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hourglass._embedded.rules import steps, transitions
-from hourglass._embedded.rules.draft import Eager
-from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.sqlite import writer
 from hourglass._embedded.store.sqlite.records import encode_pending, encode_state
-from hourglass._engine.commands import Command, ScheduleActivity
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import Activation, ActivityCompleted, RunStarted
-from hourglass._engine.specs import ActivitySpec, StartSpec
+from hourglass._embedded.transitions import steps, transitions
+from hourglass._embedded.transitions.draft import Eager
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator.commands import Command, ScheduleActivity
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import workflow_definition
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import Activation, ActivityCompleted, RunStarted
+from hourglass._evaluator.specs import ActivitySpec, StartSpec
 from hourglass._history import events as h
 from hourglass._history.encoding import array
 from hourglass.converter import Payload

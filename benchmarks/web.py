@@ -19,7 +19,7 @@ import uuid
 from pathlib import Path
 
 from hourglass import Client
-from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.multiprocess.ownership import FileLock
 
 from .processes import Owner, nothing, owner, p99, times
 from .report import Row

@@ -49,7 +49,7 @@ FIXTURES = {
     "hourglass_server": ("hourglass.testing", "dev_server"),
     "hourglass_client": ("hourglass", "Client"),
     "quick_server": ("hourglass.testing", "dev_server"),
-    "each_event_loop": ("hourglass._runtime.portal", ""),
+    "each_event_loop": ("hourglass._worker.portal", ""),
 }
 """Fixtures of the plugin and of tests/conftest.py, with what they use."""
 
@@ -169,7 +169,7 @@ class Graph:
                     yield conftest
             if (conftest := "tests/conftest.py") in self._files:
                 self.passers[conftest].add(path)
-        elif path.endswith(("__main__.py", "_cli/app.py")):
+        elif path.endswith(("__main__.py", "_tools/cli/app.py")):
             yield from (self._paths[value] for value in file.tables.values() if value in self._paths)
 
     def _resolve(self, path: str, module: str, name: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ import hourglass
 import quarantine
 import tiers
 from effort import THOROUGH
-from hourglass._runtime import portal
+from hourglass._worker import portal
 from hourglass.testing import DevServer, dev_server
 
 # Where the installed package does not announce its plugin yet.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from hourglass._contract.service import Request
-from hourglass._engine.specs import SPECS, Spec
+from hourglass._evaluator.specs import SPECS, Spec
 
 S = TypeVar("S", bound=msgspec.Struct)
 

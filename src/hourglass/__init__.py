@@ -63,9 +63,9 @@ Imports only go down these ranks (tests/architecture holds us to it):
     < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < envconfig < _runtime < client
     < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 
-Five minutes: this page, then `_engine/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
-`engine/engine.py` (the default engine), `_runtime/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to
-Temporal). After that `_engine/events.py`, `commands.py`, `state.py`, `scheduler.py`, `fibers.py` and `context.py`, in this
+Five minutes: this page, then `_evaluator/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
+`engine/engine.py` (the default engine), `_worker/tree/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to
+Temporal). After that `_evaluator/events.py`, `commands.py`, `state.py`, `scheduler.py`, `fibers.py` and `context.py`, in this
 order; ARCHITECTURE.md has the words and the threads.
 
 Importing this package loads next to nothing: each name below loads what it needs when it is first used, and
@@ -80,7 +80,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hourglass import activity, errors, workflow
     from hourglass._embedded.store.sqlite.database import backup
-    from hourglass._engine.options import RetryPolicy
+    from hourglass._evaluator.options import RetryPolicy
     from hourglass.client import AsyncClient, Client, WorkflowHandle
     from hourglass.errors import ApplicationError
     from hourglass.replay import History, Replayer
@@ -110,7 +110,7 @@ _HOMES = {
     "Client": "hourglass.client",
     "History": "hourglass.replay",
     "Replayer": "hourglass.replay",
-    "RetryPolicy": "hourglass._engine.options",
+    "RetryPolicy": "hourglass._evaluator.options",
     "Worker": "hourglass.worker",
     "WorkflowHandle": "hourglass.client",
     "backup": "hourglass._embedded.store.sqlite.database",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from hourglass.errors import InternalError, UsageError
 
 if TYPE_CHECKING:  # commands that only leave keepers out of a list need not load definitions
-    from hourglass._engine.definition import WorkflowDefinition
+    from hourglass._evaluator.definition import WorkflowDefinition
 
 KEEPERS: Final = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
 """The types of the workflows that keep limits."""
@@ -81,7 +81,7 @@ def _throttle() -> WorkflowDefinition:
 
 
 def _definition(workflow: type) -> WorkflowDefinition:
-    from hourglass._engine.definition import workflow_definition
+    from hourglass._evaluator.definition import workflow_definition
 
     found = workflow_definition(workflow)
     if found is None:

@@ -17,7 +17,7 @@ deterministic, as everything there; where none is given, nothing is paid.
 
 from __future__ import annotations
 
-from hourglass._engine.interception import (
+from hourglass._evaluator.interception import (
     ContinueAsNewInput,
     ExecuteWorkflowInput,
     HandleQueryInput,

@@ -9,9 +9,9 @@ from typing import Any
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask, AttemptFailed
-from hourglass._engine.specs import Payloads
-from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.activities.executors import ActivityExecutor, ExecutorLimits
+from hourglass._worker.resolver import Resolver
 from hourglass.converter import ApplicationFailure, Converter, default_converter
 
 Beats = list[tuple[bytes, Payloads]]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import activity, workflow
-from hourglass._engine.options import RetryPolicy
+from hourglass._evaluator.options import RetryPolicy
 from hourglass.client import Client
 from hourglass.errors import ActivityError, ApplicationError
 from hourglass.worker import Worker

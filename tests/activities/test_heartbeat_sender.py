@@ -8,7 +8,7 @@ import pytest
 
 from hourglass._contract.activities import HeartbeatAnswer
 from hourglass._contract.handle import HandleBroken
-from hourglass._runtime.reporting import HeartbeatSender
+from hourglass._worker.activities.reporting import HeartbeatSender
 from hourglass.errors import ConnectionFailedError, ServiceError
 
 from .executing import payloads

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from effort import cases
 from hourglass import activity, workflow
 from hourglass._contract.handle import ActivityTask
-from hourglass._engine.options import RetryPolicy
-from hourglass._runtime.attempts import _BEAT_PAUSE, Attempt, AttemptSurroundings
-from hourglass._runtime.portal import Mailbox
+from hourglass._evaluator.options import RetryPolicy
+from hourglass._worker.activities.attempts import _BEAT_PAUSE, Attempt, AttemptSurroundings
+from hourglass._worker.portal import Mailbox
 from hourglass.activity._context import Equipment
 from hourglass.client import Client
 from hourglass.converter import default_converter

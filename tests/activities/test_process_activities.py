@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hourglass._contract.handle import ActivityDeferred, AttemptCancelled
-from hourglass._runtime.process_pool import command
-from hourglass._runtime.process_wire import converter_place, frame_limit, place_of
+from hourglass._worker.activities.process_pool import command
+from hourglass._worker.activities.process_wire import converter_place, frame_limit, place_of
 from hourglass.activity import activity_definition
 from hourglass.converter import Converter, Payload
 from hourglass.errors import DefinitionError
@@ -347,8 +347,8 @@ SCRIPT = """
 import asyncio, os, sys
 from hourglass import activity
 from hourglass._contract.handle import ActivityTask
-from hourglass._runtime.executors import ActivityExecutor
-from hourglass._runtime.resolver import Resolver
+from hourglass._worker.activities.executors import ActivityExecutor
+from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
 @activity.defn(executor="process")

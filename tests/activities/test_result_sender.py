@@ -18,7 +18,7 @@ from hourglass._contract.handle import (
     HandleBroken,
 )
 from hourglass._contract.service import Nothing
-from hourglass._runtime.reporting import Delivery, ResultSender
+from hourglass._worker.activities.reporting import Delivery, ResultSender
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, ServiceError
 

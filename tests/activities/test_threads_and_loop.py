@@ -16,9 +16,9 @@ import pytest
 
 from hourglass import activity
 from hourglass._contract.handle import AttemptCancelled, HandleBroken
-from hourglass._engine.specs import RetryRule
-from hourglass._runtime.activity_threads import ThreadPool
-from hourglass._runtime.attempts import Attempt
+from hourglass._evaluator.specs import RetryRule
+from hourglass._worker.activities.activity_threads import ThreadPool
+from hourglass._worker.activities.attempts import Attempt
 from hourglass.errors import ApplicationError
 
 from .executing import attempt, failure, payloads, until, value, with_executor

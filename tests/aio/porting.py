@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from hourglass._cli.port import ported
+from hourglass._tools.cli.port import ported
 
 
 def ported_module(path: str, name: str) -> ModuleType:

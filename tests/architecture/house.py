@@ -24,19 +24,19 @@ from . import faces, internals, prose, source
 SMALL, FILE, CLASS, FUNCTION = 150, 600, 400, 60
 COMPLEXITY = 120
 KEPT = {
-    "_runtime/passed_handlers.py": "reads sources and tracebacks, and knows no run: a boundary that is tested alone",
-    "_runtime/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
+    "_worker/lanes/passed_handlers.py": "reads sources and tracebacks, and knows no run: a boundary that is tested alone",
+    "_worker/tree/subsystem.py": "the tree as one expression: a page of the five-minute path, which its importer would drown",
     "_history/events.py": "a table of data: each kind of event once",
     "errors.py": "a table of data: every exception once, with the tree of all at its head",
     "worker/_worker.py": "`Worker.__init__` is its options, each with its type and default: a table of data",
-    "_cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",
-    "_cli/ui.py": "a command, found by the table of commands; `ui` is its options, each with its help",
-    "_embedded/rules/steps.py": "the two steps that most runs take most of the time, each in one piece for the sake of speed",
-    "_embedded/engine/runs.py": (
+    "_tools/cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",
+    "_tools/cli/ui.py": "a command, found by the table of commands; `ui` is its options, each with its help",
+    "_embedded/transitions/steps.py": "the two steps that most runs take most of the time, each in one piece for the sake of speed",
+    "_embedded/runs/runs.py": (
         "one table that a step reads and changes in one turn: to load, change and drop a run share its records; what stands "
         "alone (what goes to the store, timers, transactions, attempts that were lost, upkeep, starts) has files of its own"
     ),
-    "_embedded/workers/handle.py": (
+    "_embedded/activations/handle.py": (
         "one handle: what the engine asks of it, both polls, the ends of what they gave, its own end; what it takes (task and "
         "activity slots) and the runs that it caches are parts of their own"
     ),
@@ -58,7 +58,7 @@ UNREACHED = {
     ),
 }
 """Measures that are not where they were wanted, each with the reason."""
-AIO = ("aio/", "_engine/awaited.py")
+AIO = ("aio/", "_evaluator/awaited.py")
 VAGUE = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.IGNORECASE)
 BANNER = re.compile(r"^\s*# ?(-{3,}|={3,})", re.MULTILINE)
 BRANCHES = (

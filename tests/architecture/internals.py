@@ -18,9 +18,9 @@ from . import source
 SEAMS = (
     "hourglass._contract",
     "hourglass._history",
-    "hourglass._engine.events",
-    "hourglass._engine.commands",
-    "hourglass._embedded.rules",
+    "hourglass._evaluator.events",
+    "hourglass._evaluator.commands",
+    "hourglass._embedded.transitions",
     "hourglass._embedded.store.store",
 )
 """Private modules that tests may use: what engines offer, histories, the evaluator's events and commands, the embedded engine's

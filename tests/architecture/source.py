@@ -41,7 +41,7 @@ class Module:
 
     @property
     def place(self) -> str:
-        """The path below `src/hourglass`, such as `_engine/fibers.py`."""
+        """The path below `src/hourglass`, such as `_evaluator/fibers.py`."""
         return self.path.relative_to(PACKAGE).as_posix()
 
     @property

@@ -14,7 +14,7 @@ FILES = {
     "src/hourglass/client/__init__.py": "from hourglass.client._one import Client\nfrom hourglass.client._two import Other",
     "src/hourglass/client/_one.py": "def connect():\n    from hourglass import _engine",
     "src/hourglass/client/_two.py": "",
-    "src/hourglass/_engine.py": "",
+    "src/hourglass/_evaluator.py": "",
     "src/hourglass/_slow.py": "",
     "tests/conftest.py": "",
     "tests/waiting.py": "",
@@ -37,7 +37,7 @@ def _concerned(*paths: str) -> set[str]:
 @pytest.mark.parametrize(
     ("path", "tests"),
     [
-        ("src/hourglass/_engine.py", {"test_client", "test_fixture"}),
+        ("src/hourglass/_evaluator.py", {"test_client", "test_fixture"}),
         ("src/hourglass/client/_one.py", {"test_client", "test_fixture"}),
         ("src/hourglass/client/_two.py", {"test_program", "test_module"}),
         ("src/hourglass/client/__init__.py", {"test_client", "test_program", "test_module", "test_fixture"}),
@@ -60,7 +60,7 @@ def test_users_of_a_file_are_found(path: str, tests: set[str]) -> None:
 def test_nearest_tests_come_first() -> None:
     """The distance of a test file is the number of imports between it and the change."""
     files = {path: changed.read(path, text) for path, text in FILES.items()}
-    found = changed.concerned(files, ["src/hourglass/_engine.py", "tests/b/test_page.py"])
+    found = changed.concerned(files, ["src/hourglass/_evaluator.py", "tests/b/test_page.py"])
     assert found["tests/b/test_page.py"] == 0
     assert 0 < found["tests/a/test_client.py"] < 4
 
@@ -73,10 +73,10 @@ def _repository() -> dict[str, changed.File]:
 @pytest.mark.parametrize(
     ("path", "test"),
     [
-        ("src/hourglass/_engine/fibers.py", "tests/engine/test_dropping.py"),
+        ("src/hourglass/_evaluator/fibers.py", "tests/engine/test_dropping.py"),
         ("src/hourglass/_embedded/store/sqlite/database.py", "tests/embedded/store/test_backup.py"),
-        ("src/hourglass/_cli/why.py", "tests/cli/test_why.py"),
-        ("src/hourglass/_ui/templates/run.html", "tests/ui/test_app.py"),
+        ("src/hourglass/_tools/cli/why.py", "tests/cli/test_why.py"),
+        ("src/hourglass/_tools/web/templates/run.html", "tests/ui/test_app.py"),
         ("src/hourglass/converter/_pydantic.py", "tests/converter/test_pydantic.py"),
         ("src/hourglass/testing/plugin.py", "tests/architecture/test_exports.py"),
         ("tests/embedded/sharing/program.py", "tests/embedded/sharing/test_processes.py"),
@@ -93,7 +93,7 @@ def test_tests_of_this_repository_are_found(path: str, test: str) -> None:
 
 def test_a_part_that_few_use_concerns_few() -> None:
     """A change of a command of the terminal does not concern the tests of the evaluator."""
-    found = changed.concerned(_repository(), ["src/hourglass/_cli/why.py"])
+    found = changed.concerned(_repository(), ["src/hourglass/_tools/cli/why.py"])
     assert not [
         path for path in found if path.startswith(("tests/engine", "tests/bridge", "tests/supervision"))
     ]

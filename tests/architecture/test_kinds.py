@@ -12,11 +12,11 @@ from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._contract.limits import AwaitBurst, ListLimits
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import ImportWorkflow
-from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
-from hourglass._engine import words as engine_words
-from hourglass._engine.apply import APPLY
+from hourglass._embedded.api.requests import HANDLERS
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
+from hourglass._evaluator import words as engine_words
+from hourglass._evaluator.apply import APPLY
 from hourglass._history.words import COMMAND_OF
 from hourglass._temporal.activations import _COMMANDS
 from hourglass._temporal.connection import CALLS
@@ -25,10 +25,10 @@ from . import source
 
 # Events that are not applied to a run from the table, and the file that handles each instead.
 BESIDE_THE_TABLE: dict[type[ev.Event], str] = {
-    ev.PatchNoticed: "_engine/evaluator.py",  # before anything else in its activation
-    ev.SeedChanged: "_engine/evaluator.py",
-    ev.QueryReceived: "_engine/evaluator.py",  # comes alone and leaves no trace
-    ev.RunEvicted: "_runtime/evaluation.py",  # a matter of the cache, not of the run
+    ev.PatchNoticed: "_evaluator/evaluator.py",  # before anything else in its activation
+    ev.SeedChanged: "_evaluator/evaluator.py",
+    ev.QueryReceived: "_evaluator/evaluator.py",  # comes alone and leaves no trace
+    ev.RunEvicted: "_worker/lanes/evaluation.py",  # a matter of the cache, not of the run
 }
 
 examples: Any = importlib.import_module("temporal.examples")  # the translation's, in tests/temporal
@@ -44,10 +44,10 @@ def _kinds(module: Any, base: type) -> set[type]:
 
 def test_the_lists_are_complete() -> None:
     """`EVENTS` and `COMMANDS` name every class of their kind, once."""
-    assert set(ev.EVENTS) == _kinds(ev, ev.Event), "a class of _engine/events.py wants a line in AnyEvent"
+    assert set(ev.EVENTS) == _kinds(ev, ev.Event), "a class of _evaluator/events.py wants a line in AnyEvent"
     assert len(ev.EVENTS) == len(set(ev.EVENTS))
     assert set(cmd.COMMANDS) == _kinds(cmd, cmd.Command), (
-        "a class of _engine/commands.py wants a line in AnyCommand"
+        "a class of _evaluator/commands.py wants a line in AnyCommand"
     )
     assert len(cmd.COMMANDS) == len(set(cmd.COMMANDS))
     assert set(cmd.TERMINAL) < set(cmd.COMMANDS)
@@ -57,7 +57,7 @@ def test_every_event_has_a_handler() -> None:
     """An event is applied from the table, or handled by the file that is declared for it: one of the two."""
     assert not set(APPLY) & set(BESIDE_THE_TABLE)
     handled = set(APPLY) | set(BESIDE_THE_TABLE)
-    assert handled == set(ev.EVENTS), "an event wants a handler in APPLY of _engine/apply.py"
+    assert handled == set(ev.EVENTS), "an event wants a handler in APPLY of _evaluator/apply.py"
     for kind, place in BESIDE_THE_TABLE.items():
         assert kind.__name__ in source.names_in(source.module(place))
 
@@ -105,7 +105,7 @@ def test_every_command_of_a_history_has_words() -> None:
         told.update(kinds if isinstance(kinds, tuple) else (kinds,))
     silent = told & set(cmd.COMMANDS) - set(engine_words._TELL) - NAMED_WITH_THEIR_EVENT
     assert not silent, (
-        f"{', '.join(kind.__name__ for kind in silent)} wants a line in _TELL of _engine/words.py, in the words of its event in "
+        f"{', '.join(kind.__name__ for kind in silent)} wants a line in _TELL of _evaluator/words.py, in the words of its event in "
         "_history/words.py"
     )
 
@@ -130,6 +130,6 @@ def test_every_request_is_known_to_both_engines() -> None:
         "NOT_FOR_SERVERS of this file, with the reason"
     )
     assert set(HANDLERS) | set(NOT_FOR_THE_EMBEDDED_ENGINE) == requests(), (
-        "how does the embedded engine answer it? A line in HANDLERS of _embedded/clients/requests.py or in the table of one of "
+        "how does the embedded engine answer it? A line in HANDLERS of _embedded/api/requests.py or in the table of one of "
         "its like, or in NOT_FOR_THE_EMBEDDED_ENGINE of this file, with the reason"
     )

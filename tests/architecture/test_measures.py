@@ -64,13 +64,13 @@ def test_banners_are_counted() -> None:
 @pytest.mark.parametrize(
     ("module", "deep"),
     [
-        ("hourglass._runtime.lanes", True),
+        ("hourglass._worker.lanes.lanes", True),
         ("hourglass._embedded.store.sqlite.database", True),
         ("hourglass.client._session", True),
-        ("hourglass._engine.fibers", True),
-        ("hourglass._engine.events", False),
+        ("hourglass._evaluator.fibers", True),
+        ("hourglass._evaluator.events", False),
         ("hourglass._contract.handle", False),
-        ("hourglass._embedded.rules.timers", False),
+        ("hourglass._embedded.transitions.timers", False),
         ("hourglass._embedded.store.store", False),
         ("hourglass.client", False),
         ("asyncio._private", False),
@@ -83,7 +83,7 @@ def test_seams_are_not_deep(module: str, deep: bool) -> None:
 
 SUITE = """
 from hourglass import Client
-from hourglass._runtime.lanes import Lane
+from hourglass._worker.lanes.lanes import Lane
 from tests.runtime.lane_world import LaneWorld, Clock
 from tests.specs import made
 

@@ -42,10 +42,10 @@ IMPURE = frozenset(
 )
 # Who may know asyncio: as tasks, which the run's scheduler runs. What reaches outside is refused there.
 ALLOWED = {
-    "_engine/awaited.py": {"asyncio"},
-    "_engine/event_loop.py": {"asyncio"},
+    "_evaluator/awaited.py": {"asyncio"},
+    "_evaluator/event_loop.py": {"asyncio"},
     # It wraps what starts threads, and looks for the files of the others.
-    "_engine/thread_guard.py": {"asyncio", "concurrent", "logging"},
+    "_evaluator/thread_guard.py": {"asyncio", "concurrent", "logging"},
 }
 # Calls that read a clock, randomness, files or the terminal through modules and names that are allowed.
 IMPURE_CALLS = frozenset(
@@ -101,13 +101,13 @@ UNSAFE_CALLS = frozenset(("eval", "exec", "compile", "__import__"))
 # Who may import a module by a name that is not written there, and what keeps the wire's names out.
 IMPORTS_BY_NAME = {
     "__init__.py": "a constant table of our own names",
-    "_cli/app.py": "a constant table of our own names",
+    "_tools/cli/app.py": "a constant table of our own names",
     "aio/__init__.py": "a constant table of our own names",
-    "_cli/port.py": "a constant table of our own names",
-    "_cli/loading.py": "what the person at the command line named, and the modules below it",
-    "_runtime/process_wire.py": "modules of functions that the parent's resolver has found",
-    "_runtime/resolver.py": "modules that the user gave to the worker, and nothing outside them",
-    "_ui/replay_child.py": "modules that the parent has loaded, as the person at the command line named them",
+    "_tools/cli/port.py": "a constant table of our own names",
+    "_tools/cli/loading.py": "what the person at the command line named, and the modules below it",
+    "_worker/activities/process_wire.py": "modules of functions that the parent's resolver has found",
+    "_worker/resolver.py": "modules that the user gave to the worker, and nothing outside them",
+    "_tools/web/replay_child.py": "modules that the parent has loaded, as the person at the command line named them",
     "testing/__init__.py": "a constant table of our own names",
 }
 
@@ -159,7 +159,7 @@ def test_engine_calls_nothing_impure(module: source.Module) -> None:
 
 def test_engine_loads_nothing_impure() -> None:
     """Importing the evaluator loads neither asyncio nor sockets nor Temporal, through anybody it imports."""
-    loaded = _loaded_by("hourglass._engine.evaluator")
+    loaded = _loaded_by("hourglass._evaluator.evaluator")
     assert "greenlet" in loaded
     assert not loaded & {"asyncio", "socket", "ssl", "temporalio", "google.protobuf", "logging"}
 
@@ -213,9 +213,9 @@ def _loaded_by(*names: str) -> set[str]:
 
 
 FLAGS = {
-    "_engine/behaviour.py": "the table",
-    "_engine/context.py": "asks it, by what the history has recorded",
-    "_engine/evaluator.py": "says whose run it is",
+    "_evaluator/behaviour.py": "the table",
+    "_evaluator/context.py": "asks it, by what the history has recorded",
+    "_evaluator/evaluator.py": "says whose run it is",
     "replay/_foreign_walk.py": "makes activations of a foreign history",
 }
 
@@ -232,8 +232,8 @@ def test_code_asks_the_behaviour_and_not_the_flags() -> None:
 
 
 CLOCKS_BY_MODULE = {
-    "_runtime/watcher.py": "a table of the functions that workflow code must not call",
-    "_runtime/hung.py": "a clock that not every system has",
+    "_worker/lanes/watcher.py": "a table of the functions that workflow code must not call",
+    "_worker/health/hung.py": "a clock that not every system has",
     "contrib/_agents.py": "a stand-in for the module itself",
 }
 

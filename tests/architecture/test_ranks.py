@@ -57,7 +57,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ): "the type of handle.history(), for type checkers only",
     (
         "hourglass.client._faces",
-        "hourglass._story.watching",
+        "hourglass._tools.timeline.watching",
     ): "a handle draws itself in notebooks, if it is asked to",
     (
         "hourglass.client._plugins",
@@ -78,22 +78,22 @@ DOORS: dict[str, tuple[str, ...]] = {
         "_temporal/",
         "converter/_hints.py",
     ),  # there: protobuf messages that users pass as arguments
-    "greenlet": ("_engine/fibers.py",),
-    "typer": ("_cli/",),
-    "rich": ("_cli/",),
+    "greenlet": ("_evaluator/fibers.py",),
+    "typer": ("_tools/cli/",),
+    "rich": ("_tools/cli/",),
     "opentelemetry": ("contrib/opentelemetry/",),
     "sqlalchemy": ("contrib/sqlalchemy/",),
     "pydantic_ai": ("contrib/pydantic_ai/",),
     "agents": ("contrib/openai_agents/",),
-    "uvloop": ("_runtime/portal.py", "replay/_session.py"),
-    "sqlite3": ("_embedded/store/sqlite/", "_cli/doctor.py"),  # there: which version it is
+    "uvloop": ("_worker/portal.py", "replay/_session.py"),
+    "sqlite3": ("_embedded/store/sqlite/", "_tools/cli/doctor.py"),  # there: which version it is
 }
 
 STORE_OF_SQLITE = "hourglass._embedded.store.sqlite"
 # Who names the durable store, and why: all others of the embedded engine know `Store` alone.
 NAMES_SQLITE: dict[str, str] = {
     "hourglass._embedded.store.memory": "lists of what is kept in memory are made by the same index",
-    "hourglass._embedded.sharing.connection": "the door: files are SQLite's unless another opener is given",
+    "hourglass._embedded.multiprocess.connection": "the door: files are SQLite's unless another opener is given",
 }
 
 

@@ -13,7 +13,7 @@ from hourglass import workflow, Client
 if TYPE_CHECKING:
     from hourglass.worker import Worker
 def f():
-    from hourglass._engine import events
+    from hourglass._evaluator import events
     import_module("c.d")
     importlib.import_module("e")
     import_module(name)
@@ -38,7 +38,7 @@ def test_imports_of_all_kinds_are_seen() -> None:
             "hourglass.workflow",
             "hourglass",
             "hourglass.worker",
-            "hourglass._engine.events",
+            "hourglass._evaluator.events",
             "c.d",
             "e",
         ]
@@ -64,4 +64,4 @@ def test_lines_within_blocks() -> None:
 def test_the_tree_is_read() -> None:
     """The modules that exist are found under their names."""
     names = {each.name for each in source.modules()}
-    assert {"hourglass", "hourglass.errors", "hourglass._engine.fibers", "hourglass.workflow"} <= names
+    assert {"hourglass", "hourglass.errors", "hourglass._evaluator.fibers", "hourglass.workflow"} <= names

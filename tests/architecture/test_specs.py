@@ -19,24 +19,24 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from hourglass import activity, workflow
 from hourglass._contract.schedules import EngineSchedule
 from hourglass._contract.workflows import StartWorkflow
-from hourglass._embedded.engine.dispatch import activity_task
-from hourglass._embedded.engine.starting import _first_event
-from hourglass._embedded.rules.children import first_event
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Transition
-from hourglass._embedded.rules.schedules import ScheduleRecord
-from hourglass._embedded.rules.tasks import Sent, TaskAnswer, complete_task, start_task
-from hourglass._embedded.rules.transitions import open_run
+from hourglass._embedded.activations.command_matching import COMMAND_OF
+from hourglass._embedded.activations.cursor import run_started
+from hourglass._embedded.matching.dispatch import activity_task
+from hourglass._embedded.runs.starting import _first_event
+from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.sqlite.records import decode_events, decode_schedule, encode_schedule
-from hourglass._embedded.workers.cursor import run_started
-from hourglass._embedded.workers.matching import COMMAND_OF
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.options import START_CHECKS, RetryPolicy
-from hourglass._engine.specs import (
+from hourglass._embedded.transitions.children import first_event
+from hourglass._embedded.transitions.run import Transition
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.tasks import Sent, TaskAnswer, complete_task, start_task
+from hourglass._embedded.transitions.transitions import open_run
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import workflow_definition
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.options import START_CHECKS, RetryPolicy
+from hourglass._evaluator.specs import (
     SPECS,
     THE_WORKERS,
     ActivityCancellationType,
@@ -51,11 +51,11 @@ from hourglass._engine.specs import (
 from hourglass._history import events as h
 from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_events
-from hourglass._runtime.attempts import info_of
 from hourglass._temporal import calls, calls_schedules
 from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
 from hourglass._temporal.handle import activity_item_from_proto
 from hourglass._temporal.specs import STARTED, TASK
+from hourglass._worker.activities.attempts import info_of
 from hourglass.activity import Info
 from hourglass.activity._options import ActivityOptions, KeptOptions
 from hourglass.client import _standalone
@@ -270,7 +270,9 @@ def test_authors_can_say_all_of_it() -> None:
         ChildOptions: set(START) | set(CHILD) | {"id", "event_groups"},
         StartOptions: set(START) | CLIENTS_OWN,
     }
-    assert set(START_CHECKS) == set(START), "each field of a StartSpec wants its check in _engine/options.py"
+    assert set(START_CHECKS) == set(START), (
+        "each field of a StartSpec wants its check in _evaluator/options.py"
+    )
     for options, expected in said.items():
         assert set(options.__annotations__) == expected, (
             f"{options.__name__} in {options.__module__} is what authors write: a keyword for each field of the spec, and "
@@ -281,7 +283,7 @@ def test_authors_can_say_all_of_it() -> None:
 def test_an_activity_that_is_open_tells_what_the_engine_keeps() -> None:
     """A client is shown, and may change, all that is not the worker's own; what it cannot say of a start has a reason."""
     kept = set(ActivitySpec.__struct_fields__) - THE_WORKERS
-    hint = "a field of ActivitySpec is in KeptOptions of activity/_options.py, or in THE_WORKERS of _engine/specs.py"
+    hint = "a field of ActivitySpec is in KeptOptions of activity/_options.py, or in THE_WORKERS of _evaluator/specs.py"
     assert set(KeptOptions.__annotations__) == kept, hint
     shown = {each.name for each in fields(_standalone.ActivityExecutionOptions)}
     assert shown == kept, (
@@ -473,11 +475,11 @@ def test_the_next_run(field: str, said: Any, meant: Any) -> None:
 # --- kinds ----------------------------------------------------------------------------------------------------------------
 
 WITHOUT_EVENTS: dict[type[c.Command], str] = {
-    c.ScheduleLocalActivity: "_embedded/workers/local_activities.py",  # told by a marker when it ends
-    c.RequestCancelLocalActivity: "_embedded/workers/outcomes.py",
-    c.CancelChildWorkflow: "_embedded/workers/child_outcomes.py",  # a request to cancel, or none, by its policy
-    c.CancelSignalExternal: "_embedded/workers/outcomes.py",  # a signal leaves with its task: there is nothing to take back
-    c.AnswerQuery: "_embedded/workers/cache.py",  # leaves no trace
+    c.ScheduleLocalActivity: "_embedded/activations/local_activities.py",  # told by a marker when it ends
+    c.RequestCancelLocalActivity: "_embedded/activations/outcomes.py",
+    c.CancelChildWorkflow: "_embedded/activations/child_outcomes.py",  # a request to cancel, or none, by its policy
+    c.CancelSignalExternal: "_embedded/activations/outcomes.py",  # a signal leaves with its task: there is nothing to take back
+    c.AnswerQuery: "_embedded/activations/cache.py",  # leaves no trace
 }
 """Commands that the embedded engine writes no event for, and the file that carries each out."""
 
@@ -490,7 +492,7 @@ def test_the_embedded_engine_knows_every_command() -> None:
     unknown = set(c.COMMANDS) - told - set(WITHOUT_EVENTS)
     assert not unknown, (
         f"{', '.join(kind.__name__ for kind in unknown)}: which event does it lead to? A line in _TELL of _history/words.py, "
-        "and its case in _apply of _embedded/rules/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
+        "and its case in _apply of _embedded/transitions/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
     )
     assert not told & set(WITHOUT_EVENTS)
     for kind, place in WITHOUT_EVENTS.items():

@@ -46,7 +46,7 @@ def test_only_the_console_writes(file: Path) -> None:
     if file.name == DOOR:
         return
     found = [each for each in uses(ast.parse(file.read_text())) if (file.name, each) not in EXCEPTIONS]
-    assert found == [], f"{file.name}: {found}: use hourglass._cli.console"
+    assert found == [], f"{file.name}: {found}: use hourglass._tools.cli.console"
 
 
 def test_the_rule_finds_what_it_is_for() -> None:

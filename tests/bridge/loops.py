@@ -14,13 +14,13 @@ from typing import Any
 
 from tests.specs import made
 
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._contract.handle import ActivityItem, ActivityOk, ActivityTask, HandleConfig, Shutdown
 from hourglass._contract.service import Connection
 from hourglass._contract.workflows import Outcome, StartWorkflow, StillOpen, WaitForClose
-from hourglass._engine.commands import Command, CompleteRun, ScheduleActivity, Succeeded
-from hourglass._engine.events import Activation, ActivityCompleted, RunStarted
+from hourglass._evaluator.commands import Command, CompleteRun, ScheduleActivity, Succeeded
+from hourglass._evaluator.events import Activation, ActivityCompleted, RunStarted
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass.converter import Payload
 
 from .scripted import Taken, Worker, complete

@@ -13,10 +13,6 @@ from typing import Any
 
 from tests.specs import made
 
-from hourglass._bridge.calls import Condition
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.holder import BridgeHolder, HandleTables
-from hourglass._bridge.life import HandleLimits
 from hourglass._contract.handle import (
     ActivityItem,
     ActivityResult,
@@ -24,9 +20,13 @@ from hourglass._contract.handle import (
     HandleConfig,
     Shutdown,
 )
-from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, RunEvicted, SignalReceived
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.commands import Completion, Succeeded
+from hourglass._evaluator.events import Activation, RunEvicted, SignalReceived
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.handles.calls import Condition
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.holder import BridgeHolder, HandleTables
+from hourglass._worker.handles.life import HandleLimits
 
 Q = "orders"
 

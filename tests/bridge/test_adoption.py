@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from hourglass._bridge.holder import StaleCompletion
 from hourglass._contract.handle import ActivityOk, HandleBroken, Shutdown
+from hourglass._worker.handles.holder import StaleCompletion
 
 from .scripted import Q, Worker, World, activation, attempt, complete, done, take_activation, take_activity
 from .virtual_loop import run, settle

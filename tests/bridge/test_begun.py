@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge.calls import CallDeadlines, begin
+from hourglass._worker.handles.calls import CallDeadlines, begin
 
 from .virtual_loop import run, settle
 

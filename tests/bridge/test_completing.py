@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.holder import StaleCompletion, WorkerNotRegistered
 from hourglass._contract.activities import CompleteActivity
 from hourglass._contract.handle import (
     ActivityDeferred,
@@ -17,7 +16,8 @@ from hourglass._contract.handle import (
     AttemptFailed,
     HandleBroken,
 )
-from hourglass._engine.commands import TaskFailed
+from hourglass._evaluator.commands import TaskFailed
+from hourglass._worker.handles.holder import StaleCompletion, WorkerNotRegistered
 from hourglass.converter import CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, StorageError, WorkflowNotFoundError
 

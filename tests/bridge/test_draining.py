@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.holder import StaleCompletion
 from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed, HandleBroken
-from hourglass._engine import events
-from hourglass._engine.commands import Succeeded, TaskFailed
-from hourglass._engine.events import Activation, ActivityCompleted
+from hourglass._evaluator import events
+from hourglass._evaluator.commands import Succeeded, TaskFailed
+from hourglass._evaluator.events import Activation, ActivityCompleted
+from hourglass._worker.handles.holder import StaleCompletion
 from hourglass.converter import ApplicationFailure, Failure
 
 from .scripted import (

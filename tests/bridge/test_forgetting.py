@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.holder import BridgeHolder
-from hourglass._embedded.clients.connection import EngineConnection, connect_memory
+from hourglass._embedded.api.connection import EngineConnection, connect_memory
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.holder import BridgeHolder
 
 from .loops import LoopsOverHolder, outcome, start_workflow
 from .test_memory import ALL, LIMITS, run

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hourglass._bridge.life import (
+from hourglass._worker.handles.life import (
     LIFE,
     Deadlines,
     DrainStep,

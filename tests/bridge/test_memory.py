@@ -7,11 +7,11 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass._contract.workflows import RunCompleted
-from hourglass._embedded.clients.connection import EngineConnection, connect_memory
+from hourglass._embedded.api.connection import EngineConnection, connect_memory
 from hourglass._embedded.clock import VirtualClock
-from hourglass._engine.events import Activation
+from hourglass._evaluator.events import Activation
+from hourglass._worker.handles.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass.converter import Payload
 
 from .loops import STEPS, LoopsOverHolder, outcome, start_workflow

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from hourglass._bridge.poll_line import PollLine
+from hourglass._worker.handles.poll_line import PollLine
 
 
 class Book:

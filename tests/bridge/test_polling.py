@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from hourglass._bridge.holder import StaleCompletion
 from hourglass._contract.handle import ActivityCancel, ActivityOk, Shutdown
-from hourglass._engine.events import Activation
+from hourglass._evaluator.events import Activation
+from hourglass._worker.handles.holder import StaleCompletion
 from hourglass.converter import Payload
 
 from .scripted import (

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from hourglass._bridge.holder import StaleCompletion, WorkerNotRegistered
 from hourglass._contract.handle import ActivityOk, HandleBroken, Shutdown
+from hourglass._worker.handles.holder import StaleCompletion, WorkerNotRegistered
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError
 
 from .scripted import (

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge.holder import AlreadyRegistered, WorkerNotRegistered
 from hourglass._contract.handle import HandleConfig, Shutdown
+from hourglass._worker.handles.holder import AlreadyRegistered, WorkerNotRegistered
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 
 from .scripted import (

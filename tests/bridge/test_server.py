@@ -12,9 +12,9 @@ import pytest
 import uvloop
 
 from effort import cases
-from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass._contract.workflows import RunCompleted
 from hourglass._temporal.connection import TemporalConnection, connect
+from hourglass._worker.handles.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass.converter import Payload
 from hourglass.testing import DevServer
 

@@ -9,9 +9,9 @@ import asyncio
 
 import pytest
 
-from hourglass._bridge.holder import WorkerNotRegistered
 from hourglass._contract.handle import ActivityOk, AttemptFailed, Shutdown
-from hourglass._engine.commands import TaskFailed
+from hourglass._evaluator.commands import TaskFailed
+from hourglass._worker.handles.holder import WorkerNotRegistered
 
 from .scripted import Q, World, activation, attempt, complete, done, eviction, take_activation, take_activity
 from .virtual_loop import run, settle

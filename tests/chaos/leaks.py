@@ -10,8 +10,8 @@ import time
 from dataclasses import astuple, dataclass
 
 from hourglass import Worker
-from hourglass._engine.fibers import _Fiber
-from hourglass._runtime.portal import Portal
+from hourglass._evaluator.fibers import _Fiber
+from hourglass._worker.portal import Portal
 
 from .waiting import named_tasks
 

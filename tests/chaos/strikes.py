@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from hourglass import Worker
-from hourglass._bridge.holder import WorkerNotRegistered
-from hourglass._bridge.life import HandleState
 from hourglass._contract.handle import Shutdown
 from hourglass._supervision import SupervisionError
+from hourglass._worker.handles.holder import WorkerNotRegistered
+from hourglass._worker.handles.life import HandleState
 
 from .waiting import Stuck, describe
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hourglass._check import CheckReport, check
+from hourglass._tools.lint import CheckReport, check
 
 HEADER = "from hourglass import activity, workflow\n"
 _FILE = re.compile(r"^--- (\S+)\n", re.M)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._check import RULES
-from hourglass._cli import main
+from hourglass._tools.cli import main
+from hourglass._tools.lint import RULES
 
 from .project import write
 
@@ -167,8 +167,8 @@ def test_it_loads_neither_engine_nor_project(shop: Path) -> None:
     """Checking imports nothing of the project, nor of our engine: it is quick, and safe on code that is not trusted."""
     (shop / "shop" / "__init__.py").write_text("raise SystemExit('imported')\n")
     code = (
-        "import sys; from hourglass._cli import main; main(['check', '.']); "
-        "sys.exit(' '.join(n for n in sys.modules if n.startswith(('shop', 'temporalio', 'hourglass._engine'))) or None)"
+        "import sys; from hourglass._tools.cli import main; main(['check', '.']); "
+        "sys.exit(' '.join(n for n in sys.modules if n.startswith(('shop', 'temporalio', 'hourglass._evaluator'))) or None)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=shop, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

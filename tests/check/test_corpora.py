@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import hourglass._check
-from hourglass._check import RULES, check
+import hourglass._tools.lint
+from hourglass._tools.lint import RULES, check
 
 from .project import found
 
@@ -48,7 +48,7 @@ def test_the_docs_are_left_alone(tmp_path: Path) -> None:
 
 def test_the_package_stands_alone() -> None:
     """The linter imports the standard library and itself, nothing else."""
-    folder = Path(hourglass._check.__file__).parent
+    folder = Path(hourglass._tools.lint.__file__).parent
     imported = set()
     for file in folder.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -60,7 +60,8 @@ def test_the_package_stands_alone() -> None:
     assert {
         name
         for name in imported
-        if name.partition(".")[0] not in sys.stdlib_module_names and not name.startswith("hourglass._check")
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and not name.startswith("hourglass._tools.lint")
     } == set()
 
 

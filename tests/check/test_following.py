@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._check import check
+from hourglass._tools.lint import check
 
 from .project import checked, expected, found, write
 

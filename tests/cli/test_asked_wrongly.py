@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._cli import main
+from hourglass._tools.cli import main
 
 from .command import SHOP, run
 
@@ -103,8 +103,8 @@ def test_wrong_options(options: list[str], said: str, tmp_path: Path) -> None:
 def test_help_is_quick_and_narrow(tmp_path: Path) -> None:
     """Help fits into 80 columns, names every option whole, and loads neither Temporal nor the engine."""
     code = (
-        "import sys; from hourglass._cli import main; code = main(sys.argv[1:]); "
-        "print(*[name for name in sys.modules if name.startswith(('temporalio', 'google', 'hourglass._engine'))], sep='\\n', "
+        "import sys; from hourglass._tools.cli import main; code = main(sys.argv[1:]); "
+        "print(*[name for name in sys.modules if name.startswith(('temporalio', 'google', 'hourglass._evaluator'))], sep='\\n', "
         "file=sys.stderr); sys.exit(code)"
     )
     for arguments in (["--help"], ["worker", "--help"]):
@@ -142,9 +142,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_typer_it_says_what_to_install() -> None:
     """The command's libraries are an extra; without them there is one line that says so."""
-    code = (
-        "import sys; sys.modules['typer'] = None; from hourglass._cli import main; sys.exit(main(['--help']))"
-    )
+    code = "import sys; sys.modules['typer'] = None; from hourglass._tools.cli import main; sys.exit(main(['--help']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == (

@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import until
 
 from hourglass import Client, RetryPolicy, Worker, activity, backup, workflow
-from hourglass._cli import main
+from hourglass._tools.cli import main
 from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleSpec
 
 decision = workflow.Channel("decision", bool)

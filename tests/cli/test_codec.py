@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
-from hourglass._cli import main
-from hourglass._cli.connecting import codec_named
+from hourglass._tools.cli import main
+from hourglass._tools.cli.connecting import codec_named
 from hourglass.errors import WorkflowFailedError
 
 SECRETS = """

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hourglass._cli import codec_server
-from hourglass._cli.codec_server import LOGIN, checked_origins, served
 from hourglass._http.access import Credentials
+from hourglass._tools.cli import codec_server
+from hourglass._tools.cli.codec_server import LOGIN, checked_origins, served
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.pager import SystemPager
 from rich.text import Text
 
-from hourglass._cli import console
+from hourglass._tools.cli import console
 
 
 def said(text: str | Text, *, terminal: bool = True, whole: bool = False) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._cli import main
-from hourglass._cli.loading import load
+from hourglass._tools.cli import main
+from hourglass._tools.cli.loading import load
 from hourglass.testing import Environment
 
 FLOWS = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client
-from hourglass._cli.dev_worker import folders
+from hourglass._tools.cli.dev_worker import folders
 from hourglass.client import WorkflowHandle
 from hourglass.testing._dev_server import free_port
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hourglass import Client, Worker
-from hourglass._cli import logs, main
+from hourglass._tools.cli import logs, main
 from hourglass.errors import ApplicationError, WorkflowFailedError
 from hourglass.testing import DevServer
 
@@ -153,7 +153,7 @@ def test_the_whole_traceback_where_it_is_asked_for(
     assert "no carrier serves this address" in short
     assert line not in short
     assert line in whole
-    assert "_runtime/attempts.py" in whole
+    assert "_worker/activities/attempts.py" in whole
     assert "client/_waiting.py" in whole
 
 

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from effort import cases
 from hourglass import Client, Worker, activity, workflow
-from hourglass._cli import console, logs, main
-from hourglass._engine.options import RetryPolicy
+from hourglass._evaluator.options import RetryPolicy
+from hourglass._tools.cli import console, logs, main
 
 HOSTILE = (
     "\x1b]0;owned\x07",  # sets a title

@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import until
 
 from hourglass import ApplicationError, Client, Worker, activity, workflow
-from hourglass._cli import main
+from hourglass._tools.cli import main
 
 go = workflow.Channel("go", str)
 entered = threading.Semaphore(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client, Worker, workflow
-from hourglass._cli import main
+from hourglass._tools.cli import main
 
 from .command import until
 

@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import until
 
 from hourglass import Client, Worker
-from hourglass._cli import main
+from hourglass._tools.cli import main
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,
@@ -76,7 +76,7 @@ def shop(tmp_path: Path) -> tuple[Path, Path, Any]:
     """A file with open runs, the code's file, and its module."""
     code = tmp_path / f"shop_{tmp_path.name}.py"
     code.write_text(f"CHARGES = {str(tmp_path / 'charges')!r}\n{APP}")
-    from hourglass._cli.loading import load
+    from hourglass._tools.cli.loading import load
 
     return tmp_path / "shop.db", code, load([str(code)]).modules[0]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._cli import app, console, main
+from hourglass._tools.cli import app, console, main
 from hourglass.client import Client
 
 from .command import SHOP

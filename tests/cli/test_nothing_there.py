@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client, Worker, limits, workflow
-from hourglass._cli import main
+from hourglass._tools.cli import main
 from hourglass.errors import WorkflowFailedError
 
 from .command import LIMIT, run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hourglass._cli.app import COMMANDS
+from hourglass._tools.cli.app import COMMANDS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 

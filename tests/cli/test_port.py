@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._cli.app import run
-from hourglass._cli.port import MODULES, ported
+from hourglass._tools.cli.app import run
+from hourglass._tools.cli.port import MODULES, ported
 from hourglass.errors import UsageError
 
 PROGRAM = '''\

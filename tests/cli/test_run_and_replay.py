@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hourglass import History
-from hourglass._cli import main
+from hourglass._tools.cli import main
 
 FLOWS = """
 from dataclasses import dataclass

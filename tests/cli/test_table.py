@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from hourglass._cli.console import Column, cut, lines, widths
+from hourglass._tools.cli.console import Column, cut, lines, widths
 
 COLUMNS = (Column("ID"), Column("STATUS", whole=True), Column("TYPE"), Column("STARTED", whole=True))
 LONG = "8dbdaef7-4b64-4054-b992-7986e1293f1a"

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import until
 
 from hourglass import Client, Worker, workflow
-from hourglass._cli import main
+from hourglass._tools.cli import main
 
 
 @workflow.defn
@@ -38,7 +38,7 @@ def watched(
                     raise KeyboardInterrupt
                 next_()
 
-            monkeypatch.setattr("hourglass._cli.listing.sleep", pause)
+            monkeypatch.setattr("hourglass._tools.cli.listing.sleep", pause)
             assert main(["list", "--watch", "--target", target, *options]) == 130
         return capsys.readouterr().out.splitlines()
 
@@ -78,7 +78,7 @@ def test_that_its_code_fails_is_a_change(
             with Worker(client, workflows=[broken]):
                 until(lambda: handle.describe().reported_problems)
 
-        monkeypatch.setattr("hourglass._cli.listing.sleep", pause)
+        monkeypatch.setattr("hourglass._tools.cli.listing.sleep", pause)
         assert main(["list", "--watch", "--target", target]) == 130
     first, second = capsys.readouterr().out.splitlines()
     assert first.split()[:5] == ["bug", "running,", "no", "worker", "broken"]

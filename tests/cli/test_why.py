@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hourglass import Client, RetryPolicy, Worker
-from hourglass._cli import main
+from hourglass._tools.cli import main
 from hourglass.client import UpdateStage
 from hourglass.testing import DevServer
 from hourglass.testing._dev_server import find_cli

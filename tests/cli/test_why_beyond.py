@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from hourglass import Client, RetryPolicy, Worker, activity, limits, workflow
-from hourglass._cli import main
 from hourglass._history.codec import events_from
-from hourglass._story.asking import added, is_paused, with_slots
-from hourglass._story.diagnosis import Cause, Facts
-from hourglass._story.faults import Stand, Waits
-from hourglass._story.reasons import diagnose
-from hourglass._story.timeline import build_story
+from hourglass._tools.cli import main
+from hourglass._tools.diagnosis.asking import added, is_paused, with_slots
+from hourglass._tools.diagnosis.diagnosis import Cause, Facts
+from hourglass._tools.diagnosis.reasons import diagnose
+from hourglass._tools.timeline.faults import Stand, Waits
+from hourglass._tools.timeline.timeline import build_story
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,

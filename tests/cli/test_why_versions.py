@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hourglass import Client, Worker, workflow
-from hourglass._cli import main
+from hourglass._tools.cli import main
 from hourglass.testing import DevServer
 from hourglass.worker import VersioningBehavior, WorkerDeploymentConfig, WorkerDeploymentVersion
 

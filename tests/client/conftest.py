@@ -14,7 +14,7 @@ from hourglass._contract import activities as ac
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
-from hourglass._runtime.portal import Portal
+from hourglass._worker.portal import Portal
 from hourglass.client import AsyncClient, Client
 from hourglass.client._session import ClientSession, Link
 from hourglass.converter import Codec, Converter, Payload, default_converter

@@ -18,8 +18,8 @@ from hourglass import client as public
 from hourglass import workflow
 from hourglass._contract import activities as ac
 from hourglass._contract import workflows as wf
-from hourglass._engine.options import RetryPolicy
-from hourglass._runtime.portal import Portal
+from hourglass._evaluator.options import RetryPolicy
+from hourglass._worker.portal import Portal
 from hourglass.client import (
     AsyncClient,
     Client,

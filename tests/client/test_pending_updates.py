@@ -13,9 +13,9 @@ from tests.ui.conftest import asked
 from tests.waiting import until
 
 from hourglass import Client, Worker, workflow
-from hourglass._cli import main
-from hourglass._ui import addresses
-from hourglass._ui.site import Site
+from hourglass._tools.cli import main
+from hourglass._tools.web import addresses
+from hourglass._tools.web.site import Site
 from hourglass.client import WorkflowHandle
 from hourglass.testing._dev_server import DevServer
 

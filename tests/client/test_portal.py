@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._runtime.portal import Portal
+from hourglass._worker.portal import Portal
 from hourglass.errors import InternalError, UsageError
 
 
@@ -341,7 +341,7 @@ def test_the_process_has_one_portal() -> None:
 
 FORK = """
 import os, sys
-from hourglass._runtime.portal import Portal
+from hourglass._worker.portal import Portal
 async def pid(): return os.getpid()
 inherited = Portal.current()
 assert inherited.call(pid()) == os.getpid()
@@ -372,7 +372,7 @@ def test_a_forked_child_gets_its_own_portal() -> None:
 
 EXIT = """
 import asyncio, atexit, sys
-from hourglass._runtime.portal import Portal
+from hourglass._worker.portal import Portal
 portal = Portal.current()
 atexit.register(print, "engine's own exit")
 async def close(name): print(name)
@@ -399,7 +399,7 @@ def late():
     except Exception as error:
         print(type(error).__name__, error)
 atexit.register(late)
-from hourglass._runtime.portal import Portal
+from hourglass._worker.portal import Portal
 Portal.current()
 """
 
@@ -413,7 +413,7 @@ def test_after_the_exit_there_is_no_portal() -> None:
 
 INTERRUPT = """
 import asyncio, os, sys
-from hourglass._runtime.portal import Portal
+from hourglass._worker.portal import Portal
 async def wait():
     os.write(1, b"waiting\\n")
     try:

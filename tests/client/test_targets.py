@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hourglass._contract.transport import TLSConfig
-from hourglass._runtime import targets
-from hourglass._runtime.portal import Portal
-from hourglass._runtime.targets import Target, open_connection, resolve
+from hourglass._worker import targets
+from hourglass._worker.portal import Portal
+from hourglass._worker.targets import Target, open_connection, resolve
 from hourglass.client import Client
 from hourglass.errors import TargetError
 

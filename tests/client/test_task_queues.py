@@ -11,7 +11,7 @@ import pytest
 
 from hourglass import AsyncClient, Client, Worker, activity, workflow
 from hourglass._embedded.clock import to_ns
-from hourglass._embedded.engine.upkeep import StoredBacklog
+from hourglass._embedded.runs.upkeep import StoredBacklog
 from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass.client import TaskQueueStats
 from hourglass.testing import DevServer

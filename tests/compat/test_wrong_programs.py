@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from effort import THOROUGH
-from hourglass._engine import commands as c
+from hourglass._evaluator import commands as c
 from hourglass._history.dialect import Dialect
 from hourglass.replay import History, Replayer, _replayer
 from hourglass.replay._session import HistoryExecution

@@ -15,7 +15,7 @@ import pytest
 from tests.waiting import until
 
 from hourglass import workflow
-from hourglass._embedded.rules.limits import MEGABYTE, Limits
+from hourglass._embedded.transitions.size_limits import MEGABYTE, Limits
 from hourglass.client import Client, Schedule, ScheduleActionStartWorkflow, ScheduleSpec
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 from hourglass.testing import DevServer

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from hourglass import Worker, activity, workflow
-from hourglass._engine.options import RetryPolicy
+from hourglass._evaluator.options import RetryPolicy
 from hourglass._temporal.version import has
 from hourglass.client import (
     AutoUpgradeVersioningOverride,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.specs import made
 
-from hourglass._engine.commands import CompleteRun, FailRun, ScheduleActivity, StartTimer, Succeeded
-from hourglass._engine.events import Activation, ActivityFailed, RunStarted, TimerFired
+from hourglass._evaluator.commands import CompleteRun, FailRun, ScheduleActivity, StartTimer, Succeeded
+from hourglass._evaluator.events import Activation, ActivityFailed, RunStarted, TimerFired
 from hourglass.converter import (
     ApplicationFailure,
     Failure,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._check import CheckReport, check
+from hourglass._tools.lint import CheckReport, check
 from hourglass.errors import DeterminismError, NondeterminismError, WorkflowParked
 from hourglass.testing import Environment
 

@@ -6,8 +6,8 @@ import ast
 import inspect
 from pathlib import Path
 
-from hourglass._engine import behaviour
-from hourglass._engine.behaviour import NEWER_PYTHON, OURS, SINGLE_BATCH, TEMPORALIO, Behaviour, Flag
+from hourglass._evaluator import behaviour
+from hourglass._evaluator.behaviour import NEWER_PYTHON, OURS, SINGLE_BATCH, TEMPORALIO, Behaviour, Flag
 
 PAGE = Path(__file__).parents[2] / "docs" / "behaviour.md"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from hourglass._cli.app import build
+from hourglass._tools.cli.app import build
 
 from .test_pages import PAGES, blocks_of
 

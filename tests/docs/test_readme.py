@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from hourglass._cli import main
-from hourglass._cli.app import PAGES
-from hourglass._cli.docs import manual, pages
+from hourglass._tools.cli import main
+from hourglass._tools.cli.app import PAGES
+from hourglass._tools.cli.docs import manual, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

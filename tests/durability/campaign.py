@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hourglass import Client
-from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass.errors import HourglassError
 from hourglass.testing import dev_server
 

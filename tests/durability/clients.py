@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hourglass import Client, WorkflowHandle
-from hourglass._story.asking import WhyContext
+from hourglass._tools.diagnosis.asking import WhyContext
 from hourglass.client import WorkflowExecution
 from hourglass.errors import HourglassError
 

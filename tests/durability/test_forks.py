@@ -109,7 +109,7 @@ def test_children_of_a_busy_owner(tmp_path: Path) -> None:
 
 HALVES = """
 import os, sys, threading
-from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.multiprocess.ownership import FileLock
 
 path, call = sys.argv[1:]
 lock, inside = FileLock(path), threading.Event()

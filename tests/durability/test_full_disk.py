@@ -21,10 +21,10 @@ import pytest
 from tests.waiting import until
 
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
-from hourglass._embedded.sharing import connection
+from hourglass._embedded.multiprocess import connection
 from hourglass._embedded.store.sqlite import disk_faults
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._story.asking import kept_by_engine
+from hourglass._tools.diagnosis.asking import kept_by_engine
 from hourglass.errors import StorageError
 
 PATIENCE = 30.0

@@ -14,10 +14,10 @@ from hourglass import Client, Worker, activity, workflow
 from hourglass._contract import activities as ac
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._engine.commands import Command, ContinueAsNew
-from hourglass._engine.events import RunEvicted
+from hourglass._evaluator.commands import Command, ContinueAsNew
+from hourglass._evaluator.events import RunEvicted
 from hourglass.client import _waiting
 from hourglass.errors import ServiceError
 

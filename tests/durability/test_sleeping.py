@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hourglass import Client, Worker, workflow
-from hourglass._embedded.sharing import connection
+from hourglass._embedded.multiprocess import connection
 
 
 @workflow.defn

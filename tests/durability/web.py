@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hourglass import Client
-from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.multiprocess.ownership import FileLock
 
 from . import work
 from .nursery import ROOT, Nursery

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hourglass._contract.workflows import Count, Page
-from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
@@ -27,6 +26,7 @@ from hourglass._embedded.store.store import (
     ScheduleEntry,
     Stored,
 )
+from hourglass._embedded.transitions.run import Run
 from hourglass.errors import StorageError
 
 Entry = Change | ScheduleChange | str

@@ -8,10 +8,10 @@ from random import Random
 from tests.specs import made
 
 from hourglass._contract.workflows import CancelWorkflow, StillOpen, TerminateWorkflow
-from hourglass._embedded.rules.run import Run
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ChildCancellationType, IdReusePolicy, ParentClosePolicy, RetryRule
+from hourglass._embedded.transitions.run import Run
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ChildCancellationType, IdReusePolicy, ParentClosePolicy, RetryRule
 from hourglass._history import events as h
 from hourglass._history import events as o
 

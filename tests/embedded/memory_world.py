@@ -16,14 +16,14 @@ from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTas
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import GetHistory, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.task_queues import DispatchPolicy
-from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Store
-from hourglass._embedded.workers.handle import EngineHandle
-from hourglass._engine.commands import Command, Succeeded, TaskFailed
-from hourglass._engine.events import Activation, Event, RunEvicted
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator.commands import Command, Succeeded, TaskFailed
+from hourglass._evaluator.events import Activation, Event, RunEvicted
 from hourglass._history.events import kind_of
 from hourglass.converter import ApplicationFailure, Failure, Payload
 

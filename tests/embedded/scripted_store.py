@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from hourglass._contract.workflows import Count, Page
-from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (

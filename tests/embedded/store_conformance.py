@@ -16,13 +16,13 @@ from tests.specs import made
 from hourglass._contract import schedules
 from hourglass._contract.schedules import EngineScheduleSpec, IntervalSpec
 from hourglass._contract.workflows import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
-from hourglass._embedded.rules import tasks, transitions
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Run, Transition
-from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, Change, NoteChange, ScheduleChange, Store
-from hourglass._engine import commands as c
-from hourglass._engine.specs import RetryRule
+from hourglass._embedded.transitions import tasks, transitions
+from hourglass._embedded.transitions.run import Run, Transition
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.specs import RetryRule
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import ServiceError

@@ -16,9 +16,9 @@ from hourglass._contract.handle import (
     AttemptFailed,
 )
 from hourglass._contract.workflows import DescribeWorkflow, RunCompleted, TerminateWorkflow
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ActivityCancellationType, RetryRule
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload, TimeoutFailure
 from hourglass.errors import RetryState, ServiceError, TimeoutType
 

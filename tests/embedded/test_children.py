@@ -14,13 +14,13 @@ from tests.specs import made
 
 from hourglass._contract.workflows import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Change, Stored
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass._history import events as o
 from hourglass.errors import StorageError

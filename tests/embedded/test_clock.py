@@ -16,10 +16,10 @@ from hourglass._contract.handle import HandleConfig
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded import EngineConnection, RealClock
 from hourglass._embedded.clock import CONFIRMED, SECOND, Vouched
-from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._engine import commands as c
-from hourglass._engine.specs import IdReusePolicy
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.specs import IdReusePolicy
 from hourglass.errors import WorkflowAlreadyStartedError
 
 from .memory_world import World, run_async, settle, text

@@ -23,11 +23,11 @@ from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, AttemptCancelled, AttemptFailed
 from hourglass._contract.workflows import CancelWorkflow, SignalWorkflow, TerminateWorkflow
-from hourglass._embedded.workers.cursor import seed_of
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine import specs
-from hourglass._engine.specs import RetryRule
+from hourglass._embedded.activations.cursor import seed_of
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator import specs
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import CanceledFailure, Failure, Payload
 
 from .memory_world import World, app_failure, run_async, text

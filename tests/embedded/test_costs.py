@@ -16,16 +16,16 @@ from hourglass._contract import schedules as sc
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import RealClock
-from hourglass._embedded.engine import upkeep
-from hourglass._embedded.sharing import ownerless
-from hourglass._embedded.sharing.shared_file import SharedFile
+from hourglass._embedded.multiprocess import ownerless
+from hourglass._embedded.multiprocess.shared_file import SharedFile
+from hourglass._embedded.runs import upkeep
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite import store as sqlite
 from hourglass._embedded.store.sqlite.store import SQLITE, SqliteStore
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import StartSpec
-from hourglass._runtime import cache as runtime_cache
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import StartSpec
+from hourglass._worker.lanes import cache as runtime_cache
 
 from .memory_world import World, run_async
 from .store.stories import Story

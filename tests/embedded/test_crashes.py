@@ -21,11 +21,11 @@ from hourglass._contract.handle import (
     AttemptFailed,
 )
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.transitions import needs_recovery
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Change
-from hourglass._engine import events as e
+from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.transitions import needs_recovery
+from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass.errors import HourglassError, ServiceError
 

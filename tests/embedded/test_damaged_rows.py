@@ -16,7 +16,7 @@ from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._engine import commands as c
+from hourglass._evaluator import commands as c
 from hourglass.errors import ServiceError, StorageError
 
 from .memory_world import World, run_async, text

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hourglass._contract.handle import ActivityOk, ActivityTask
-from hourglass._embedded.engine.task_queues import DispatchPolicy
-from hourglass._embedded.rules import activities, transitions
-from hourglass._embedded.rules import tasks as tasks
-from hourglass._embedded.rules.draft import Draft, Eager, take_task
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import OpenActivity, Run, Transition
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ActivitySpec, StartSpec
+from hourglass._embedded.matching.task_queues import DispatchPolicy
+from hourglass._embedded.transitions import activities, transitions
+from hourglass._embedded.transitions import tasks as tasks
+from hourglass._embedded.transitions.draft import Draft, Eager, take_task
+from hourglass._embedded.transitions.run import OpenActivity, Run, Transition
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ActivitySpec, StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Payload
 

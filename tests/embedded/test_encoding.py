@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from hourglass._embedded.workers import cursor
+from hourglass._embedded.activations import cursor
 from hourglass._history.encoding import array, encode
 
 

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from hourglass._contract import workflows as wf
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import IdReusePolicy, RetryRule
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import IdReusePolicy, RetryRule
 from hourglass.errors import (
     ServiceError,
     WorkflowAlreadyStartedError,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.workers.cursor import Cursor
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.commands import Succeeded
+from hourglass._embedded.activations.cursor import Cursor
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.commands import Succeeded
 
 from .memory_world import World, run_async, settle, text
 

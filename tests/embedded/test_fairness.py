@@ -13,11 +13,12 @@ import pytest
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import RealClock
-from hourglass._embedded.engine import priority_queue, upkeep
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.priority_queue import PriorityQueue
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching import priority_queue
+from hourglass._embedded.matching.priority_queue import PriorityQueue
+from hourglass._embedded.runs import upkeep
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._engine import commands as c
+from hourglass._evaluator import commands as c
 
 from .memory_world import World, run_async, settle
 

@@ -6,9 +6,9 @@ import pytest
 
 from hourglass._contract.handle import Shutdown
 from hourglass._contract.workflows import GetHistory
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass._temporal.handle import ReplayHandle
 from hourglass.replay import History

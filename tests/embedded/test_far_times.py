@@ -18,11 +18,11 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import AttemptFailed
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable, to_ns
-from hourglass._embedded.sharing import wire
+from hourglass._embedded.multiprocess import wire
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._engine import commands as c
-from hourglass._engine.retries import backoff
-from hourglass._engine.specs import RetryRule
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.retries import backoff
+from hourglass._evaluator.specs import RetryRule
 from hourglass.errors import ServiceError
 
 from .memory_world import World, app_failure, run_async, text

@@ -14,13 +14,13 @@ from tests.specs import made
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.engine.run import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import OpenActivity, PendingTimer, Run
+from hourglass._embedded.runs.run import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Change
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._embedded.transitions.run import OpenActivity, PendingTimer, Run
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 
 from .memory_world import World, run_async, text
 from .test_replay_equals_live import Life

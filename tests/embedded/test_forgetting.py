@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow, TerminateWorkflow
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.commands import Succeeded
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.commands import Succeeded
 
 from .memory_world import World, run_async, settle, text
 from .store_conformance import activity

@@ -19,8 +19,8 @@ from tests.specs import made
 from hourglass import History, Replayer, activity, workflow
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._embedded.sharing import wire
-from hourglass._engine import commands as c
+from hourglass._embedded.multiprocess import wire
+from hourglass._evaluator import commands as c
 from hourglass.converter import Payload, default_converter
 from hourglass.errors import DecodeError, HistoryError, HourglassError, ServiceError
 from hourglass.testing import Environment

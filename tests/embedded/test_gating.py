@@ -28,14 +28,14 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import PollUpdate, ResetWorkflow, UpdateWorkflow
-from hourglass._embedded.clients.answering import PendingAnswer
-from hourglass._embedded.clients.connection import EngineConnection
-from hourglass._embedded.clients.requests import HANDLERS
+from hourglass._embedded.activations.cache import AHEAD
+from hourglass._embedded.api.answering import PendingAnswer
+from hourglass._embedded.api.connection import EngineConnection
+from hourglass._embedded.api.requests import HANDLERS
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.workers.cache import AHEAD
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ActivityCancellationType, IdReusePolicy
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ActivityCancellationType, IdReusePolicy
 from hourglass.errors import (
     HourglassError,
     QueryFailedError,

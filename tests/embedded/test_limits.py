@@ -10,7 +10,7 @@ from tests.specs import made
 
 from hourglass._contract import activities as ac
 from hourglass._contract import workflows as wf
-from hourglass._embedded.rules.limits import (
+from hourglass._embedded.transitions.size_limits import (
     TOO_LARGE_BLOB,
     TOO_LARGE_HISTORY,
     TOO_LARGE_TRANSACTION,
@@ -18,8 +18,8 @@ from hourglass._embedded.rules.limits import (
     TOO_MANY_SIGNALS,
     Limits,
 )
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError

@@ -21,9 +21,9 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow, TerminateWorkflow
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ActivityCancellationType, RetryRule
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import TimeoutType
 

@@ -21,11 +21,11 @@ from hourglass._contract.workflows import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.rules.limits import Limits
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import IdReusePolicy, RetryRule
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import IdReusePolicy, RetryRule
 from hourglass._history.events import WorkflowExecutionSignaled
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 

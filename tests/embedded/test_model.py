@@ -30,9 +30,9 @@ from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import NoteChange, Store
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import RetryRule
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import RetryRule
 from hourglass.errors import ServiceError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 
 from .dumb_store import Disk, DumbStore

@@ -17,11 +17,11 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._contract.workflows import UpdateWorkflow
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._embedded.transitions.run import Run
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 from hourglass.errors import StorageError
 
 from .memory_world import World, run_async, settle, text

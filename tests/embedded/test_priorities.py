@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._embedded.engine.priority_queue import PriorityQueue
+from hourglass._embedded.matching.priority_queue import PriorityQueue
 
 SEEN: list[str] = []
 

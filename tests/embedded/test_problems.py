@@ -21,16 +21,16 @@ from hourglass._contract.workflows import (
     UnpauseWorkflow,
 )
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.rules import problems, tasks, transitions
-from hourglass._embedded.rules.run import Run, Trouble
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite.records import encode_state
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Store
-from hourglass._engine import commands as c
-from hourglass._engine.commands import TaskFailureCause
-from hourglass._engine.events import RunEvicted
-from hourglass._engine.specs import RetryRule, StartSpec
+from hourglass._embedded.transitions import problems, tasks, transitions
+from hourglass._embedded.transitions.run import Run, Trouble
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.commands import TaskFailureCause
+from hourglass._evaluator.events import RunEvicted
+from hourglass._evaluator.specs import RetryRule, StartSpec
 from hourglass._history import events as h
 from hourglass._history.tables import TASK_FAILURE_CAUSES
 from hourglass.converter import Failure, Payload

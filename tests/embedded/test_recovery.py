@@ -11,12 +11,12 @@ from hourglass._contract import activities as ac
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityDeferred, ActivityOk, ActivityTask, HandleConfig
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.rules.transitions import is_backing_off, needs_recovery, recover
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import AT_ONCE
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import RetryRule
+from hourglass._embedded.transitions.transitions import is_backing_off, needs_recovery, recover
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import RetryRule
 from hourglass._history import events as h
 from hourglass.converter import TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType, WorkflowAlreadyStartedError

@@ -13,10 +13,10 @@ from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancel, ActivityOk, ActivityTask, AttemptFailed
 from hourglass._contract.workflows import CancelWorkflow, SignalWorkflow, StillOpen, WaitForClose
-from hourglass._embedded.workers.handle import EngineHandle
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ActivityCancellationType, RetryRule
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
 from hourglass._history import events as h
 
 from .memory_world import World, app_failure, run_async, text

@@ -22,12 +22,12 @@ from hourglass._contract.workflows import (
     UpdateStage,
     UpdateWorkflow,
 )
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.rules.resetting import rebuild
+from hourglass._embedded.activations.cursor import seed_of
+from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.workers.cursor import seed_of
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._embedded.transitions.resetting import rebuild
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass.errors import ServiceError
 

@@ -9,8 +9,8 @@ from tests.specs import made
 
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig, Shutdown
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 from hourglass.converter import Failure
 from hourglass.errors import (
     ConnectionFailedError,

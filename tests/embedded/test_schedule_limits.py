@@ -11,7 +11,7 @@ import pytest
 
 from hourglass import Client, errors, workflow
 from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec, parse_cron
-from hourglass._embedded.rules.schedule_times import MOST_PARTS, NANOS, Timetable
+from hourglass._embedded.schedules.times import MOST_PARTS, NANOS, Timetable
 from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleSpec
 
 NOW = int(datetime(2026, 11, 18, tzinfo=UTC).timestamp()) * NANOS

@@ -24,7 +24,7 @@ from hourglass._contract.schedules import (
     is_empty,
     parse_cron,
 )
-from hourglass._embedded.rules.schedule_times import NANOS, Timetable
+from hourglass._embedded.schedules.times import NANOS, Timetable
 from hourglass._temporal.calls_schedules import put_spec, spec_from
 from hourglass.errors import UsageError
 from hourglass.testing import DevServer

@@ -27,10 +27,10 @@ from hourglass._contract.schedules import (
     UpdateSchedule,
 )
 from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
-from hourglass._embedded.rules import schedules as rec
-from hourglass._embedded.rules import schedules as tr
-from hourglass._embedded.rules.schedule_times import NANOS
-from hourglass._embedded.rules.schedules import MOST_WAITING, Due, sort_out
+from hourglass._embedded.schedules import transitions as rec
+from hourglass._embedded.schedules import transitions as tr
+from hourglass._embedded.schedules.times import NANOS
+from hourglass._embedded.schedules.transitions import MOST_WAITING, Due, sort_out
 from hourglass.converter import Failure, Payload
 from hourglass.testing import DevServer
 

@@ -18,7 +18,7 @@ from hourglass import RetryPolicy, Worker, workflow
 from hourglass._contract import schedules as sc
 from hourglass._contract import workflows as wf
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.sharing.calls import was_carried_out
+from hourglass._embedded.multiprocess.calls import was_carried_out
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Store

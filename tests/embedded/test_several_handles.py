@@ -12,13 +12,13 @@ from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, ActivityTask, HandleConfig
 from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow
-from hourglass._embedded.sharing.worker_peer import ProcessorUse, next_handicap
-from hourglass._embedded.workers.handle import EngineHandle
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.commands import Succeeded
-from hourglass._engine.events import Activation
-from hourglass._engine.specs import ActivitySpec, RetryRule
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.multiprocess.worker_peer import ProcessorUse, next_handicap
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.specs import ActivitySpec, RetryRule
 from hourglass._history.events import kind_of
 
 from .memory_world import World, run_async, settle, text

@@ -9,7 +9,7 @@ import pytest
 from tests.waiting import until
 
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._embedded.clients.activity_requests import named_as_runs
+from hourglass._embedded.api.activity_requests import named_as_runs
 from hourglass.client import ActivityExecutionStatus, Client, WorkflowHandle
 from hourglass.errors import ServiceError, WorkflowFailedError, WorkflowNotFoundError
 from hourglass.worker import Worker

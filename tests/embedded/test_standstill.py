@@ -9,8 +9,8 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancel, ActivityOk
-from hourglass._engine import commands as c
-from hourglass._engine.specs import RetryRule
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.specs import RetryRule
 
 from .memory_world import World, run_async, settle, text
 from .scripted_store import ScriptedStore

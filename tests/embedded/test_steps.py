@@ -18,19 +18,19 @@ from tests.effort import cases
 
 from hourglass._contract.handle import ActivityItem, ActivityOk
 from hourglass._contract.workflows import RunCompleted, SignalWorkflow, StartWorkflow
-from hourglass._embedded.clients.requests import execute
-from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.engine.task_queues import DispatchPolicy
-from hourglass._embedded.rules import command_checks, steps, tasks, transitions
-from hourglass._embedded.rules.draft import Draft, Eager, begin_task
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import Pause, Run, Transition
+from hourglass._embedded.activations.cache import Cache
+from hourglass._embedded.api.requests import execute
+from hourglass._embedded.matching.task_queues import DispatchPolicy
+from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.workers.cache import Cache
-from hourglass._engine import commands as c
-from hourglass._engine.commands import Succeeded
-from hourglass._engine.events import Activation, ActivityCompleted, RunEvicted, RunStarted
-from hourglass._engine.specs import ActivitySpec, StartSpec
+from hourglass._embedded.transitions import command_checks, steps, tasks, transitions
+from hourglass._embedded.transitions.draft import Draft, Eager, begin_task
+from hourglass._embedded.transitions.run import Pause, Run, Transition
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.events import Activation, ActivityCompleted, RunEvicted, RunStarted
+from hourglass._evaluator.specs import ActivitySpec, StartSpec
 from hourglass._history import events as h
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.effort import cases
 
 from hourglass._contract.workflows import StillOpen, UpdateStage, UpdateState, UpdateWorkflow
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 from hourglass._history import events as u
 from hourglass.errors import ServiceError
 

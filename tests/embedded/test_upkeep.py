@@ -15,13 +15,13 @@ from hourglass._contract import limits
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, Handle, HandleConfig
 from hourglass._embedded import RealClock
-from hourglass._embedded.clients.connection import EngineConnection
-from hourglass._embedded.engine.engine import Engine
+from hourglass._embedded.api.connection import EngineConnection
+from hourglass._embedded.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import AT_ONCE, Stored
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ActivitySpec, RetryRule
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ActivitySpec, RetryRule
 from hourglass.converter import Payload
 from hourglass.errors import StorageError, WorkflowNotFoundError
 

@@ -12,8 +12,8 @@ from tests import specs
 from tests.waiting import until
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.versioning import (
+from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.versioning import (
     ATTRIBUTES,
     after_task,
     behavior,
@@ -22,7 +22,7 @@ from hourglass._embedded.rules.versioning import (
     pinned_version,
     without_version,
 )
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     AutoUpgradeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.effort import cases
 from tests.specs import made
 
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store import filters as f
 from hourglass._embedded.store.sqlite import visibility
+from hourglass._embedded.transitions.run import Run
 from hourglass._history import events as h
 from hourglass.converter import Payload
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.sqlite import listing
+from hourglass._embedded.transitions.run import Run
 
 from .test_visibility import attribute, run
 

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from hourglass._contract.workflows import CancelWorkflow, TerminateWorkflow
-from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
-from hourglass._engine import commands as c
-from hourglass._engine.events import RunStarted
-from hourglass._engine.specs import RetryRule
+from hourglass._embedded.schedules.times import backoff_until_next, check_cron
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.events import RunStarted
+from hourglass._evaluator.specs import RetryRule
 from hourglass._history.events import Initiator
 from hourglass.errors import ServiceError, UsageError
 

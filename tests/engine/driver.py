@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.commands import (
+from hourglass._evaluator.commands import (
     TERMINAL,
     CancelRun,
     CancelTimer,
@@ -32,10 +32,10 @@ from hourglass._engine.commands import (
     Succeeded,
     TaskFailed,
 )
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import WorkflowDefinition, workflow_definition
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import (
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import WorkflowDefinition, workflow_definition
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import (
     Activation,
     ActivityBackedOff,
     ActivityCancelled,
@@ -49,8 +49,8 @@ from hourglass._engine.events import (
     TimerFired,
     UpdateReceived,
 )
-from hourglass._engine.specs import ActivityCancellationType
-from hourglass._engine.state import State
+from hourglass._evaluator.specs import ActivityCancellationType
+from hourglass._evaluator.state import State
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from hourglass._engine import events as ev
-from hourglass._engine.commands import (
+from hourglass._evaluator import events as ev
+from hourglass._evaluator.commands import (
     CancelChildWorkflow,
     CancelSignalExternal,
     CancelTimer,
@@ -21,7 +21,7 @@ from hourglass._engine.commands import (
     ScheduleLocalActivity,
     StartChildWorkflow,
 )
-from hourglass._engine.specs import ActivityCancellationType, ChildCancellationType
+from hourglass._evaluator.specs import ActivityCancellationType, ChildCancellationType
 from hourglass.converter import (
     ApplicationFailure,
     CanceledFailure,

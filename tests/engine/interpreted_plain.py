@@ -12,9 +12,9 @@ from typing import Any
 from tests.specs import made
 
 from hourglass import workflow
-from hourglass._engine import operations
-from hourglass._engine.commands import SignalExternalWorkflow, StartChildWorkflow
-from hourglass._engine.specs import ChildCancellationType
+from hourglass._evaluator import operations
+from hourglass._evaluator.commands import SignalExternalWorkflow, StartChildWorkflow
+from hourglass._evaluator.specs import ChildCancellationType
 from hourglass.errors import FailureError, ServiceError, TaskCancelledError
 from hourglass.workflow import ActivityCancellationType
 from hourglass.workflow._cancellation import Timeout

@@ -18,9 +18,9 @@ import temporalio.worker._workflow_instance as instance
 import temporalio.workflow
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
-from hourglass._engine.events import Activation, AnyEvent
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
+from hourglass._evaluator.events import Activation, AnyEvent
 from hourglass._temporal.protos import (
     payload_from,
     put_failure,

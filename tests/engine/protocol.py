@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hourglass._engine.commands import (
+from hourglass._evaluator.commands import (
     TERMINAL,
     AcceptUpdate,
     CancelChildWorkflow,

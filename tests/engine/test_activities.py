@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hourglass import RetryPolicy, workflow
-from hourglass._engine.commands import ScheduleActivity, ScheduleLocalActivity, StartTimer
-from hourglass._engine.events import ActivityBackedOff, ActivityCompleted
-from hourglass._engine.specs import ActivityCancellationType
+from hourglass._evaluator.commands import ScheduleActivity, ScheduleLocalActivity, StartTimer
+from hourglass._evaluator.events import ActivityBackedOff, ActivityCompleted
+from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.errors import ActivityError, ApplicationError, ArgumentError, DecodeError, UsageError
 
 from .acts import Shop, charge, listing, work

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.specs import ActivityCancellationType
+from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.errors import ActivityError, ApplicationError, TaskCancelledError
 from hourglass.workflow import Channel
 

@@ -20,9 +20,9 @@ import pytest
 from starlette.concurrency import run_in_threadpool
 
 from hourglass import workflow as plain
-from hourglass._engine.commands import TaskFailed
-from hourglass._engine.context import RunSettings
-from hourglass._engine.interception import ExecuteWorkflowInput, WorkflowInboundInterceptor
+from hourglass._evaluator.commands import TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.interception import ExecuteWorkflowInput, WorkflowInboundInterceptor
 from hourglass.activity import Activity
 from hourglass.aio import activity, workflow
 from hourglass.errors import (

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.aio.porting import ported_module
 from tests.effort import cases
 
-from hourglass._engine.commands import TERMINAL, Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.verify import verify_run
+from hourglass._evaluator.commands import TERMINAL, Succeeded, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import workflow_definition
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.verify import verify_run
 
 from . import interpreted_coroutines
 from .generated import RandomEngine, coroutine_programs, steps

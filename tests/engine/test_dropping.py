@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.evaluator import Evaluator
+from hourglass._evaluator.evaluator import Evaluator
 from hourglass.errors import NotInWorkflowError
 
 from .acts import charge, listing, refund, work

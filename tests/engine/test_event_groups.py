@@ -9,8 +9,8 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from tests.aio.porting import ported_module
 
 from hourglass import workflow
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
 from hourglass._temporal.activations import Own, completion_to_proto
 from hourglass.errors import NotInWorkflowError, UsageError
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.commands import SetPatchMarker
-from hourglass._engine.events import PatchNoticed, SeedChanged
+from hourglass._evaluator.commands import SetPatchMarker
+from hourglass._evaluator.events import PatchNoticed, SeedChanged
 from hourglass.errors import NotInWorkflowError, ReadOnlyError
 
 from .acts import work

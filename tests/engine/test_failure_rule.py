@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine import messages
-from hourglass._engine.commands import CompleteRun, ContinueAsNew, FailRun, TaskFailed
-from hourglass._engine.context import RunSettings
-from hourglass._engine.events import ActivityCompleted, RunStarted
+from hourglass._evaluator import messages
+from hourglass._evaluator.commands import CompleteRun, ContinueAsNew, FailRun, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import ActivityCompleted, RunStarted
 from hourglass.converter import ApplicationFailure, Payload
 from hourglass.errors import (
     ActivityError,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.commands import Succeeded
-from hourglass._engine.events import SeedChanged
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.events import SeedChanged
 from hourglass.workflow import Channel
 
 from .acts import charge

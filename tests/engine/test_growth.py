@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.context import RunSettings
+from hourglass._evaluator.context import RunSettings
 
 from .acts import work
 from .conftest import Drive

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine import commands as c
-from hourglass._engine import events as ev
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as ev
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.errors import ApplicationError, FailureError, ServiceError
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.context import LiveRun
-from hourglass._engine.messages import Handlers
-from hourglass._engine.scheduler import Future, Scheduler
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.messages import Handlers
+from hourglass._evaluator.scheduler import Future, Scheduler
 
 from .acts import charge, work
 from .conftest import Drive

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine import operations
-from hourglass._engine.commands import ScheduleActivity, SignalExternalWorkflow, StartChildWorkflow
-from hourglass._engine.events import AnyEvent, ChildCompleted, ChildStarted, ExternalSignalResolved
+from hourglass._evaluator import operations
+from hourglass._evaluator.commands import ScheduleActivity, SignalExternalWorkflow, StartChildWorkflow
+from hourglass._evaluator.events import AnyEvent, ChildCompleted, ChildStarted, ExternalSignalResolved
 from hourglass.workflow import Channel
 
 from .acts import charge, refund

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from tests.effort import cases
 
-from hourglass._engine.commands import TERMINAL, Succeeded
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Evaluator
+from hourglass._evaluator.commands import TERMINAL, Succeeded
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import workflow_definition
+from hourglass._evaluator.evaluator import Evaluator
 
 from .asyncio_turns import NEWER, OLDER, turns_of
 from .generated import RandomEngine, programs, steps

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.commands import AnswerQuery, Succeeded
-from hourglass._engine.context import RunSettings
-from hourglass._engine.events import QueryReceived
+from hourglass._evaluator.commands import AnswerQuery, Succeeded
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import QueryReceived
 from hourglass.errors import ApplicationError
 
 from .acts import charge, work

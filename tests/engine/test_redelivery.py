@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.commands import Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import ActivityCompleted, QueryReceived, RunEvicted, TimerFired
+from hourglass._evaluator.commands import Succeeded, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import ActivityCompleted, QueryReceived, RunEvicted, TimerFired
 
 from .acts import charge
 from .conftest import Drive

@@ -8,13 +8,13 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import Activation, RunStarted
-from hourglass._engine.state import State
-from hourglass._engine.verify import verify_run
+from hourglass._evaluator.commands import Completion, Succeeded
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import workflow_definition
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import Activation, RunStarted
+from hourglass._evaluator.state import State
+from hourglass._evaluator.verify import verify_run
 
 from .driver import EPOCH, SECOND, as_bytes, encode, evaluate
 from .generated import RandomEngine, programs, steps

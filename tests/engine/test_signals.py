@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hourglass import workflow
-from hourglass._engine.events import SignalReceived
+from hourglass._evaluator.events import SignalReceived
 from hourglass.converter import Payload
 from hourglass.errors import ApplicationError, ChannelEmptyError
 from hourglass.workflow import Channel, RawPayload

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine import operations
-from hourglass._engine.events import ExternalCancelResolved
+from hourglass._evaluator import operations
+from hourglass._evaluator.events import ExternalCancelResolved
 from hourglass.errors import NotInWorkflowError, UsageError
 
 from .acts import charge, refund, work

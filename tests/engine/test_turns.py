@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine import operations
-from hourglass._engine.commands import SignalExternalWorkflow, StartChildWorkflow
-from hourglass._engine.events import (
+from hourglass._evaluator import operations
+from hourglass._evaluator.commands import SignalExternalWorkflow, StartChildWorkflow
+from hourglass._evaluator.events import (
     AnyEvent,
     ChildCompleted,
     ChildStarted,

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.commands import AcceptUpdate, CompleteUpdate, FailRun, RejectUpdate, TaskFailed
-from hourglass._engine.events import UpdateReceived
+from hourglass._evaluator.commands import AcceptUpdate, CompleteUpdate, FailRun, RejectUpdate, TaskFailed
+from hourglass._evaluator.events import UpdateReceived
 from hourglass.converter import Payload
 from hourglass.errors import ApplicationError, ReadOnlyError
 

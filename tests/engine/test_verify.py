@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.context import RunSettings
-from hourglass._engine.verify import verify_run
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.verify import verify_run
 from hourglass.errors import NondeterminismError
 
 from .acts import charge, work

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.commands import StartTimer
+from hourglass._evaluator.commands import StartTimer
 from hourglass.errors import ActivityError, ApplicationError, ReadOnlyError, TaskCancelledError, UsageError
 
 from .acts import charge, work

@@ -17,8 +17,8 @@ from tests.waiting import until
 
 import hourglass
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._runtime import work_log
-from hourglass._runtime.generations import DEEP
+from hourglass._worker import work_log
+from hourglass._worker.lanes.generations import DEEP
 from hourglass.client import Client, _waiting
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, StorageError, WorkflowFailedError
 from hourglass.testing import DevServer
@@ -419,8 +419,8 @@ def test_an_error_shows_where_it_was_raised(client: Client) -> None:
         if line.lstrip().startswith("File") and "/hourglass/client/" in line
     ]
     assert [line.rpartition(" in ")[2] for line in ours] == ["execute_workflow"]
-    assert "/hourglass/_runtime/" not in text
-    assert "/hourglass/_runtime/" in str(getattr(caught.value.root_cause, "remote_traceback", ""))
+    assert "/hourglass/_worker/" not in text
+    assert "/hourglass/_worker/" in str(getattr(caught.value.root_cause, "remote_traceback", ""))
 
 
 def test_a_file_that_cannot_be_used_is_told_in_words(

@@ -15,7 +15,7 @@ import pytest
 
 from cli.command import SHOP, Command, until
 from hourglass import Client, Worker, workflow
-from hourglass._runtime.lanes import MAX_STUCK_LANES
+from hourglass._worker.lanes.lanes import MAX_STUCK_LANES
 from hourglass.testing import DevServer
 
 _RUNS = MAX_STUCK_LANES // 2 + 2  # each hangs twice before it is left alone

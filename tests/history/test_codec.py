@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 from tests.effort import cases
 
-from hourglass._engine.commands import EventGroupMarker
-from hourglass._engine.specs import (
+from hourglass._evaluator.commands import EventGroupMarker
+from hourglass._evaluator.specs import (
     AutoUpgradeVersioningOverride,
     OneTimeVersioningOverride,
     PinnedVersioningOverride,

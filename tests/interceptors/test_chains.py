@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hourglass import activity, workflow
-from hourglass._engine.context import current_run
+from hourglass._evaluator.context import current_run
 from hourglass.client import Client
 from hourglass.errors import ApplicationError, ReadOnlyError, UsageError, WorkflowFailedError, WorkflowParked
 from hourglass.interceptors import (

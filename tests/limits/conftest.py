@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from hourglass._embedded.engine.bursts import Bursts
-from hourglass._embedded.engine.keepers import Keepers
+from hourglass._embedded.limits.bursts import Bursts
+from hourglass._embedded.limits.keepers import Keepers
 
 
 @pytest.fixture

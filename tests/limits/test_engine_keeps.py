@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client, Worker, limits, workflow
-from hourglass._embedded.engine.bursts import NOTE
-from hourglass._embedded.engine.keepers import Keepers
+from hourglass._embedded.limits.bursts import NOTE
+from hourglass._embedded.limits.keepers import Keepers
 from hourglass.client import WorkflowHandle
 from hourglass.converter import Payload
 from hourglass.limits._slots import SlotKeeper

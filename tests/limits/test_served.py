@@ -9,8 +9,8 @@ import pytest
 
 from hourglass import workflow
 from hourglass._built_in import BUILT_IN
-from hourglass._engine.specs import VersioningBehavior
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.specs import VersioningBehavior
+from hourglass._worker.resolver import Resolver
 from hourglass.errors import UnknownTypeError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._embedded.engine import task_queues
+from hourglass._embedded.matching import task_queues
 from hourglass.client import Client
 from hourglass.errors import NotInWorkflowError, UsageError, WorkflowFailedError
 from hourglass.metrics import Buckets, Registry, default_registry

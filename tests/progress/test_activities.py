@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from hourglass import AsyncClient, Client, RetryPolicy, Worker, activity, workflow
-from hourglass._engine.specs import Payloads
-from hourglass._runtime.publishing import _Publishing
+from hourglass._evaluator.specs import Payloads
 from hourglass._temporal.handle import CoreHandle
+from hourglass._worker.activities.publishing import _Publishing
 from hourglass.converter import Payload
 from hourglass.errors import ActivityError, UsageError, WorkflowFailedError, WorkflowParked
 from hourglass.progress import Origin, Progress

@@ -11,12 +11,12 @@ from typing import Any
 import greenlet
 
 from hourglass import activity
-from hourglass._engine.commands import CompleteRun, Completion, Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings
-from hourglass._engine.events import Activation, ActivityCompleted
-from hourglass._runtime.evaluation import Evaluations, Verdict
-from hourglass._runtime.lanes import Lane, LaneJob, LaneSet
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.commands import CompleteRun, Completion, Succeeded, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import Activation, ActivityCompleted
+from hourglass._worker.lanes.evaluation import Evaluations, Verdict
+from hourglass._worker.lanes.lanes import Lane, LaneJob, LaneSet
+from hourglass._worker.resolver import Resolver
 from hourglass.converter import ApplicationFailure, default_converter
 
 from .scripted import payloads, settled, workflow

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityItem, ActivityResult, ActivityTask, Shutdown
-from hourglass._engine.commands import Completion
-from hourglass._engine.definition import define_function
-from hourglass._engine.events import Activation, RunEvicted, RunStarted
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.commands import Completion
+from hourglass._evaluator.definition import define_function
+from hourglass._evaluator.events import Activation, RunEvicted, RunStarted
+from hourglass._evaluator.specs import Payloads
 from hourglass.converter import default_converter
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 
 from hourglass import activity
-from hourglass._engine.commands import ScheduleActivity, ScheduleLocalActivity
-from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.options import RetryPolicy
-from hourglass._engine.specs import ActivityCancellationType
+from hourglass._evaluator.commands import ScheduleActivity, ScheduleLocalActivity
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.options import RetryPolicy
+from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.activity import PlainCallWarning, activity_definition
 from hourglass.activity._definition import worker_started, worker_stopped
 from hourglass.errors import ArgumentError, DefinitionError, NotInWorkflowError, UsageError

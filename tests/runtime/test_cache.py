@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from hourglass._engine.commands import Succeeded
-from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Evaluator
-from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, StateCache
-from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._worker.lanes.cache import CacheLimits, Entry, Key, LiveRuns, StateCache
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.resolver import Resolver
 
 from .lane_world import adds, completed, done, stage
 from .scripted import evict, on, start

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Sequence
 
 from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
-from hourglass._engine.commands import CompleteRun, FailRun, Succeeded, TaskFailed
-from hourglass._engine.events import RunStarted
-from hourglass._runtime.codec_edge import CodecHandle
+from hourglass._evaluator.commands import CompleteRun, FailRun, Succeeded, TaskFailed
+from hourglass._evaluator.events import RunStarted
+from hourglass._worker.handles.codec_edge import CodecHandle
 from hourglass.converter import ApplicationFailure, Failure, Payload, default_converter
 
 from .scripted import ScriptedHandle, attempt, evict, payloads, start

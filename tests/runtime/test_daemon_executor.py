@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hourglass._runtime.daemon_executor import DaemonExecutor
+from hourglass._worker.daemon_executor import DaemonExecutor
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 
@@ -62,7 +62,7 @@ def test_what_hangs_there_does_not_keep_the_process():
     """The interpreter ends; it would wait for a thread of Python's own executor for ever."""
     code = (
         "import threading, time\n"
-        "from hourglass._runtime.daemon_executor import DaemonExecutor\n"
+        "from hourglass._worker.daemon_executor import DaemonExecutor\n"
         "begun = threading.Event()\n"
         "DaemonExecutor('x').submit(lambda: (begun.set(), time.sleep(3600)))\n"
         "assert begun.wait(30)\n"

@@ -5,12 +5,18 @@ import logging
 import pytest
 
 from hourglass import activity
-from hourglass._engine.commands import CompleteRun, ScheduleActivity, Succeeded, TaskFailed, TaskFailureCause
-from hourglass._engine.context import RunSettings
-from hourglass._engine.events import Activation, ActivityCompleted, QueryReceived, RunEvicted
-from hourglass._runtime.cache import CacheLimits, LostJournals
-from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.commands import (
+    CompleteRun,
+    ScheduleActivity,
+    Succeeded,
+    TaskFailed,
+    TaskFailureCause,
+)
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import Activation, ActivityCompleted, QueryReceived, RunEvicted
+from hourglass._worker.lanes.cache import CacheLimits, LostJournals
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
 from .scripted import evict, on, payloads, start, workflow
@@ -246,7 +252,7 @@ def test_verification_is_off_unless_asked():
 def test_verification_costs_linear_work(monkeypatch):
     """It re-executes at activations 1, 2, 4, 8 … and at the close."""
     counts = []
-    from hourglass._runtime import evaluation
+    from hourglass._worker.lanes import evaluation
 
     monkeypatch.setattr(evaluation, "verify_run", lambda run: counts.append(len(run.state.journal)))
     lane = evaluations(verify="always")

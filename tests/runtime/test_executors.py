@@ -13,8 +13,8 @@ from tests.activities.executing import AwaitedExecutor
 
 from hourglass import activity
 from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
-from hourglass._engine.specs import Payloads
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.resolver import Resolver
 from hourglass.converter import ApplicationFailure, CanceledFailure, default_converter
 from hourglass.errors import ApplicationError, Cancelled, UsageError
 
@@ -527,7 +527,7 @@ def test_the_logger_names_the_attempt(caplog):
 
 def test_info_shows_no_token_and_no_details():
     """Secrets and payloads stay out of reprs."""
-    from hourglass._runtime.attempts import info_of
+    from hourglass._worker.activities.attempts import info_of
 
     shown = repr(
         info_of(attempt("add", token=b"secret", heartbeat_details=payloads("private")), default_converter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hourglass import activity, workflow
-from hourglass._runtime.cache import Entry, Key, StateCache
+from hourglass._worker.lanes.cache import Entry, Key, StateCache
 from hourglass.client import Client
 from hourglass.worker import Worker
 

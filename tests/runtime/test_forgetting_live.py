@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from hourglass import workflow
-from hourglass._runtime.cache import Key, StateCache
+from hourglass._worker.lanes.cache import Key, StateCache
 from hourglass.client import Client
 from hourglass.worker import Worker
 

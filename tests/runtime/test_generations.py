@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._engine.events import RunStarted
-from hourglass._runtime.generations import DEEP, Generations
+from hourglass._evaluator.events import RunStarted
+from hourglass._worker.lanes.generations import DEEP, Generations
 from hourglass.errors import UsageError, WorkflowParked
 from hourglass.testing import Environment
 

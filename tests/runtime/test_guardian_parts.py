@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._engine.definition import define_function
-from hourglass._runtime import guarded as wire
-from hourglass._runtime.guardian import Lifetimes, SilenceLimit, after_exit, why
-from hourglass._runtime.hung import (
+from hourglass._evaluator.definition import define_function
+from hourglass._worker.health import guarded as wire
+from hourglass._worker.health.guardian import Lifetimes, SilenceLimit, after_exit, why
+from hourglass._worker.health.hung import (
     HungStack,
     RunHung,
     RunWentOn,
@@ -22,8 +22,8 @@ from hourglass._runtime.hung import (
     parse_dump,
     told,
 )
-from hourglass._runtime.lane_notes import SIZE, SLOTS, LaneNotes, packed, read_notes
-from hourglass._runtime.parked import HungRuns, Quarantine
+from hourglass._worker.health.lane_notes import SIZE, SLOTS, LaneNotes, packed, read_notes
+from hourglass._worker.health.parked import HungRuns, Quarantine
 
 from .lane_world import Clock
 

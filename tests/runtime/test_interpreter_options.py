@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hourglass import Client, Worker, workflow
-from hourglass._runtime.interpreter import InterpreterOptions, InterpreterSettings
+from hourglass._worker.interpreter import InterpreterOptions, InterpreterSettings
 from hourglass.errors import UsageError
 
 

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from hourglass._engine.definition import define_function
-from hourglass._runtime.hung import (
+from hourglass._evaluator.definition import define_function
+from hourglass._worker.health.hung import (
     STUCK_AFTER,
     HungStack,
     LaneStopped,
@@ -21,7 +21,7 @@ from hourglass._runtime.hung import (
     raise_briefly,
     take_stack,
 )
-from hourglass._runtime.parked import Quarantine
+from hourglass._worker.health.parked import Quarantine
 
 from .lane_world import Clock
 from .scripted import settled

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._engine.commands import ScheduleActivity, Succeeded
-from hourglass._runtime import hung
-from hourglass._runtime.lane import LOOK, Delays, is_worth_moving
+from hourglass._evaluator.commands import ScheduleActivity, Succeeded
+from hourglass._worker.health import hung
+from hourglass._worker.lanes.lane import LOOK, Delays, is_worth_moving
 
 from .lane_world import Clock, LaneWorld, completed, done, kind, living_fibers, stage, with_lanes
 from .scripted import evict, on, settled, start

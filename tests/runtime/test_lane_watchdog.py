@@ -6,20 +6,20 @@ import subprocess
 import sys
 import threading
 
-from hourglass._runtime import hung
-from hourglass._runtime.hung import GilWatchdog
+from hourglass._worker.health import hung
+from hourglass._worker.health.hung import GilWatchdog
 
 from .lane_world import Clock, done, stage, with_lanes
 from .scripted import on, settled, start
 
 PROGRAM = """
 import asyncio, re, sys
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import define_function
-from hourglass._engine.events import Activation, RunStarted
-from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.hung import GilWatchdog
-from hourglass._runtime.lanes import Lane, LaneSet
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import define_function
+from hourglass._evaluator.events import Activation, RunStarted
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.health.hung import GilWatchdog
+from hourglass._worker.lanes.lanes import Lane, LaneSet
 
 def catastrophe() -> None:
     re.match(r"(a+)+$", "a" * 200 + "b")

@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from hourglass._engine.commands import ScheduleActivity, Succeeded
-from hourglass._runtime import hung
-from hourglass._runtime.cache import CacheLimits
-from hourglass._runtime.watcher import Watcher
+from hourglass._evaluator.commands import ScheduleActivity, Succeeded
+from hourglass._worker.health import hung
+from hourglass._worker.lanes.cache import CacheLimits
+from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import UsageError
 
 from .lane_world import (

@@ -14,12 +14,12 @@ from hourglass import activity, workflow
 from hourglass._contract.handle import ActivityTask, Handle, HandleConfig, Shutdown
 from hourglass._contract.workflows import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
-from hourglass._engine.commands import ScheduleActivity, Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings
-from hourglass._engine.events import Activation
-from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.lanes import Lane, LaneSet
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.commands import ScheduleActivity, Succeeded, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import Activation
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.lanes import Lane, LaneSet
+from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
 from .lane_world import INTERVAL, Clock, LaneWorld, completed, done, kind, stage, step, with_lanes

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hourglass._runtime.portal import Mailbox
+from hourglass._worker.portal import Mailbox
 
 
 def test_a_burst_wakes_the_loop_once(monkeypatch):

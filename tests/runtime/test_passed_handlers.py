@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hourglass import RetryPolicy, activity, aio, workflow
-from hourglass._runtime.passed_handlers import passed_handler
+from hourglass._worker.lanes.passed_handlers import passed_handler
 from hourglass.errors import ActivityError, ApplicationError, TimedOutError, WorkflowFailedError
 from hourglass.testing import Environment
 

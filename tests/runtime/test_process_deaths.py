@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client, WorkflowHandle
-from hourglass._engine.definition import define_function
-from hourglass._runtime import deaths
-from hourglass._runtime.deaths import Deaths, folder_of, told
-from hourglass._runtime.hung import RunHung
-from hourglass._runtime.lane_notes import digest_of, packed
-from hourglass._runtime.parked import Quarantine
-from hourglass._runtime.targets import Target, resolve
+from hourglass._evaluator.definition import define_function
+from hourglass._worker.health import deaths
+from hourglass._worker.health.deaths import Deaths, folder_of, told
+from hourglass._worker.health.hung import RunHung
+from hourglass._worker.health.lane_notes import digest_of, packed
+from hourglass._worker.health.parked import Quarantine
+from hourglass._worker.targets import Target, resolve
 from hourglass.errors import ActivityError, WorkflowFailedError
 
 from .lane_world import Clock, adds, kind, stage, with_lanes
@@ -46,7 +46,7 @@ def leave(folder: Path, *bodies: bytes) -> None:
     program = """
 import os, sys
 from pathlib import Path
-from hourglass._runtime.deaths import Deaths
+from hourglass._worker.health.deaths import Deaths
 deaths = Deaths(Path(sys.argv[1]))
 for each in sys.argv[2:]:
     deaths.notes.note().take(bytes.fromhex(each))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._runtime import processors
-from hourglass._runtime.processors import ProcessorBinding
+from hourglass._worker import processors
+from hourglass._worker.processors import ProcessorBinding
 
 pytestmark = pytest.mark.skipif(
     not processors.can_bind(), reason="this system binds no threads to processors"

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from hourglass import activity
-from hourglass._runtime.resolver import Resolver
+from hourglass._worker.resolver import Resolver
 from hourglass.errors import DefinitionError, UnknownTypeError
 
 from .scripted import workflow
@@ -47,7 +47,7 @@ PACKAGE = {
     "orders/work.py": """
         import subprocess
         from hourglass import activity
-        from hourglass._engine.definition import define_function
+        from hourglass._evaluator.definition import define_function
         from outsider import foreign
 
         @activity.defn

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import threading
 
-from hourglass._runtime.stop_event import StopEvent
+from hourglass._worker.stop_event import StopEvent
 
 INTERRUPTED = """
 import signal
-from hourglass._runtime.stop_event import StopEvent
+from hourglass._worker.stop_event import StopEvent
 
 event = StopEvent()
 signal.signal(signal.SIGALRM, lambda *_: event.set())

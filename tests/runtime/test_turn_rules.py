@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hourglass import activity
 from hourglass import workflow as public
-from hourglass._engine.behaviour import Flag
-from hourglass._engine.commands import ScheduleActivity, Succeeded
-from hourglass._engine.context import RunSettings
-from hourglass._engine.events import ActivityCompleted, RunEvicted
-from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.behaviour import Flag
+from hourglass._evaluator.commands import ScheduleActivity, Succeeded
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import ActivityCompleted, RunEvicted
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
 from .scripted import evict, on, payloads, start, workflow

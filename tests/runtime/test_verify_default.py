@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hourglass._runtime.plan import VERIFY_VARIABLE, checked_verify, checked_watch
+from hourglass._worker.tree.plan import VERIFY_VARIABLE, checked_verify, checked_watch
 from hourglass.errors import UsageError
 
 

@@ -29,12 +29,12 @@ import pytest
 
 import hourglass
 from hourglass import activity, workflow
-from hourglass._engine.commands import Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import TimerFired
-from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.watcher import Watcher
+from hourglass._evaluator.commands import Succeeded, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import TimerFired
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import DeterminismError
 
 from .scripted import on, start

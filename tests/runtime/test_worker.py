@@ -13,8 +13,8 @@ import time
 import pytest
 
 from hourglass import activity, workflow
-from hourglass._engine.options import RetryPolicy
-from hourglass._runtime.application import Application
+from hourglass._evaluator.options import RetryPolicy
+from hourglass._worker.tree.application import Application
 from hourglass.client import AsyncClient, Client
 from hourglass.errors import ActivityError, DefinitionError, UsageError, WorkflowFailedError
 from hourglass.worker import Worker

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from hourglass import activity, workflow
-from hourglass._engine.options import RetryPolicy
+from hourglass._evaluator.options import RetryPolicy
 from hourglass.client import Client
 from hourglass.testing._dev_server import dev_server
 from hourglass.worker import Worker

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hourglass._engine.commands import (
+from hourglass._evaluator.commands import (
     Command,
     CompleteRun,
     Completion,
@@ -14,10 +14,10 @@ from hourglass._engine.commands import (
     StartTimer,
     Succeeded,
 )
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import workflow_definition
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import (
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import workflow_definition
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import (
     Activation,
     ActivityCompleted,
     AnyEvent,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._engine.verify import verify_run
+from hourglass._evaluator.verify import verify_run
 
 from . import shapes
 from .counting import LARGE, SMALL, Work, assert_flat

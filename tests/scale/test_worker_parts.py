@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from hourglass._engine.commands import Succeeded
-from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import Activation
-from hourglass._runtime.cache import CacheLimits, Entry, Key, StateCache
-from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.lane import Chore, LaneGuard, progress_of
-from hourglass._runtime.resolver import Resolver
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import Activation
+from hourglass._worker.lanes.cache import CacheLimits, Entry, Key, StateCache
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.lane import Chore, LaneGuard, progress_of
+from hourglass._worker.resolver import Resolver
 
 from . import shapes
 from .counting import assert_flat

@@ -9,7 +9,7 @@ from typing import Any
 
 from hourglass._history.codec import events_from
 from hourglass._history.events import HistoryEvent
-from hourglass._story.text import S
+from hourglass._tools.timeline.text import S
 
 START = 1_788_000_000 * S
 

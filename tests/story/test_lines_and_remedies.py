@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from hourglass._history.codec import events_from
-from hourglass._story.diagnosis import Cause, Facts, PollerFacts, QueueFacts
-from hourglass._story.faults import Stand, Waits, is_authors
-from hourglass._story.reasons import diagnose
-from hourglass._story.terminal import lines
-from hourglass._story.timeline import build_story
+from hourglass._tools.diagnosis.diagnosis import Cause, Facts, PollerFacts, QueueFacts
+from hourglass._tools.diagnosis.reasons import diagnose
+from hourglass._tools.timeline.faults import Stand, Waits, is_authors
+from hourglass._tools.timeline.terminal import lines
+from hourglass._tools.timeline.timeline import build_story
 
 ELSEWHERE = {"elsewhere": QueueFacts(name="elsewhere", served=("default",))}
 SERVED = {"default": QueueFacts(name="default", workflow_pollers=(PollerFacts("w", 9 * 10**18),))}

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
 
-from hourglass._cli.picture import STYLES
-from hourglass._story import html, svg
-from hourglass._story.axis import scale, ticks
-from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
-from hourglass._story.terminal import lines
-from hourglass._story.text import MIN, MS, US, YEAR, D, H, S, cells, duration, mono, sans
-from hourglass._story.timeline import build_story
+from hourglass._tools.cli.picture import STYLES
+from hourglass._tools.timeline import html, svg
+from hourglass._tools.timeline.axis import scale, ticks
+from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Segment, Span, Story
+from hourglass._tools.timeline.terminal import lines
+from hourglass._tools.timeline.text import MIN, MS, US, YEAR, D, H, S, cells, duration, mono, sans
+from hourglass._tools.timeline.timeline import build_story
 
 from .histories import START, Made, many, order
 

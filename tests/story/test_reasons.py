@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from hourglass._story.diagnosis import Cause, Diagnosis, Facts, PollerFacts, QueueFacts
-from hourglass._story.faults import Waits, authors_place, stands
-from hourglass._story.reasons import diagnose
-from hourglass._story.spans import Fault
-from hourglass._story.text import S
-from hourglass._story.timeline import Pending, build_story
+from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts, PollerFacts, QueueFacts
+from hourglass._tools.diagnosis.reasons import diagnose
+from hourglass._tools.timeline.faults import Waits, authors_place, stands
+from hourglass._tools.timeline.spans import Fault
+from hourglass._tools.timeline.text import S
+from hourglass._tools.timeline.timeline import Pending, build_story
 
 from .histories import Made, failure
 
@@ -150,7 +150,7 @@ def test_no_payload_is_told() -> None:
 
 
 _STACK = """workflow
-  File "/srv/venv/lib/python3.12/site-packages/hourglass/_engine/body.py", line 62, in _call
+  File "/srv/venv/lib/python3.12/site-packages/hourglass/_evaluator/body.py", line 62, in _call
     return body(a)
   File "C:\\\\shop\\\\app.py", line 27, in checkout
     return decision.receive(timeout=3600)

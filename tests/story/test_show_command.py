@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._cli import main
+from hourglass._tools.cli import main
 from hourglass.client import Client
 from hourglass.worker import Worker
 

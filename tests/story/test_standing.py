@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._story.standing import problem_of, standing
+from hourglass._tools.timeline.standing import problem_of, standing
 from hourglass.client import WorkflowStatus
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from hourglass._history.codec import events_from_text
 from hourglass._history.shapes import read_payloads
-from hourglass._story.axis import fold
-from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story, document
-from hourglass._story.text import S
-from hourglass._story.timeline import Pending, build_story, nest
-from hourglass._story.values import peek
+from hourglass._tools.timeline.axis import fold
+from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Phase, Span, Story, document
+from hourglass._tools.timeline.text import S
+from hourglass._tools.timeline.timeline import Pending, build_story, nest
+from hourglass._tools.timeline.values import peek
 from hourglass.client import Client
 from hourglass.errors import HistoryError
 from hourglass.worker import Worker

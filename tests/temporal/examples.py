@@ -8,9 +8,9 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from tests.specs import made
 
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
-from hourglass._engine.specs import (
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
+from hourglass._evaluator.specs import (
     ActivityCancellationType,
     ChildCancellationType,
     IdReusePolicy,

@@ -20,8 +20,8 @@ from hourglass._contract.handle import (
     HandleConfig,
     Shutdown,
 )
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
 from hourglass._temporal.connection import TemporalConnection, connect
 from hourglass._temporal.handle import CoreHandle
 from hourglass.converter import Payload

@@ -12,8 +12,8 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
 from hourglass._contract.handle import ActivityDeferred, HandleBroken, HandleConfig, Shutdown
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
 from hourglass._temporal import core
 from hourglass._temporal.handle import CoreHandle, Poll
 

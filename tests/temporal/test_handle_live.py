@@ -24,9 +24,9 @@ from hourglass._contract.handle import (
     HandleConfig,
     Shutdown,
 )
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
-from hourglass._engine.specs import ActivityCancellationType, RetryRule
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
+from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import ServiceError
 from hourglass.testing._dev_server import DevServer

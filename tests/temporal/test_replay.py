@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from hourglass._contract.handle import Shutdown
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
 from hourglass._temporal.handle import ReplayHandle
 from hourglass.errors import HistoryError
 from hourglass.replay import History

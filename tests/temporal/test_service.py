@@ -12,9 +12,9 @@ from temporalio.client import WorkflowHistory
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import AttemptFailed
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
-from hourglass._engine.specs import RetryRule
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import (
     QueryFailedError,

@@ -15,9 +15,9 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from tests.specs import made
 
 from hourglass._contract import handle as hd
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
-from hourglass._engine.specs import RetryRule
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
+from hourglass._evaluator.specs import RetryRule
 from hourglass._temporal import activations
 from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
 from hourglass._temporal.handle import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from temporalio.bridge.proto.workflow_commands import StartChildWorkflowExecution
 
-from hourglass._engine.specs import AutoUpgradeVersioningOverride, ChildWorkflowSpec
+from hourglass._evaluator.specs import AutoUpgradeVersioningOverride, ChildWorkflowSpec
 from hourglass._temporal import specs, version
 from hourglass.errors import UsageError
 

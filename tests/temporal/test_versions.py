@@ -13,8 +13,8 @@ from tests.specs import made
 from hourglass._contract import deployments as dp
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
-from hourglass._engine.commands import Succeeded
-from hourglass._engine.specs import (
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.specs import (
     AutoUpgradeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,

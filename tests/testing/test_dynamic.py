@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._runtime.resolver import Resolver
+from hourglass._worker.resolver import Resolver
 from hourglass.activity import RawPayload
 from hourglass.converter import Payload, default_converter
 from hourglass.errors import (

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hourglass._bridge.life import HandleLimits, HandleState
+from hourglass._worker.handles.life import HandleLimits, HandleState
 
 from .test_shape import WHOLE
 from .world import (

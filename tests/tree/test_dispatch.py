@@ -6,12 +6,12 @@ import asyncio
 import logging
 
 from bridge.scripted import activation, attempt, eviction
-from hourglass._bridge.life import HandleLimits
 from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
-from hourglass._engine.commands import Succeeded, TaskFailed
-from hourglass._engine.events import Activation, RunEvicted, RunStarted
-from hourglass._runtime import lane
+from hourglass._evaluator.commands import Succeeded, TaskFailed
+from hourglass._evaluator.events import Activation, RunEvicted, RunStarted
 from hourglass._supervision import NotRunning
+from hourglass._worker.handles.life import HandleLimits
+from hourglass._worker.lanes import lane
 from hourglass.converter import ApplicationFailure, default_converter
 
 from .world import (

@@ -12,8 +12,8 @@ import pytest
 
 from bridge.scripted import ScriptedHandle
 from hourglass import Client, Worker, workflow
-from hourglass._bridge.life import HandleLimits, HandleState
-from hourglass._runtime import processes
+from hourglass._worker.handles.life import HandleLimits, HandleState
+from hourglass._worker.tree import processes
 from hourglass.client import AsyncClient
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, UsageError
 

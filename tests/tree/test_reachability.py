@@ -20,9 +20,9 @@ from chaos.proxy import Proxy
 from hourglass import Client, Worker
 from hourglass._contract.deployments import DescribeNamespace, Namespace
 from hourglass._contract.workflows import CountWorkflows
-from hourglass._runtime.application import Application
-from hourglass._runtime.status import status_report, worker_metrics
-from hourglass._runtime.watchdog import Reachability, ReachLimits, look_for_engine, watch_reachability
+from hourglass._worker.tree.application import Application
+from hourglass._worker.tree.status import status_report, worker_metrics
+from hourglass._worker.tree.watchdog import Reachability, ReachLimits, look_for_engine, watch_reachability
 from hourglass.errors import (
     ConnectionFailedError,
     NamespaceNotFoundError,

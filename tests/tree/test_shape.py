@@ -148,7 +148,7 @@ def test_specs_of_the_tree_are_sound():
     """The whole tree is one child spec, as data."""
 
     async def script():
-        from hourglass._runtime.subsystem import application
+        from hourglass._worker.tree.subsystem import application
 
         async with memory(serve=False) as world:
             spec = application(world.app)

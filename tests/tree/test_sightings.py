@@ -16,7 +16,14 @@ from chaos.proxy import Proxy
 from hourglass import Client, Worker
 from hourglass._contract.deployments import LastSeen, Sighting
 from hourglass._contract.handle import ActivityTask
-from hourglass._runtime.watchdog import Blind, PollKind, Sightings, SightLimits, look_for_us, watch_sightings
+from hourglass._worker.tree.watchdog import (
+    Blind,
+    PollKind,
+    Sightings,
+    SightLimits,
+    look_for_us,
+    watch_sightings,
+)
 from hourglass.errors import ConnectionFailedError, ServiceError
 from hourglass.testing import dev_server
 

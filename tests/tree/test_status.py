@@ -95,7 +95,7 @@ def test_a_worker_that_cannot_poll_is_alive_and_not_ready(client):
 
 def test_a_handle_on_which_nobody_polls_is_not_ready(client):
     """Both loops are alive in the tree and wait: what counts is whether a poll is out."""
-    from hourglass._runtime.status import status_report
+    from hourglass._worker.tree.status import status_report
 
     with worker(client) as working:
         (record,) = working._app.tables.records.values()

@@ -6,8 +6,9 @@ import logging
 
 from bridge.scripted import eviction
 from hourglass._contract.handle import AttemptFailed
-from hourglass._engine.commands import TaskFailed
-from hourglass._runtime.watchdog import (
+from hourglass._evaluator.commands import TaskFailed
+from hourglass._supervision import NotRunning
+from hourglass._worker.tree.watchdog import (
     NobodyPolls,
     NoWorker,
     Orphan,
@@ -16,7 +17,6 @@ from hourglass._runtime.watchdog import (
     look,
     suspicions,
 )
-from hourglass._supervision import NotRunning
 
 from .test_dispatch import attempt_of, kind_of, started
 from .world import WORKER, begun, memory, play, scripted, stage, steps, until, waiting

@@ -16,16 +16,16 @@ from tests.specs import made
 
 from bridge.scripted import ScriptedConnection, ScriptedEngine, ScriptedHandle
 from hourglass import RetryPolicy, activity, workflow
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.life import HandleLimits
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.workflows import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
-from hourglass._runtime.application import Application
-from hourglass._runtime.plan import Plan
-from hourglass._runtime.resolver import Resolver
-from hourglass._runtime.services import QueueServices
-from hourglass._runtime.watchdog import WatchLimits
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.life import HandleLimits
+from hourglass._worker.resolver import Resolver
+from hourglass._worker.tree.application import Application
+from hourglass._worker.tree.plan import Plan
+from hourglass._worker.tree.services import QueueServices
+from hourglass._worker.tree.watchdog import WatchLimits
 from hourglass.converter import default_converter
 
 LIMIT = 20.0  # a test that takes longer is stuck

@@ -16,8 +16,8 @@ from tests.ui import flows
 
 from hourglass import Client, Worker
 from hourglass._http.access import Credentials
-from hourglass._ui.server import served
-from hourglass._ui.site import Site
+from hourglass._tools.web.server import served
+from hourglass._tools.web.site import Site
 
 TOKEN = "the-token-of-these-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

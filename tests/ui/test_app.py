@@ -14,10 +14,10 @@ from tests.ui.conftest import asked, bulk, bulk_form
 from tests.waiting import until
 
 from hourglass import Client, Worker, workflow
-from hourglass._story.spans import Kind, Outcome, Span, Story
-from hourglass._ui import addresses
-from hourglass._ui.site import Site
-from hourglass._ui.waterfall import waterfall
+from hourglass._tools.timeline.spans import Kind, Outcome, Span, Story
+from hourglass._tools.web import addresses
+from hourglass._tools.web.site import Site
+from hourglass._tools.web.waterfall import waterfall
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,

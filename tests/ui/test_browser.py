@@ -10,7 +10,7 @@ from tests.ui import flows
 from tests.ui.conftest import BEARER
 
 from hourglass import Client
-from hourglass._ui import addresses
+from hourglass._tools.web import addresses
 
 
 def _purchase(client: Client, name: str) -> None:

@@ -11,8 +11,8 @@ from tests.ui import flows
 from tests.ui.conftest import asked
 
 from hourglass import Client, Worker
-from hourglass._story.watching import decoder
-from hourglass._ui.site import Site
+from hourglass._tools.timeline.watching import decoder
+from hourglass._tools.web.site import Site
 from hourglass.converter import Payload
 from hourglass.errors import WorkflowFailedError
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hourglass._embedded.store.filters import parse
-from hourglass._ui.finding import Search, filter_of
+from hourglass._tools.web.finding import Search, filter_of
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from hourglass import Client
-from hourglass._ui import addresses
+from hourglass._tools.web import addresses
 from hourglass.errors import WorkflowFailedError
 
 HOSTILE = (

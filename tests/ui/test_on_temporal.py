@@ -13,8 +13,8 @@ from tests.ui.conftest import asked, bulk
 from tests.waiting import until
 
 from hourglass import Client, Worker
-from hourglass._ui import addresses
-from hourglass._ui.site import Site
+from hourglass._tools.web import addresses
+from hourglass._tools.web.site import Site
 from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleIntervalSpec, ScheduleSpec
 from hourglass.replay import History
 from hourglass.testing import DevServer

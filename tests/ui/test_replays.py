@@ -17,9 +17,9 @@ from tests.ui import flows
 from tests.ui.conftest import asked
 
 from hourglass import Client, Worker
-from hourglass._ui.replay_child import Walked
-from hourglass._ui.replays import ReplayFailedError, TimeTravel
-from hourglass._ui.site import Site
+from hourglass._tools.web.replay_child import Walked
+from hourglass._tools.web.replays import ReplayFailedError, TimeTravel
+from hourglass._tools.web.site import Site
 from hourglass.converter import ActivitySerializationContext, Payload, WorkflowSerializationContext
 from hourglass.errors import UsageError
 from hourglass.replay import History

@@ -11,7 +11,7 @@ import pytest
 from tests.ui.conftest import asked
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._ui.site import Site
+from hourglass._tools.web.site import Site
 
 CLOSED, OPEN = 100_000, 1_000
 _HOUR = 3_600_000_000

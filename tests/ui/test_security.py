@@ -16,9 +16,9 @@ from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, GuessLi
 from hourglass._http.limits import most_connections
 from hourglass._http.names import OwnNames
 from hourglass._http.server import HttpRequest
-from hourglass._ui.security import LARGEST_FORM, LARGEST_LOGIN, RequestGuard
-from hourglass._ui.server import served
-from hourglass._ui.site import Site
+from hourglass._tools.web.security import LARGEST_FORM, LARGEST_LOGIN, RequestGuard
+from hourglass._tools.web.server import served
+from hourglass._tools.web.site import Site
 from hourglass.errors import UsageError
 
 HOST = "127.0.0.1:8300"

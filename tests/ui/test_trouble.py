@@ -15,9 +15,9 @@ from tests.ui.conftest import BEARER, TOKEN, asked
 
 from hourglass import Client, Worker, workflow
 from hourglass._http.access import Credentials
-from hourglass._story import asking
-from hourglass._ui.server import served
-from hourglass._ui.site import Site
+from hourglass._tools.diagnosis import asking
+from hourglass._tools.web.server import served
+from hourglass._tools.web.site import Site
 from hourglass.testing import DevServer, dev_server
 
 _entered, _go_on = threading.Event(), threading.Event()

@@ -12,7 +12,7 @@ import msgspec
 
 from hourglass._contract.service import Effect, Nothing, Request
 from hourglass._contract.workflows import Count, IdConflictPolicy, Started
-from hourglass._engine.specs import ActivitySpec, IdReusePolicy, Payloads, WorkerDeploymentVersion
+from hourglass._evaluator.specs import ActivitySpec, IdReusePolicy, Payloads, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 from hourglass.nexus import NexusCallback
 

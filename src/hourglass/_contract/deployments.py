@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from hourglass._contract.service import Effect, Nothing, Request
-from hourglass._engine.specs import WorkerDeploymentVersion
+from hourglass._evaluator.specs import WorkerDeploymentVersion
 
 # --- versions of workers ------------------------------------------------------------------------------------
 

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from hourglass._contract.tuning import PollerBehavior, PollerBehaviorAutoscaling
-from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation
-from hourglass._engine.specs import ActivitySpec, Payloads, VersioningBehavior, WorkerDeploymentVersion
+from hourglass._evaluator.commands import Completion
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.specs import ActivitySpec, Payloads, VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import ActivitySerializationContext, Codec, Converter, Failure, Payload
 from hourglass.errors import HourglassError, UsageError
 

@@ -1,7 +1,7 @@
 """Limits as data: what runs say to the keeper of a limit and hear from it, and the rules of slots, turns and bursts.
 
 On a Temporal server a limit is kept by a small workflow (`hourglass.limits`), on the embedded engine by the engine itself
-(`hourglass._embedded.engine.keepers`). Both speak this protocol, so that histories are the same and a run can move from
+(`hourglass._embedded.limits.keepers`). Both speak this protocol, so that histories are the same and a run can move from
 one engine to the other, and both decide by these rules, which are pure: they must not know workflows, signals, clocks.
 
 Slots (`SlotBook`). No more are held than the limit allows, but for runs that held theirs when the limit was lowered. The run

@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from hourglass._contract.service import Effect, Request
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Payload
 
 # --- requests -------------------------------------------------------------------------------------

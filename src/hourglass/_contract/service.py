@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime
 import msgspec
 
 from hourglass._contract.handle import Handle, HandleConfig
-from hourglass._engine.options import INT64, check_text
+from hourglass._evaluator.options import INT64, check_text
 from hourglass._forks import ForkStage, at_fork
 from hourglass.converter import Failure, Payload
 from hourglass.errors import UsageError

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from hourglass._engine.options import Duration, seconds, whole_number
-from hourglass._engine.specs import WorkerDeploymentVersion
+from hourglass._evaluator.options import Duration, seconds, whole_number
+from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass.errors import UsageError
 
 SlotKind: TypeAlias = Literal["workflow", "activity", "local-activity", "nexus"]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import msgspec
 
 from hourglass._contract.service import Effect, Nothing, Request
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     IdReusePolicy,
     ParentClosePolicy,
     Payloads,

@@ -14,7 +14,7 @@ Each imports only those above it. What happened is `hourglass._history`'s. Nothi
 
 from __future__ import annotations
 
-from hourglass._embedded.clients.connection import EngineConnection, connect_memory
+from hourglass._embedded.api.connection import EngineConnection, connect_memory
 from hourglass._embedded.clock import Clock, RealClock, VirtualClock
 
 __all__ = ["Clock", "EngineConnection", "RealClock", "VirtualClock", "connect_memory"]

@@ -20,19 +20,19 @@ import msgspec
 from hourglass._contract.deployments import QueueStats
 from hourglass._contract.handle import ActivityResult
 from hourglass._embedded.clock import Clock, RealClock
-from hourglass._embedded.engine.bursts import NOTE
-from hourglass._embedded.engine.deployments import Deployments
-from hourglass._embedded.engine.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
-from hourglass._embedded.engine.keepers import Keepers
-from hourglass._embedded.engine.lost_attempts import KeptAttempts
-from hourglass._embedded.engine.progress import ProgressMemory
-from hourglass._embedded.engine.run import AttemptToken, LoadedRun
-from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.engine.schedules import Schedules
-from hourglass._embedded.engine.task_queues import DispatchPolicy, TaskQueues
-from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
-from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.limits.bursts import NOTE
+from hourglass._embedded.limits.keepers import Keepers
+from hourglass._embedded.matching.deployments import Deployments
+from hourglass._embedded.matching.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
+from hourglass._embedded.matching.task_queues import DispatchPolicy, TaskQueues
+from hourglass._embedded.runs.lost_attempts import KeptAttempts
+from hourglass._embedded.runs.progress import ProgressMemory
+from hourglass._embedded.runs.run import AttemptToken, LoadedRun
+from hourglass._embedded.runs.runs import RunTable
+from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
+from hourglass._embedded.schedules.scheduler import Schedules
 from hourglass._embedded.store.store import Refusal, Store, Unwritable
+from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
 logger = logging.getLogger("hourglass.embedded")

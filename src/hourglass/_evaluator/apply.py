@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any
 
-from hourglass._engine.call_sites import Site, raised_at, returned_at
-from hourglass._engine.commands import CancelRun, Command, CompleteRun, FailRun
-from hourglass._engine.context import LiveRun
-from hourglass._engine.events import (
+from hourglass._evaluator.call_sites import Site, raised_at, returned_at
+from hourglass._evaluator.commands import CancelRun, Command, CompleteRun, FailRun
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.events import (
     ActivityBackedOff,
     ActivityCancelled,
     ActivityCompleted,
@@ -41,9 +41,9 @@ from hourglass._engine.events import (
     TimerFired,
     UpdateReceived,
 )
-from hourglass._engine.fibers import Dropped, FiberTask, current_fiber, error_of, is_cancellation, watched
-from hourglass._engine.interception import chain
-from hourglass._engine.messages import (
+from hourglass._evaluator.fibers import Dropped, FiberTask, current_fiber, error_of, is_cancellation, watched
+from hourglass._evaluator.interception import chain
+from hourglass._evaluator.messages import (
     ContinueAsNewError,
     HandlerFiber,
     executed,
@@ -51,9 +51,15 @@ from hourglass._engine.messages import (
     is_failure,
     parked,
 )
-from hourglass._engine.operations import ActivityOperation, ChildOperation, NexusOperation, Timer, nexus_error
-from hourglass._engine.scheduler import FAILED, PENDING, RESOLVED
-from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
+from hourglass._evaluator.operations import (
+    ActivityOperation,
+    ChildOperation,
+    NexusOperation,
+    Timer,
+    nexus_error,
+)
+from hourglass._evaluator.scheduler import FAILED, PENDING, RESOLVED
+from hourglass._evaluator.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
 from hourglass.errors import (
     Cancelled,

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from hourglass._engine.commands import (
+from hourglass._evaluator.commands import (
     CancelChildWorkflow,
     CancelSignalExternal,
     RequestCancelActivity,
@@ -29,15 +29,15 @@ from hourglass._engine.commands import (
     SignalExternalWorkflow,
     StartChildWorkflow,
 )
-from hourglass._engine.context import LiveRun
-from hourglass._engine.event_loop import Awaited, timer_summary
-from hourglass._engine.events import ActivityBackedOff
-from hourglass._engine.fibers import require_fiber
-from hourglass._engine.operations import activity_error, check_known
-from hourglass._engine.options import CallSettings
-from hourglass._engine.scheduler import RESOLVED
-from hourglass._engine.specs import Payloads
-from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, SIGNAL
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.event_loop import Awaited, timer_summary
+from hourglass._evaluator.events import ActivityBackedOff
+from hourglass._evaluator.fibers import require_fiber
+from hourglass._evaluator.operations import activity_error, check_known
+from hourglass._evaluator.options import CallSettings
+from hourglass._evaluator.scheduler import RESOLVED
+from hourglass._evaluator.specs import Payloads
+from hourglass._evaluator.state import ACTIVITY, CANCEL, CHILD, SIGNAL
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ActivityError, ApplicationError
 

@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Collection, Mapping
 from typing import Any, Final, TypeAlias
 
-from hourglass._engine.call_sites import is_library
-from hourglass._engine.context import LiveRun
-from hourglass._engine.definition import MessageDefinition, MessageKind
+from hourglass._evaluator.call_sites import is_library
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.definition import MessageDefinition, MessageKind
 from hourglass.converter import Payload
 
 UNREAD_SIGNALS: Final = "__hourglass_unread_signals"

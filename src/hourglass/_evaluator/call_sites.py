@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from hourglass._engine.fibers import FiberTask, current_fiber
+from hourglass._evaluator.fibers import FiberTask, current_fiber
 
 _OUR_CODE = str(Path(__file__).resolve().parent.parent)
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")

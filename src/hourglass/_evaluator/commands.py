@@ -11,7 +11,7 @@ from typing import TypeAlias, get_args
 
 import msgspec
 
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     ActivitySpec,
     ChildWorkflowSpec,
     ContinueAsNewVersioningBehavior,

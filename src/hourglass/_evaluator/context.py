@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import msgspec
 
-from hourglass._engine.behaviour import NO_FLAGS, Flag, Recorded, behaviour_of
-from hourglass._engine.call_sites import Site, call_site
-from hourglass._engine.commands import (
+from hourglass._evaluator.behaviour import NO_FLAGS, Flag, Recorded, behaviour_of
+from hourglass._evaluator.call_sites import Site, call_site
+from hourglass._evaluator.commands import (
     Command,
     ScheduleActivity,
     ScheduleLocalActivity,
     ScheduleNexusOperation,
     StartChildWorkflow,
 )
-from hourglass._engine.definition import WorkflowDefinition
-from hourglass._engine.event_groups import in_groups
-from hourglass._engine.events import Activation, RunStarted
-from hourglass._engine.fibers import (
+from hourglass._evaluator.definition import WorkflowDefinition
+from hourglass._evaluator.event_groups import in_groups
+from hourglass._evaluator.events import Activation, RunStarted
+from hourglass._evaluator.fibers import (
     Dropped,
     FiberTask,
     current_fiber,
@@ -35,13 +35,13 @@ from hourglass._engine.fibers import (
     watched,
     watchers,
 )
-from hourglass._engine.interception import (
+from hourglass._evaluator.interception import (
     InterceptWorkflow,
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
-from hourglass._engine.scheduler import Scheduler
-from hourglass._engine.state import CommandAccumulator, Numbered, State
+from hourglass._evaluator.scheduler import Scheduler
+from hourglass._evaluator.state import CommandAccumulator, Numbered, State
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
@@ -56,9 +56,9 @@ from hourglass.converter import (
 from hourglass.errors import NotInWorkflowError
 
 if TYPE_CHECKING:
-    from hourglass._engine.apply import MainTask
-    from hourglass._engine.event_loop import EventLoop, FailedTask, TaskLine
-    from hourglass._engine.messages import Handlers
+    from hourglass._evaluator.apply import MainTask
+    from hourglass._evaluator.event_loop import EventLoop, FailedTask, TaskLine
+    from hourglass._evaluator.messages import Handlers
     from hourglass.metrics import Registry
 
 
@@ -322,7 +322,7 @@ class LiveRun:
     def loop(self) -> EventLoop:
         """The event loop of the run's coroutines. Made when one is first run: only then asyncio is loaded."""
         if self._loop is None:
-            from hourglass._engine.event_loop import EventLoop
+            from hourglass._evaluator.event_loop import EventLoop
 
             self._loop = EventLoop.of(self)
         return self._loop

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Literal
 
-from hourglass._engine.specs import VersioningBehavior, check_behavior
+from hourglass._evaluator.specs import VersioningBehavior, check_behavior
 from hourglass.converter import Converter, Payload, Signature, check_dynamic, raw_payloads
 from hourglass.errors import DefinitionError
 

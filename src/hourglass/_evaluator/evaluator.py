@@ -16,17 +16,17 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.apply import APPLY, await_top_level, late_seeds, prepare, run_top_level, start
-from hourglass._engine.behaviour import OUR_FLAGS, Behaviour, Flag, behaviour_of
-from hourglass._engine.commands import (
+from hourglass._evaluator.apply import APPLY, await_top_level, late_seeds, prepare, run_top_level, start
+from hourglass._evaluator.behaviour import OUR_FLAGS, Behaviour, Flag, behaviour_of
+from hourglass._evaluator.commands import (
     Command,
     Completion,
     Succeeded,
     TaskFailed,
 )
-from hourglass._engine.context import LiveRun, RunSettings
-from hourglass._engine.definition import WorkflowDefinition
-from hourglass._engine.events import (
+from hourglass._evaluator.context import LiveRun, RunSettings
+from hourglass._evaluator.definition import WorkflowDefinition
+from hourglass._evaluator.events import (
     Activation,
     AnyEvent,
     PatchNoticed,
@@ -36,8 +36,8 @@ from hourglass._engine.events import (
     SignalReceived,
     UpdateReceived,
 )
-from hourglass._engine.messages import Handlers
-from hourglass._engine.state import State
+from hourglass._evaluator.messages import Handlers
+from hourglass._evaluator.state import State
 from hourglass.errors import InternalError
 
 _AHEAD = frozenset({SignalReceived, UpdateReceived, PatchNoticed, SeedChanged, QueryReceived, RunEvicted})

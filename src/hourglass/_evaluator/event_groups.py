@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hourglass._engine import commands as c
-from hourglass._engine.fibers import require_fiber
-from hourglass._engine.options import check_text, several
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.fibers import require_fiber
+from hourglass._evaluator.options import check_text, several
 from hourglass.converter import default_converter
 from hourglass.errors import UsageError
 

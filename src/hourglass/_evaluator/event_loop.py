@@ -25,15 +25,15 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, TypeVarTuple, cast
 from weakref import ReferenceType, ref
 
-from hourglass._engine import thread_guard
-from hourglass._engine.commands import CancelTimer, EventGroupMarker, StartTimer
-from hourglass._engine.fibers import LoopFiber, Task, read_only_error, was_cancelled
-from hourglass._engine.scheduler import PENDING, RESOLVED, Future
-from hourglass._engine.state import TIMER, PathStep
+from hourglass._evaluator import thread_guard
+from hourglass._evaluator.commands import CancelTimer, EventGroupMarker, StartTimer
+from hourglass._evaluator.fibers import LoopFiber, Task, read_only_error, was_cancelled
+from hourglass._evaluator.scheduler import PENDING, RESOLVED, Future
+from hourglass._evaluator.state import TIMER, PathStep
 from hourglass.errors import Cancelled, DeterminismError, UsageError, WorkflowParked
 
 if TYPE_CHECKING:
-    from hourglass._engine.context import LiveRun
+    from hourglass._evaluator.context import LiveRun
 
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")

@@ -10,7 +10,7 @@ from typing import TypeAlias, get_args
 
 import msgspec
 
-from hourglass._engine.specs import Payloads, StartSpec, WorkerDeploymentVersion
+from hourglass._evaluator.specs import Payloads, StartSpec, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import greenlet
 
-from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
-from hourglass._engine.state import PathStep
+from hourglass._evaluator.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
+from hourglass._evaluator.state import PathStep
 from hourglass.errors import (
     ActivityError,
     Cancelled,
@@ -37,7 +37,7 @@ from hourglass.errors import (
 )
 
 if TYPE_CHECKING:
-    from hourglass._engine.context import LiveRun
+    from hourglass._evaluator.context import LiveRun
 
 T = TypeVar("T", covariant=True)
 

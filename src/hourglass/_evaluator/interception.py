@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from hourglass._engine.options import ActivitySettings, CallSettings
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.options import ActivitySettings, CallSettings
+from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Payload
 
 Headers: TypeAlias = dict[str, Payload]

@@ -16,13 +16,19 @@ from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
-from hourglass._engine import built_in_queries
-from hourglass._engine.call_sites import Site, raised_at, returned_at
-from hourglass._engine.commands import AcceptUpdate, AnswerQuery, CompleteUpdate, ContinueAsNew, RejectUpdate
-from hourglass._engine.context import LiveRun
-from hourglass._engine.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
-from hourglass._engine.events import QueryReceived, SignalReceived, UpdateReceived
-from hourglass._engine.fibers import (
+from hourglass._evaluator import built_in_queries
+from hourglass._evaluator.call_sites import Site, raised_at, returned_at
+from hourglass._evaluator.commands import (
+    AcceptUpdate,
+    AnswerQuery,
+    CompleteUpdate,
+    ContinueAsNew,
+    RejectUpdate,
+)
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.definition import HandlerUnfinishedPolicy, MessageDefinition, MessageKind
+from hourglass._evaluator.events import QueryReceived, SignalReceived, UpdateReceived
+from hourglass._evaluator.fibers import (
     Bridge,
     Dropped,
     FiberTask,
@@ -31,15 +37,15 @@ from hourglass._engine.fibers import (
     on_bridge,
     require_fiber,
 )
-from hourglass._engine.interception import (
+from hourglass._evaluator.interception import (
     ExecuteWorkflowInput,
     HandleQueryInput,
     HandleSignalInput,
     HandleUpdateInput,
     WorkflowInboundInterceptor,
 )
-from hourglass._engine.scheduler import PENDING, RESOLVED, Future
-from hourglass._engine.state import NOTHING
+from hourglass._evaluator.scheduler import PENDING, RESOLVED, Future
+from hourglass._evaluator.state import NOTHING
 from hourglass.converter import raw_payloads
 from hourglass.errors import (
     Cancelled,

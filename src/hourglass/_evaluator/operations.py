@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hourglass._engine.behaviour import Recorded
-from hourglass._engine.commands import (
+from hourglass._evaluator.behaviour import Recorded
+from hourglass._evaluator.commands import (
     CancelChildWorkflow,
     CancelNexusOperation,
     CancelSignalExternal,
@@ -29,13 +29,13 @@ from hourglass._engine.commands import (
     StartChildWorkflow,
     StartTimer,
 )
-from hourglass._engine.context import LiveRun
-from hourglass._engine.events import ActivityBackedOff
-from hourglass._engine.fibers import FiberTask, Task, require_fiber, suspend, wait_for
-from hourglass._engine.options import CallSettings
-from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
-from hourglass._engine.specs import Payloads
-from hourglass._engine.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.events import ActivityBackedOff
+from hourglass._evaluator.fibers import FiberTask, Task, require_fiber, suspend, wait_for
+from hourglass._evaluator.options import CallSettings
+from hourglass._evaluator.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future
+from hourglass._evaluator.specs import Payloads
+from hourglass._evaluator.state import ACTIVITY, CANCEL, CHILD, NEXUS, SIGNAL, TIMER
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ActivityError, Cancelled, NexusOperationError, RetryState, TimedOutError
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
-from hourglass._engine.commands import EventGroupMarker
-from hourglass._engine.specs import ActivitySpec, RetryRule, StartSpec
+from hourglass._evaluator.commands import EventGroupMarker
+from hourglass._evaluator.specs import ActivitySpec, RetryRule, StartSpec
 from hourglass.converter import Converter, Payload, encode_search_attributes
 from hourglass.errors import UsageError
 

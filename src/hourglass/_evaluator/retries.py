@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hourglass._engine.specs import RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import (
     ApplicationFailure,
     CanceledFailure,

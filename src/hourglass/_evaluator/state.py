@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._engine.commands import (
+from hourglass._evaluator.commands import (
     TERMINAL_KINDS,
     CancelRun,
     Command,
@@ -22,7 +22,7 @@ from hourglass._engine.commands import (
     ContinueAsNew,
     FailRun,
 )
-from hourglass._engine.events import Activation, SignalReceived
+from hourglass._evaluator.events import Activation, SignalReceived
 from hourglass.converter import Failure, Payload
 
 PathStep: TypeAlias = int | str

@@ -24,8 +24,8 @@ from threading import Thread
 from types import FrameType
 from typing import Any
 
-from hourglass._engine.call_sites import is_library
-from hourglass._engine.fibers import LoopFiber, current_fiber
+from hourglass._evaluator.call_sites import is_library
+from hourglass._evaluator.fibers import LoopFiber, current_fiber
 from hourglass.errors import DeterminismError
 
 _OURS = str(Path(__file__).resolve().parent.parent)

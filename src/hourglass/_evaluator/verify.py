@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.call_sites import Site
-from hourglass._engine.commands import (
+from hourglass._evaluator.call_sites import Site
+from hourglass._evaluator.commands import (
     TERMINAL_KINDS,
     AnswerQuery,
     Command,
@@ -19,8 +19,8 @@ from hourglass._engine.commands import (
     SignalExternalWorkflow,
     StartChildWorkflow,
 )
-from hourglass._engine.evaluator import Evaluator, begin, feed
-from hourglass._engine.words import asked, describe
+from hourglass._evaluator.evaluator import Evaluator, begin, feed
+from hourglass._evaluator.words import asked, describe
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 

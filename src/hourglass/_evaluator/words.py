@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine import commands as c
-from hourglass._engine.call_sites import NOWHERE, Site
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.call_sites import NOWHERE, Site
+from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Failure, Payload
 
 _MADE_UP = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)

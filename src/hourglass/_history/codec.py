@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hourglass._engine.commands import EventGroupMarker
+from hourglass._evaluator.commands import EventGroupMarker
 from hourglass._history import events as h
 from hourglass._history import times
 from hourglass._history.shapes import (

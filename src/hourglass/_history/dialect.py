@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from hourglass._engine.behaviour import OUR_FLAGS
+from hourglass._evaluator.behaviour import OUR_FLAGS
 from hourglass._history import events as h
 
 _IN_OUR_ORDER = frozenset({"temporal-python"})

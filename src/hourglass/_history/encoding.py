@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.commands import EventGroupMarker
+from hourglass._evaluator.commands import EventGroupMarker
 from hourglass._history import events as h
 
 _encode = msgspec.msgpack.Encoder().encode

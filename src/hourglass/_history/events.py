@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._engine.commands import Command, EventGroupMarker, TaskFailureCause
-from hourglass._engine.specs import (
+from hourglass._evaluator.commands import Command, EventGroupMarker, TaskFailureCause
+from hourglass._evaluator.specs import (
     ActivitySpec,
     ChildWorkflowSpec,
     ContinueAsNewVersioningBehavior,

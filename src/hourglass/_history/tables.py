@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     SPECS,
     THE_WORKERS,
     ActivitySpec,

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hourglass._engine import commands as c
-from hourglass._engine.words import AskedCommand, describe, spaced
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.words import AskedCommand, describe, spaced
 from hourglass._history import events as h
 from hourglass._history.walk import meant
 

@@ -18,11 +18,11 @@ from temporalio.api.enums.v1 import SuggestContinueAsNewReason
 from temporalio.bridge.proto.workflow_activation import RemoveFromCache, WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from hourglass._engine import commands as cmd
-from hourglass._engine import events as ev
-from hourglass._engine.commands import Command, Completion, Succeeded
-from hourglass._engine.events import Activation, AnyEvent
-from hourglass._engine.specs import WorkerDeploymentVersion
+from hourglass._evaluator import commands as cmd
+from hourglass._evaluator import events as ev
+from hourglass._evaluator.commands import Command, Completion, Succeeded
+from hourglass._evaluator.events import Activation, AnyEvent
+from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass._temporal import specs
 from hourglass._temporal.protos import (
     failure_from,

@@ -10,7 +10,7 @@ from temporalio.api.enums.v1 import WorkerDeploymentVersionStatus, WorkerVersion
 
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as sv
-from hourglass._engine.specs import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._evaluator.specs import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._temporal.calls import CallScope, Rpc
 from hourglass._temporal.protos import nanos_from, version_from
 

@@ -25,7 +25,7 @@ from hourglass._contract import deployments as dp
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._contract.progress import ProgressRead, PublishedItem, ReadProgress, carried_by, new_items
-from hourglass._engine.specs import ParentClosePolicy
+from hourglass._evaluator.specs import ParentClosePolicy
 from hourglass._temporal.calls import LONG_POLL, ORDINARY, PATIENT, CallScope, Rpc, put_execution
 from hourglass._temporal.calls_deployments import behavior_of, poller_version, run_version, version_in
 from hourglass._temporal.histories import event_to_json

@@ -21,7 +21,7 @@ from hourglass._contract.tuning import (
     SlotSupplier,
     WorkerTuner,
 )
-from hourglass._engine.options import seconds
+from hourglass._evaluator.options import seconds
 from hourglass._temporal.slots import SuppliedSlots
 from hourglass.errors import TargetError
 

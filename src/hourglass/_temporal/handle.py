@@ -38,9 +38,9 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._contract.progress import without_carrier
-from hourglass._engine.commands import Completion, TaskFailed
-from hourglass._engine.events import Activation
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.commands import Completion, TaskFailed
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.specs import Payloads
 from hourglass._temporal import core
 from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
 from hourglass._temporal.configs import replay_settings

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from temporalio.api.common.v1 import Payloads as PayloadsMessage
 
 from hourglass._contract.progress import without_carrier
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     AutoUpgradeVersioningOverride,
     OneTimeVersioningOverride,
     Payloads,

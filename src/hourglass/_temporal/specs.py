@@ -27,7 +27,7 @@ from temporalio.bridge.proto.workflow_commands import (
     WorkflowCommand,
 )
 
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     THE_WORKERS,
     ActivitySpec,
     ChildWorkflowSpec,

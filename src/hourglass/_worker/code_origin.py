@@ -19,7 +19,7 @@ E = TypeVar("E", bound=BaseException)
 
 VARIABLE = "HOURGLASS_TRACEBACK"
 _OURS = str(Path(__file__).resolve().parent.parent) + "/"
-_WRAPPERS = _OURS + "_engine/thread_guard.py"
+_WRAPPERS = _OURS + "_evaluator/thread_guard.py"
 """Wraps functions of the standard library: its frames count as the library's."""
 
 

@@ -39,7 +39,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._loops import new_event_loop
-from hourglass._runtime.daemon_executor import DaemonExecutor
+from hourglass._worker.daemon_executor import DaemonExecutor
 from hourglass.errors import InternalError, UsageError
 
 # --- mailbox ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from importlib.machinery import PathFinder
 from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar
 
-from hourglass._engine.definition import WorkflowDefinition, workflow_definition
+from hourglass._evaluator.definition import WorkflowDefinition, workflow_definition
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.errors import DefinitionError, UnknownTypeError, UsageError
 

@@ -119,13 +119,13 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
             target,
         )
     if target.kind == "memory":
-        from hourglass._embedded.clients.connection import connect_memory
+        from hourglass._embedded.api.connection import connect_memory
 
         return await connect_memory(
             namespace=target.namespace, identity=identity, limits=_limits(target.transport.payload_limits)
         )
     if target.kind == "file":
-        from hourglass._embedded.sharing.connection import connect_file
+        from hourglass._embedded.multiprocess.connection import connect_file
 
         return await connect_file(
             target.path,
@@ -151,7 +151,7 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
 
 def _limits(said: PayloadLimitsConfig) -> Any:
     """The embedded engine's limits, which warn from these sizes on."""
-    from hourglass._embedded.rules.limits import Limits
+    from hourglass._embedded.transitions.size_limits import Limits
 
     return Limits(payloads_warn=said.payloads_warn_size, memo_warn=said.memo_warn_size)
 

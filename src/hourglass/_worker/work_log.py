@@ -27,10 +27,10 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._engine.commands import CancelRun, CompleteRun, ContinueAsNew, FailRun
-from hourglass._engine.events import RunStarted
-from hourglass._engine.retries import next_delay, retry_state
-from hourglass._engine.specs import RetryRule
+from hourglass._evaluator.commands import CancelRun, CompleteRun, ContinueAsNew, FailRun
+from hourglass._evaluator.events import RunStarted
+from hourglass._evaluator.retries import next_delay, retry_state
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,

@@ -33,9 +33,9 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hourglass._engine.interception import Headers, InterceptedCall
-from hourglass._engine.options import RetryPolicy
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.interception import Headers, InterceptedCall
+from hourglass._evaluator.options import RetryPolicy
+from hourglass._evaluator.specs import Payloads
 from hourglass.activity._interruption import ThreadInterruption
 from hourglass.converter import Converter, Payload, default_converter, wants_context
 from hourglass.errors import Cancelled, EncodeError, UsageError

@@ -40,12 +40,12 @@ from typing import (
     overload,
 )
 
-from hourglass._engine.context import current_run
-from hourglass._engine.definition import check_name
-from hourglass._engine.fibers import Task
-from hourglass._engine.interception import start_intercepted
-from hourglass._engine.operations import start_activity
-from hourglass._engine.options import CallSettings
+from hourglass._evaluator.context import current_run
+from hourglass._evaluator.definition import check_name
+from hourglass._evaluator.fibers import Task
+from hourglass._evaluator.interception import start_intercepted
+from hourglass._evaluator.operations import start_activity
+from hourglass._evaluator.options import CallSettings
 from hourglass.activity import _context
 from hourglass.activity._options import DEFAULTS, LIVENESS_TIMEOUT, ActivityOptions, settings_with
 from hourglass.converter import Converter, Payload, Signature, check_dynamic, raw_payloads

@@ -16,8 +16,8 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from hourglass._engine.event_groups import EventGroup, check_groups
-from hourglass._engine.options import (
+from hourglass._evaluator.event_groups import EventGroup, check_groups
+from hourglass._evaluator.options import (
     CallSettings,
     Duration,
     RetryPolicy,
@@ -28,7 +28,7 @@ from hourglass._engine.options import (
     priority,
     retry_rule,
 )
-from hourglass._engine.specs import ActivityCancellationType, ActivitySpec
+from hourglass._evaluator.specs import ActivityCancellationType, ActivitySpec
 from hourglass.errors import UsageError
 
 LIVENESS_TIMEOUT = 30.0

@@ -7,14 +7,14 @@ from typing import Any, Protocol, TypedDict, TypeVar, TypeVarTuple, Unpack, cast
 
 import msgspec
 
-from hourglass._engine import awaited
-from hourglass._engine.awaited import ActivityHandle
-from hourglass._engine.context import LiveRun
-from hourglass._engine.event_groups import EventGroup
-from hourglass._engine.fibers import require_fiber
-from hourglass._engine.operations import drop_step, keep_step
-from hourglass._engine.options import Duration, RetryPolicy
-from hourglass._engine.specs import ActivityCancellationType
+from hourglass._evaluator import awaited
+from hourglass._evaluator.awaited import ActivityHandle
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.event_groups import EventGroup
+from hourglass._evaluator.fibers import require_fiber
+from hourglass._evaluator.operations import drop_step, keep_step
+from hourglass._evaluator.options import Duration, RetryPolicy
+from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.activity import Activity
 from hourglass.activity._definition import activity_of
 from hourglass.aio._values import UNSET, given_options, given_values, takes

@@ -13,24 +13,24 @@ from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast,
 
 import msgspec
 
-from hourglass._engine import awaited
-from hourglass._engine.context import LiveRun
-from hourglass._engine.event_groups import EventGroup, block_of, check_groups
-from hourglass._engine.fibers import Bridge, bridged_wait, require_fiber
-from hourglass._engine.interception import (
+from hourglass._evaluator import awaited
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.event_groups import EventGroup, block_of, check_groups
+from hourglass._evaluator.fibers import Bridge, bridged_wait, require_fiber
+from hourglass._evaluator.interception import (
     SignalChildWorkflowInput,
     SignalExternalWorkflowInput,
     SignalWithStartWorkflowInput,
     StartChildWorkflowInput,
 )
-from hourglass._engine.operations import drop_step, keep_step
-from hourglass._engine.options import (
+from hourglass._evaluator.operations import drop_step, keep_step
+from hourglass._evaluator.options import (
     Duration,
     RetryPolicy,
     check_text,
 )
-from hourglass._engine.specs import ChildCancellationType as ChildWorkflowCancellationType
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import ChildCancellationType as ChildWorkflowCancellationType
+from hourglass._evaluator.specs import (
     IdReusePolicy,
     ParentClosePolicy,
     VersioningOverride,

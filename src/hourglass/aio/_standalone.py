@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.workflows import IdConflictPolicy
-from hourglass._engine.options import Duration, RetryPolicy
-from hourglass._engine.specs import IdReusePolicy
+from hourglass._evaluator.options import Duration, RetryPolicy
+from hourglass._evaluator.specs import IdReusePolicy
 from hourglass.aio._activities import Awaits, Calls
 from hourglass.aio._handles import HandleFace
 from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
-from hourglass._engine.definition import check_name
+from hourglass._evaluator.definition import check_name
 from hourglass.activity import (
     Activity,
     Info,

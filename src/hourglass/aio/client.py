@@ -23,8 +23,8 @@ from hourglass._contract.transport import (
 from hourglass._contract.workflows import IdConflictPolicy, QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
 from hourglass._contract.workflows import WorkflowStatus as WorkflowExecutionStatus
-from hourglass._engine.options import Duration, RetryPolicy
-from hourglass._engine.specs import IdReusePolicy, VersioningOverride
+from hourglass._evaluator.options import Duration, RetryPolicy
+from hourglass._evaluator.specs import IdReusePolicy, VersioningOverride
 from hourglass.aio._handles import (
     AsyncActivityCancelledError,
     AsyncActivityHandle,

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 from hourglass._contract.workflows import IdConflictPolicy as ActivityIDConflictPolicy
 from hourglass._contract.workflows import IdConflictPolicy as WorkflowIDConflictPolicy
 from hourglass._contract.workflows import QueryRejectCondition
-from hourglass._engine.options import Priority, RetryPolicy
-from hourglass._engine.specs import (
+from hourglass._evaluator.options import Priority, RetryPolicy
+from hourglass._evaluator.specs import (
     AutoUpgradeVersioningOverride,
     OneTimeVersioningOverride,
     PinnedVersioningOverride,
@@ -18,8 +18,8 @@ from hourglass._engine.specs import (
     VersioningOverride,
     WorkerDeploymentVersion,
 )
-from hourglass._engine.specs import IdReusePolicy as ActivityIDReusePolicy
-from hourglass._engine.specs import IdReusePolicy as WorkflowIDReusePolicy
+from hourglass._evaluator.specs import IdReusePolicy as ActivityIDReusePolicy
+from hourglass._evaluator.specs import IdReusePolicy as WorkflowIDReusePolicy
 from hourglass.converter import HeaderCodecBehavior, SearchAttributeKey
 from hourglass.converter import RawPayload as RawValue
 from hourglass.converter._search_attributes import SearchAttributeUpdate

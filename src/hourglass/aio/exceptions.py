@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._engine.fibers import is_cancellation
+from hourglass._evaluator.fibers import is_cancellation
 from hourglass.errors import (
     ActivityAlreadyStartedError,
     ActivityError,

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, TypedDict
 
 from hourglass import worker as _worker
-from hourglass._engine.specs import WorkerDeploymentVersion
-from hourglass._runtime.plan import WorkerDeploymentConfig
+from hourglass._evaluator.specs import WorkerDeploymentVersion
+from hourglass._worker.tree.plan import WorkerDeploymentConfig
 from hourglass.aio._values import takes
 from hourglass.aio.client import Client
 from hourglass.errors import UsageError

@@ -23,34 +23,34 @@ from typing import (
     overload,
 )
 
-from hourglass._engine import awaited
-from hourglass._engine.awaited import ActivityHandle
-from hourglass._engine.context import require_run
-from hourglass._engine.definition import HandlerUnfinishedPolicy
-from hourglass._engine.event_groups import block_of, check_groups
-from hourglass._engine.fibers import require_fiber
-from hourglass._engine.interception import (
+from hourglass._evaluator import awaited
+from hourglass._evaluator.awaited import ActivityHandle
+from hourglass._evaluator.context import require_run
+from hourglass._evaluator.definition import HandlerUnfinishedPolicy
+from hourglass._evaluator.event_groups import block_of, check_groups
+from hourglass._evaluator.fibers import require_fiber
+from hourglass._evaluator.interception import (
     SleepInput,
 )
-from hourglass._engine.messages import (
+from hourglass._evaluator.messages import (
     ContinueAsNewError,
     UnfinishedSignalHandlersWarning,
     UnfinishedUpdateHandlersWarning,
 )
-from hourglass._engine.options import (
+from hourglass._evaluator.options import (
     Duration,
     RetryPolicy,
     optional_seconds,
     seconds,
 )
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     ActivityCancellationType,
     ContinueAsNewVersioningBehavior,
     ParentClosePolicy,
     VersioningBehavior,
     WorkerDeploymentVersion,
 )
-from hourglass._engine.specs import ChildCancellationType as ChildWorkflowCancellationType
+from hourglass._evaluator.specs import ChildCancellationType as ChildWorkflowCancellationType
 from hourglass.aio._activities import (
     ActivityConfig,
     LocalActivityConfig,

@@ -47,7 +47,7 @@ from hourglass._contract.workflows import (
     UpdateStage,
     WorkflowStatus,
 )
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     AutoUpgradeVersioningOverride,
     IdReusePolicy,
     OneTimeVersioningOverride,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._engine.options import INT64, Duration, whole_number
+from hourglass._evaluator.options import INT64, Duration, whole_number
 from hourglass.client import _activities, _standalone
 from hourglass.client._calls import (
     CancelActivityInput,

@@ -19,10 +19,10 @@ from hourglass._contract.transport import (
     TLSConfig,
 )
 from hourglass._contract.workflows import QueryRejectCondition
-from hourglass._engine.options import INT64, Duration, whole_number
-from hourglass._engine.specs import VersioningOverride, WorkerDeploymentVersion
-from hourglass._runtime.code_origin import without_our_frames
-from hourglass._runtime.portal import Portal
+from hourglass._evaluator.options import INT64, Duration, whole_number
+from hourglass._evaluator.specs import VersioningOverride, WorkerDeploymentVersion
+from hourglass._worker.code_origin import without_our_frames
+from hourglass._worker.portal import Portal
 from hourglass.client import (
     _bulk,
     _deployments,

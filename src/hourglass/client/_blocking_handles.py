@@ -14,7 +14,7 @@ from hourglass._contract.workflows import (
     TimeSkippingConfig,
     UpdateStage,
 )
-from hourglass._engine.options import Duration
+from hourglass._evaluator.options import Duration
 from hourglass.client import _operations, _reset, _schedules, _starts, _updates
 from hourglass.client._faces import (
     HandleFacts,

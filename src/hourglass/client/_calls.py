@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition, UpdateStage
-from hourglass._engine.interception import InterceptedCall
-from hourglass._engine.options import Priority
+from hourglass._evaluator.interception import InterceptedCall
+from hourglass._evaluator.options import Priority
 
 if TYPE_CHECKING:
     from hourglass._contract.schedules import OverlapPolicy

@@ -28,8 +28,8 @@ from hourglass._contract.deployments import (
     SetRampingVersion,
 )
 from hourglass._contract.service import Request
-from hourglass._engine.options import Duration, check_text, named_values, seconds
-from hourglass._engine.specs import WorkerDeploymentVersion, check_deployment_name, check_version
+from hourglass._evaluator.options import Duration, check_text, named_values, seconds
+from hourglass._evaluator.specs import WorkerDeploymentVersion, check_deployment_name, check_version
 from hourglass.client._session import ClientOperation, ClientSession, asking, nothing
 from hourglass.client._values import time_from
 from hourglass.errors import ServiceError, UsageError

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, Self, TypeVar
 
 from hourglass._contract.service import Connection
-from hourglass._runtime.portal import Portal
+from hourglass._worker.portal import Portal
 from hourglass.client import _operations
 from hourglass.client._activities import ActivityReference
 from hourglass.client._operations import Reference
@@ -148,7 +148,7 @@ class HandleFacts(Generic[R]):
         except HourglassError:
             return None
         # By name: pictures stand above the client, which must be usable without them.
-        watching = importlib.import_module("hourglass._story.watching")
+        watching = importlib.import_module("hourglass._tools.timeline.watching")
         drawn: str = watching.picture(description, history, self._session.codec)
         return drawn
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hourglass._engine.interception import InterceptWorkflow, WorkflowInboundInterceptor
+from hourglass._evaluator.interception import InterceptWorkflow, WorkflowInboundInterceptor
 from hourglass.activity._context import ActivityChain, ActivityInboundInterceptor, LastActivityInbound
 from hourglass.errors import UsageError
 from hourglass.nexus import LastNexusInbound, NexusOperationInboundInterceptor

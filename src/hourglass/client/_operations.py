@@ -40,7 +40,7 @@ from hourglass._contract.workflows import (
     WaitForFastForward,
     WorkflowStatus,
 )
-from hourglass._engine.options import (
+from hourglass._evaluator.options import (
     INT32,
     Duration,
     check_text,
@@ -51,7 +51,7 @@ from hourglass._engine.options import (
     priority,
     whole_number,
 )
-from hourglass._engine.specs import StartSpec, check_override
+from hourglass._evaluator.specs import StartSpec, check_override
 from hourglass._history.codec import read_event
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass.client._calls import (

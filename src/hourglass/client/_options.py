@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypedDict
 
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
-from hourglass._engine.options import (
+from hourglass._evaluator.options import (
     START_CHECKS,
     Duration,
     RetryPolicy,
@@ -17,8 +17,8 @@ from hourglass._engine.options import (
     optional_seconds,
     several,
 )
-from hourglass._engine.specs import IdReusePolicy, StartSpec, VersioningOverride, check_override
-from hourglass._runtime.targets import check_metadata
+from hourglass._evaluator.specs import IdReusePolicy, StartSpec, VersioningOverride, check_override
+from hourglass._worker.targets import check_metadata
 from hourglass.converter import Converter, Payload, SearchAttributes
 from hourglass.errors import UsageError
 from hourglass.nexus import NexusCallback

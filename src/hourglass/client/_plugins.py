@@ -24,10 +24,10 @@ from hourglass._contract.transport import (
 )
 from hourglass._contract.tuning import PollerBehavior, WorkerTuner
 from hourglass._contract.workflows import QueryRejectCondition
-from hourglass._engine.options import Duration
-from hourglass._runtime.evaluation import Verify
-from hourglass._runtime.plan import WorkerDeploymentConfig
-from hourglass._runtime.watcher import Action
+from hourglass._evaluator.options import Duration
+from hourglass._worker.lanes.evaluation import Verify
+from hourglass._worker.lanes.watcher import Action
+from hourglass._worker.tree.plan import WorkerDeploymentConfig
 from hourglass.activity._definition import ActivitySource
 from hourglass.client._interception import Interceptor
 from hourglass.converter import Codec, Converter, HeaderCodecBehavior

@@ -8,7 +8,7 @@ import msgspec
 
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import ImportWorkflow, ResetWorkflow
-from hourglass._engine.options import INT64, whole_number
+from hourglass._evaluator.options import INT64, whole_number
 from hourglass._history import events as h
 from hourglass._history.codec import LOCAL_MARKER, PATCH_MARKER, read_event
 from hourglass.client._operations import Reference, fetch_history_events, refer

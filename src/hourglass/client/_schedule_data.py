@@ -16,7 +16,7 @@ import msgspec
 
 from hourglass._contract import schedules as sc
 from hourglass._contract.workflows import StartWorkflow
-from hourglass._engine.options import (
+from hourglass._evaluator.options import (
     INT64,
     Duration,
     RetryPolicy,
@@ -28,7 +28,7 @@ from hourglass._engine.options import (
     several,
     whole_number,
 )
-from hourglass._engine.specs import RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass.client._options import start_request
 from hourglass.client._values import attributes_from, memo_from, time_from
 from hourglass.converter import Converter, Payload, SearchAttributes

@@ -26,7 +26,7 @@ from hourglass._contract.schedules import (
     canonical,
 )
 from hourglass._contract.service import new_id
-from hourglass._engine.options import (
+from hourglass._evaluator.options import (
     named_values,
     several,
 )

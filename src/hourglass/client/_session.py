@@ -24,7 +24,6 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from hourglass._bridge.calls import within
 from hourglass._contract.schedules import ScheduleDetails, SchedulePage
 from hourglass._contract.service import Connection, Remote, Request, check_request
 from hourglass._contract.transport import Transport
@@ -37,12 +36,13 @@ from hourglass._contract.workflows import (
     StartWorkflow,
     UpdateWorkflow,
 )
-from hourglass._engine.options import INT32, choice, seconds, whole_number
+from hourglass._evaluator.options import INT32, choice, seconds, whole_number
 from hourglass._forks import ForkStage, at_fork, leak
-from hourglass._runtime.code_origin import without_our_frames
-from hourglass._runtime.codec_edge import request_context
-from hourglass._runtime.portal import Portal
-from hourglass._runtime.targets import Target, check_target, open_connection, resolve
+from hourglass._worker.code_origin import without_our_frames
+from hourglass._worker.handles.calls import within
+from hourglass._worker.handles.codec_edge import request_context
+from hourglass._worker.portal import Portal
+from hourglass._worker.targets import Target, check_target, open_connection, resolve
 from hourglass.client._calls import ClientCall, ListInput
 from hourglass.client._interception import (
     AsyncClientOutboundInterceptor,

@@ -13,7 +13,7 @@ from hourglass._contract import activities as ac
 from hourglass._contract.activities import ActivityExecutionStatus
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import IdConflictPolicy, Started
-from hourglass._engine.options import (
+from hourglass._evaluator.options import (
     CallSettings,
     Duration,
     RetryPolicy,
@@ -22,7 +22,7 @@ from hourglass._engine.options import (
     optional_seconds,
     policy_from,
 )
-from hourglass._engine.specs import ActivitySpec, IdReusePolicy
+from hourglass._evaluator.specs import ActivitySpec, IdReusePolicy
 from hourglass.activity import ActivityOptions
 from hourglass.activity._definition import activity_definition, activity_of
 from hourglass.activity._options import FOREIGN_DEFAULTS, KeptOptions, settings_with

@@ -13,7 +13,7 @@ import msgspec
 
 from hourglass._contract.service import new_id
 from hourglass._contract.workflows import Outcome, Started, StartWorkflow, StillOpen
-from hourglass._engine.interception import Headers
+from hourglass._evaluator.interception import Headers
 from hourglass.client._calls import StartWorkflowInput
 from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields, start_request, without_rpc

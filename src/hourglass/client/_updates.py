@@ -23,7 +23,7 @@ from hourglass._contract.workflows import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._engine.options import Duration, check_text, choice, optional_seconds
+from hourglass._evaluator.options import Duration, check_text, choice, optional_seconds
 from hourglass.client._calls import StartUpdateWithStartInput, StartWorkflowUpdateInput
 from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields

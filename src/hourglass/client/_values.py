@@ -17,7 +17,7 @@ from hourglass._contract.workflows import (
     WorkflowStatus,
     WorkflowSummary,
 )
-from hourglass._engine.specs import ParentClosePolicy, VersioningBehavior, WorkerDeploymentVersion
+from hourglass._evaluator.specs import ParentClosePolicy, VersioningBehavior, WorkerDeploymentVersion
 from hourglass.converter import Converter, Payload, decode_search_attribute
 from hourglass.errors import PayloadError
 

@@ -23,9 +23,9 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from hourglass import workflow
-from hourglass._engine import awaited
-from hourglass._engine.context import current_run
-from hourglass._engine.event_loop import EventLoop
+from hourglass._evaluator import awaited
+from hourglass._evaluator.context import current_run
+from hourglass._evaluator.event_loop import EventLoop
 from hourglass.activity import Activity
 from hourglass.converter._to_json import sort_sets
 from hourglass.errors import UsageError

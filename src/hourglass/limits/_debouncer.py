@@ -18,8 +18,8 @@ import msgspec
 
 from hourglass import workflow
 from hourglass._contract.limits import AwaitBurst, Burst, BurstState, DebounceCall, joined
-from hourglass._engine.options import Duration, optional_seconds, seconds
-from hourglass._engine.specs import VersioningBehavior
+from hourglass._evaluator.options import Duration, optional_seconds, seconds
+from hourglass._evaluator.specs import VersioningBehavior
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
 from hourglass.client._operations import Reference
 from hourglass.client._session import ClientOperation, ClientSession

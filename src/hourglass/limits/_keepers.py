@@ -23,10 +23,10 @@ from typing import Any, TypeVar, cast
 
 from hourglass import workflow
 from hourglass._contract.limits import ANSWERS, Answer, Answers, SlotClaim
-from hourglass._engine.call_sites import NOWHERE, Site, call_site, on_behalf
-from hourglass._engine.context import require_run
-from hourglass._engine.fibers import FiberTask, require_fiber
-from hourglass._engine.state import PathStep
+from hourglass._evaluator.call_sites import NOWHERE, Site, call_site, on_behalf
+from hourglass._evaluator.context import require_run
+from hourglass._evaluator.fibers import FiberTask, require_fiber
+from hourglass._evaluator.state import PathStep
 from hourglass.errors import (
     ApplicationError,
     Cancelled,

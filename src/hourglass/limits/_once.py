@@ -13,8 +13,8 @@ from typing import Any, Required, TypeVar, TypeVarTuple, Unpack, overload
 import msgspec
 
 from hourglass._contract.workflows import DescribeWorkflow, IdConflictPolicy
-from hourglass._engine.options import Duration, optional_seconds
-from hourglass._engine.specs import IdReusePolicy
+from hourglass._evaluator.options import Duration, optional_seconds
+from hourglass._evaluator.specs import IdReusePolicy
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, StartOptions, WorkflowHandle
 from hourglass.client._operations import Reference
 from hourglass.client._options import start_request

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 from hourglass import workflow
 from hourglass._contract.limits import Answers, Lease, Return, SlotBook, SlotClaim, Slots, SlotTable
-from hourglass._engine.fibers import require_fiber
-from hourglass._engine.options import Duration, seconds
-from hourglass._engine.specs import VersioningBehavior
+from hourglass._evaluator.fibers import require_fiber
+from hourglass._evaluator.options import Duration, seconds
+from hourglass._evaluator.specs import VersioningBehavior
 from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,

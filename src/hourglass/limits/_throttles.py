@@ -22,8 +22,8 @@ from hourglass._contract.limits import (
     Used,
     next_turn,
 )
-from hourglass._engine.options import Duration, seconds
-from hourglass._engine.specs import VersioningBehavior
+from hourglass._evaluator.options import Duration, seconds
+from hourglass._evaluator.specs import VersioningBehavior
 from hourglass.errors import UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from hourglass import workflow
-from hourglass._engine.fibers import require_fiber
+from hourglass._evaluator.fibers import require_fiber
 
 Batch = tuple[int, int, list[Any]]
 """The offset of the first item, the number of items published so far, and the items."""

@@ -38,7 +38,7 @@ from hourglass._contract.workflows import (
     QueryAnswer,
     QueryWorkflow,
 )
-from hourglass._engine.options import Duration, optional_seconds
+from hourglass._evaluator.options import Duration, optional_seconds
 from hourglass._history.codec import read_event
 from hourglass._history.events import (
     ActivityTaskCanceled,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar, overload
 
-from hourglass._engine.context import require_run
-from hourglass._engine.definition import check_name
-from hourglass._engine.options import Duration
+from hourglass._evaluator.context import require_run
+from hourglass._evaluator.definition import check_name
+from hourglass._evaluator.options import Duration
 from hourglass.activity import in_activity, publish
 from hourglass.client import AsyncWorkflowHandle, WorkflowHandle
 from hourglass.errors import UsageError

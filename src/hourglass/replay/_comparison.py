@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hourglass._contract.limits import SLOTS, TURNS
-from hourglass._engine.call_sites import Place, Site
-from hourglass._engine.specs import Payloads
-from hourglass._engine.words import AskedCommand, describe, is_made_up
+from hourglass._evaluator.call_sites import Place, Site
+from hourglass._evaluator.specs import Payloads
+from hourglass._evaluator.words import AskedCommand, describe, is_made_up
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,

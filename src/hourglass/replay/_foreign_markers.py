@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.specs import Payloads
 from hourglass._history import events as h
 from hourglass._history import times
 from hourglass._history.codec import LOCAL_MARKER, PATCH_MARKER, load_json

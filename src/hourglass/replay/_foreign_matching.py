@@ -23,13 +23,13 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded.rules.run import RequestCancelChild
-from hourglass._embedded.workers.matching import COMMAND_OF
-from hourglass._embedded.workers.outcomes import Outcomes
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import Payloads
-from hourglass._engine.words import is_made_up
+from hourglass._embedded.activations.command_matching import COMMAND_OF
+from hourglass._embedded.activations.outcomes import Outcomes
+from hourglass._embedded.transitions.run import RequestCancelChild
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import Payloads
+from hourglass._evaluator.words import is_made_up
 from hourglass._history import events as h
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import RetryState

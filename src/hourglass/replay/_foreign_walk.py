@@ -19,19 +19,19 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from hourglass._embedded.workers.cursor import rank, run_started, told_of
-from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.behaviour import Flag
-from hourglass._engine.call_sites import NOWHERE, Site
-from hourglass._engine.interception import (
+from hourglass._embedded.activations.cursor import rank, run_started, told_of
+from hourglass._embedded.activations.outcomes import BadCommand, Outcomes
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.behaviour import Flag
+from hourglass._evaluator.call_sites import NOWHERE, Site
+from hourglass._evaluator.interception import (
     SleepInput,
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
-from hourglass._engine.state import CommandId, PathStep
-from hourglass._engine.words import AskedCommand
+from hourglass._evaluator.state import CommandId, PathStep
+from hourglass._evaluator.words import AskedCommand
 from hourglass._history.events import (
     ActivityTaskCancelRequested,
     ActivityTaskScheduled,

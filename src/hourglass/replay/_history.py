@@ -21,7 +21,7 @@ from hourglass._history.words import all_recorded
 from hourglass.errors import HistoryError
 
 if TYPE_CHECKING:
-    from hourglass._engine.words import AskedCommand
+    from hourglass._evaluator.words import AskedCommand
     from hourglass._temporal.histories import Recorded
     from hourglass.replay._foreign_markers import MarkedTask
 

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.call_sites import Site, is_library
-from hourglass._engine.context import LiveRun
-from hourglass._engine.fibers import FiberTask
-from hourglass._engine.operations import ActivityOperation, ChildOperation
-from hourglass._engine.scheduler import Future, Gathered
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.call_sites import Site, is_library
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.fibers import FiberTask
+from hourglass._evaluator.operations import ActivityOperation, ChildOperation
+from hourglass._evaluator.scheduler import Future, Gathered
 
 if TYPE_CHECKING:
-    from hourglass._engine.evaluator import Evaluator
-    from hourglass._engine.event_loop import TaskLine
+    from hourglass._evaluator.evaluator import Evaluator
+    from hourglass._evaluator.event_loop import TaskLine
 
 LONGEST_VALUE = 2_000
 """Characters of a value that are kept."""

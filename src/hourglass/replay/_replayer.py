@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from hourglass._built_in import BUILT_IN
-from hourglass._engine.call_sites import Site, is_library
-from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.context import RunSettings
-from hourglass._engine.events import Activation
-from hourglass._engine.words import AskedCommand, asked
+from hourglass._evaluator.call_sites import Site, is_library
+from hourglass._evaluator.commands import Completion, Succeeded
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.words import AskedCommand, asked
 from hourglass._history.dialect import Dialect
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
-from hourglass._runtime.codec_edge import ContextBook
-from hourglass._runtime.resolver import Resolver
+from hourglass._worker.handles.codec_edge import ContextBook
+from hourglass._worker.resolver import Resolver
 from hourglass.client._interception import Interceptor, checked, workflow_interceptors
 from hourglass.client._plugins import Plugin, ReplayerConfig, all_plugins, configured
 from hourglass.converter import (

@@ -18,12 +18,12 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.call_sites import Site, place_in
-from hourglass._engine.commands import Command, Completion, ScheduleLocalActivity, Succeeded, TaskFailed
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import WorkflowDefinition
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import (
+from hourglass._evaluator.call_sites import Site, place_in
+from hourglass._evaluator.commands import Command, Completion, ScheduleLocalActivity, Succeeded, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import WorkflowDefinition
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import (
     Activation,
     ActivityCancelled,
     ActivityCompleted,
@@ -31,9 +31,9 @@ from hourglass._engine.events import (
     RunEvicted,
     RunStarted,
 )
-from hourglass._engine.state import CommandId, PathStep
+from hourglass._evaluator.state import CommandId, PathStep
 from hourglass._loops import new_event_loop
-from hourglass._runtime import hung
+from hourglass._worker.health import hung
 from hourglass.errors import HistoryError
 from hourglass.replay._moments import MomentRecorder
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hourglass._embedded.rules.run import RequestCancelChild
-from hourglass._embedded.workers.matching import COMMAND_OF
-from hourglass._embedded.workers.matching import fits as engine_fits
-from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
-from hourglass._engine import commands as c
-from hourglass._engine.call_sites import NOWHERE, Site
-from hourglass._engine.words import AskedCommand, asked, spaced
+from hourglass._embedded.activations.command_matching import COMMAND_OF
+from hourglass._embedded.activations.command_matching import fits as engine_fits
+from hourglass._embedded.activations.outcomes import BadCommand, Outcomes
+from hourglass._embedded.transitions.run import RequestCancelChild
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.call_sites import NOWHERE, Site
+from hourglass._evaluator.words import AskedCommand, asked, spaced
 from hourglass._history import events as h
 from hourglass.errors import NondeterminismError
 from hourglass.replay._comparison import compared, differs, same_thing

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.specs import Payloads
 from hourglass.activity import Activity, Info
 from hourglass.activity._context import ActivityContext, Equipment, GivenContext, Resources, current
 from hourglass.client import Client

@@ -24,11 +24,11 @@ from typing import Any
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityOk, ActivityResult, ActivityTask
 from hourglass._contract.progress import ProgressItems
 from hourglass._embedded.clock import SECOND, Cancel, to_ns
-from hourglass._embedded.engine.progress import Publisher
-from hourglass._embedded.engine.run import AttemptToken
-from hourglass._engine.options import Duration, seconds
-from hourglass._engine.specs import Payloads
-from hourglass._runtime.attempts import (
+from hourglass._embedded.runs.progress import Publisher
+from hourglass._embedded.runs.run import AttemptToken
+from hourglass._evaluator.options import Duration, seconds
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.activities.attempts import (
     call_on_loop,
     call_plainly,
     died_thread,

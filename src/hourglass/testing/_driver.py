@@ -28,13 +28,13 @@ from hourglass._contract.handle import ActivityItem, ActivityResult, HandleConfi
 from hourglass._contract.service import Connection, new_id
 from hourglass._contract.workflows import WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
+from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.engine.task_queues import DispatchPolicy
-from hourglass._embedded.workers.handle import EngineHandle
-from hourglass._engine.commands import Completion, Succeeded
-from hourglass._engine.events import Activation, RunEvicted, is_eviction
-from hourglass._runtime.evaluation import Evaluations, Verdict
-from hourglass._runtime.parked import task_failed
+from hourglass._embedded.matching.task_queues import DispatchPolicy
+from hourglass._evaluator.commands import Completion, Succeeded
+from hourglass._evaluator.events import Activation, RunEvicted, is_eviction
+from hourglass._worker.health.parked import task_failed
+from hourglass._worker.lanes.evaluation import Evaluations, Verdict
 from hourglass.errors import InternalError, UsageError
 from hourglass.testing._guard import Guard
 from hourglass.testing._registry import EnvironmentRegistry

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._engine.options import Duration
+from hourglass._evaluator.options import Duration
 from hourglass._forks import ForkStage, at_fork
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
 from hourglass.client._options import StartOptions

@@ -28,15 +28,15 @@ from hourglass._contract.service import Connection, Request, check_request
 from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, StartWorkflow, WaitForClose
 from hourglass._embedded import VirtualClock, connect_memory
 from hourglass._embedded.clock import to_ns
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import check_exceptions
-from hourglass._engine.options import Duration, optional_seconds, seconds
-from hourglass._runtime.cache import CacheLimits
-from hourglass._runtime.evaluation import Evaluations, Verify
-from hourglass._runtime.generations import Generations
-from hourglass._runtime.plan import checked_verify, checked_watch
-from hourglass._runtime.portal import Portal
-from hourglass._runtime.watcher import Action, Watcher
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import check_exceptions
+from hourglass._evaluator.options import Duration, optional_seconds, seconds
+from hourglass._worker.lanes.cache import CacheLimits
+from hourglass._worker.lanes.evaluation import Evaluations, Verify
+from hourglass._worker.lanes.generations import Generations
+from hourglass._worker.lanes.watcher import Action, Watcher
+from hourglass._worker.portal import Portal
+from hourglass._worker.tree.plan import checked_verify, checked_watch
 from hourglass.activity import Activity
 from hourglass.activity._context import Resources
 from hourglass.activity._current import in_activity

@@ -15,7 +15,7 @@ from time import sleep
 from types import TracebackType
 
 from hourglass._forks import ForkStage, at_fork
-from hourglass._runtime.hung import (
+from hourglass._worker.health.hung import (
     HungStack,
     LaneStopped,
     frame_of,

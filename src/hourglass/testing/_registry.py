@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from hourglass._built_in import BUILT_IN
-from hourglass._embedded.rules.run import OpenActivity
-from hourglass._engine.definition import WorkflowDefinition, workflow_definition
-from hourglass._engine.options import Duration, optional_seconds
-from hourglass._runtime.resolver import Resolver
+from hourglass._embedded.transitions.run import OpenActivity
+from hourglass._evaluator.definition import WorkflowDefinition, workflow_definition
+from hourglass._evaluator.options import Duration, optional_seconds
+from hourglass._worker.resolver import Resolver
 from hourglass.activity import Activity, ActivityDefinition, activity_definition
 from hourglass.activity._options import FOREIGN_DEFAULTS
 from hourglass.converter import Converter, Signature

@@ -22,8 +22,8 @@ from time import monotonic
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from hourglass._forks import ForkStage, at_fork, leak
-from hourglass._runtime.activity_loop import LoopThread
-from hourglass._runtime.activity_threads import ThreadPool
+from hourglass._worker.activities.activity_loop import LoopThread
+from hourglass._worker.activities.activity_threads import ThreadPool
 from hourglass.errors import UsageError
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from hourglass._contract.service import Connection
 from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, WaitForClose
-from hourglass._engine.events import RunEvicted
-from hourglass._runtime.code_origin import is_library, is_ours, where_raised
-from hourglass._runtime.hung import LaneStopped
-from hourglass._runtime.parked import ParkedRuns
+from hourglass._evaluator.events import RunEvicted
+from hourglass._worker.code_origin import is_library, is_ours, where_raised
+from hourglass._worker.health.hung import LaneStopped
+from hourglass._worker.health.parked import ParkedRuns
 from hourglass.converter import default_converter
 from hourglass.errors import HourglassError, NondeterminismError, ServiceError, WorkflowParked, WorkflowStuck
 

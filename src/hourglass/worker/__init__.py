@@ -32,9 +32,9 @@ from hourglass._contract.tuning import (
     WorkerTuner,
     WorkflowSlotInfo,
 )
-from hourglass._engine.specs import VersioningBehavior, WorkerDeploymentVersion
-from hourglass._runtime.plan import WorkerDeploymentConfig
-from hourglass._runtime.worker_view import WorkerStatistics, WorkerTree
+from hourglass._evaluator.specs import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._worker.tree.plan import WorkerDeploymentConfig
+from hourglass._worker.tree.worker_view import WorkerStatistics, WorkerTree
 from hourglass.client._interception import Interceptor
 from hourglass.client._plugins import WorkerConfig
 from hourglass.worker._worker import Worker

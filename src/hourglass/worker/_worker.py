@@ -26,18 +26,22 @@ from hourglass._contract.tuning import (
     most_slots,
     poller_behavior,
 )
-from hourglass._engine.definition import check_exceptions
-from hourglass._engine.options import Duration, optional_seconds, seconds, whole_number
-from hourglass._engine.specs import WorkerDeploymentVersion
+from hourglass._evaluator.definition import check_exceptions
+from hourglass._evaluator.options import Duration, optional_seconds, seconds, whole_number
+from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass._forks import ForkStage, at_fork, leak
-from hourglass._runtime import hung
-from hourglass._runtime.application import Application
-from hourglass._runtime.cache import FEWEST_CACHED, most_cached
-from hourglass._runtime.code_origin import without_our_frames
-from hourglass._runtime.daemon_executor import DaemonExecutor
-from hourglass._runtime.evaluation import Verify
-from hourglass._runtime.interpreter import InterpreterOptions
-from hourglass._runtime.plan import (
+from hourglass._worker.activities.program_loop import ProgramLoop
+from hourglass._worker.code_origin import without_our_frames
+from hourglass._worker.daemon_executor import DaemonExecutor
+from hourglass._worker.health import hung
+from hourglass._worker.interpreter import InterpreterOptions
+from hourglass._worker.lanes.cache import FEWEST_CACHED, most_cached
+from hourglass._worker.lanes.evaluation import Verify
+from hourglass._worker.lanes.watcher import Action
+from hourglass._worker.portal import Portal
+from hourglass._worker.resolver import Resolver
+from hourglass._worker.tree.application import Application
+from hourglass._worker.tree.plan import (
     Plan,
     Versioning,
     WorkerDeploymentConfig,
@@ -46,13 +50,9 @@ from hourglass._runtime.plan import (
     checked_versioning,
     checked_watch,
 )
-from hourglass._runtime.portal import Portal
-from hourglass._runtime.program_loop import ProgramLoop
-from hourglass._runtime.resolver import Resolver
-from hourglass._runtime.services import QueueServices
-from hourglass._runtime.status import StatusServer, worker_metrics
-from hourglass._runtime.watcher import Action
-from hourglass._runtime.worker_view import StopSignals, WorkerFacts, WorkerLife
+from hourglass._worker.tree.services import QueueServices
+from hourglass._worker.tree.status import StatusServer, worker_metrics
+from hourglass._worker.tree.worker_view import StopSignals, WorkerFacts, WorkerLife
 from hourglass.activity._context import PAYLOAD_LIMIT, Resources
 from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client

@@ -27,15 +27,15 @@ world is an activity.
 
 from __future__ import annotations
 
-from hourglass._engine.definition import DynamicWorkflowConfig, HandlerUnfinishedPolicy
-from hourglass._engine.event_groups import EventGroup, create_event_group
-from hourglass._engine.fibers import Task
-from hourglass._engine.messages import (
+from hourglass._evaluator.definition import DynamicWorkflowConfig, HandlerUnfinishedPolicy
+from hourglass._evaluator.event_groups import EventGroup, create_event_group
+from hourglass._evaluator.fibers import Task
+from hourglass._evaluator.messages import (
     ContinueAsNewError,
     UnfinishedSignalHandlersWarning,
     UnfinishedUpdateHandlersWarning,
 )
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     ActivityCancellationType,
     ChildCancellationType,
     ContinueAsNewVersioningBehavior,

@@ -11,16 +11,16 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Generic, NoReturn, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._engine.commands import ContinueAsNew, ScheduleNexusOperation
-from hourglass._engine.context import LiveRun
-from hourglass._engine.event_groups import EventGroup, check_groups, in_groups
-from hourglass._engine.fibers import Task, require_fiber
-from hourglass._engine.interception import ContinueAsNewInput, StartNexusOperationInput, start_intercepted
-from hourglass._engine.messages import ContinueAsNewError
-from hourglass._engine.operations import NexusOperation, start_nexus
-from hourglass._engine.operations import start_activity as _start_activity
-from hourglass._engine.operations import start_step as _start_step
-from hourglass._engine.options import (
+from hourglass._evaluator.commands import ContinueAsNew, ScheduleNexusOperation
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.event_groups import EventGroup, check_groups, in_groups
+from hourglass._evaluator.fibers import Task, require_fiber
+from hourglass._evaluator.interception import ContinueAsNewInput, StartNexusOperationInput, start_intercepted
+from hourglass._evaluator.messages import ContinueAsNewError
+from hourglass._evaluator.operations import NexusOperation, start_nexus
+from hourglass._evaluator.operations import start_activity as _start_activity
+from hourglass._evaluator.operations import start_step as _start_step
+from hourglass._evaluator.options import (
     Duration,
     RetryPolicy,
     check_text,
@@ -29,7 +29,7 @@ from hourglass._engine.options import (
     optional_seconds,
     retry_rule,
 )
-from hourglass._engine.specs import ContinueAsNewVersioningBehavior, StartSpec
+from hourglass._evaluator.specs import ContinueAsNewVersioningBehavior, StartSpec
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.activity._definition import activity_of, step_definition
 from hourglass.activity._options import FOREIGN_DEFAULTS, settings_with

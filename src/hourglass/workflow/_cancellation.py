@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from hourglass._engine.fibers import FiberTask, Task, depth_of, require_fiber
-from hourglass._engine.operations import Timer
-from hourglass._engine.options import Duration, seconds
+from hourglass._evaluator.fibers import FiberTask, Task, depth_of, require_fiber
+from hourglass._evaluator.operations import Timer
+from hourglass._evaluator.options import Duration, seconds
 from hourglass.errors import Cancelled, UsageError
 
 

@@ -6,31 +6,31 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Required, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
-from hourglass._engine.commands import SignalExternalWorkflow, StartChildWorkflow
-from hourglass._engine.context import LiveRun
-from hourglass._engine.event_groups import EventGroup, check_groups
-from hourglass._engine.fibers import require_fiber
-from hourglass._engine.interception import (
+from hourglass._evaluator.commands import SignalExternalWorkflow, StartChildWorkflow
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.event_groups import EventGroup, check_groups
+from hourglass._evaluator.fibers import require_fiber
+from hourglass._evaluator.interception import (
     SignalChildWorkflowInput,
     SignalExternalWorkflowInput,
     SignalWithStartWorkflowInput,
     StartChildWorkflowInput,
 )
-from hourglass._engine.operations import (
+from hourglass._evaluator.operations import (
     ChildOperation,
     cancel_external,
     signal_external,
     start_child,
     start_step,
 )
-from hourglass._engine.options import (
+from hourglass._evaluator.options import (
     Duration,
     RetryPolicy,
     check_text,
     choice,
     start_spec,
 )
-from hourglass._engine.specs import (
+from hourglass._evaluator.specs import (
     ChildCancellationType,
     ChildWorkflowSpec,
     IdReusePolicy,
@@ -39,7 +39,7 @@ from hourglass._engine.specs import (
     VersioningOverride,
     check_override,
 )
-from hourglass._engine.state import ACTIVITY
+from hourglass._evaluator.state import ACTIVITY
 from hourglass.activity import ActivityDefinition
 from hourglass.activity import client as activity_client
 from hourglass.activity._definition import step_definition

@@ -20,8 +20,8 @@ from typing import (
     overload,
 )
 
-from hourglass._engine.context import current_run
-from hourglass._engine.definition import (
+from hourglass._evaluator.context import current_run
+from hourglass._evaluator.definition import (
     DynamicWorkflowConfig,
     WorkflowDefinition,
     check_function,
@@ -29,7 +29,7 @@ from hourglass._engine.definition import (
     define_class,
     define_function,
 )
-from hourglass._engine.specs import VersioningBehavior
+from hourglass._evaluator.specs import VersioningBehavior
 from hourglass.errors import DefinitionError, UsageError
 from hourglass.workflow._children import ChildOptions, ChildWorkflowHandle, check_options, start_defined
 

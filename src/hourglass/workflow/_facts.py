@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, overload
 
-from hourglass._engine.commands import SetPatchMarker, UpsertMemo, UpsertSearchAttributes
-from hourglass._engine.context import LiveRun, current_run, merge, require_run
-from hourglass._engine.event_groups import EventGroup, check_groups
-from hourglass._engine.fibers import require_fiber
-from hourglass._engine.messages import is_failure
-from hourglass._engine.options import named_values
+from hourglass._evaluator.commands import SetPatchMarker, UpsertMemo, UpsertSearchAttributes
+from hourglass._evaluator.context import LiveRun, current_run, merge, require_run
+from hourglass._evaluator.event_groups import EventGroup, check_groups
+from hourglass._evaluator.fibers import require_fiber
+from hourglass._evaluator.messages import is_failure
+from hourglass._evaluator.options import named_values
 from hourglass._logs import Speaker, SpeakerLogger
 from hourglass.converter import Converter, SearchAttributes, decode_search_attribute, encode_search_attributes
 from hourglass.errors import ReadOnlyError, UsageError

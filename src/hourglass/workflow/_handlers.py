@@ -11,8 +11,8 @@ import types
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from hourglass._engine.context import current_run, require_run
-from hourglass._engine.definition import (
+from hourglass._evaluator.context import current_run, require_run
+from hourglass._evaluator.definition import (
     HandlerUnfinishedPolicy,
     MessageDefinition,
     MessageKind,
@@ -21,7 +21,7 @@ from hourglass._engine.definition import (
     check_plain_function,
     is_coroutine_function,
 )
-from hourglass._engine.fibers import current_fiber, require_fiber
+from hourglass._evaluator.fibers import current_fiber, require_fiber
 from hourglass.converter import Signature
 from hourglass.errors import DefinitionError
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hourglass._engine.context import LiveRun, require_run
-from hourglass._engine.events import Activation
-from hourglass._engine.fibers import current_fiber
-from hourglass._engine.interception import InfoInput
-from hourglass._engine.messages import current_update
-from hourglass._engine.options import RetryPolicy, policy_from
-from hourglass._engine.specs import WorkerDeploymentVersion
+from hourglass._evaluator.context import LiveRun, require_run
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.fibers import current_fiber
+from hourglass._evaluator.interception import InfoInput
+from hourglass._evaluator.messages import current_update
+from hourglass._evaluator.options import RetryPolicy, policy_from
+from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass.converter import Payload, decode_search_attribute
 
 _LARGE_HISTORY, _LONG_HISTORY = 4 * 1024 * 1024, 4096  # where Temporal begins to suggest

@@ -6,8 +6,8 @@ from collections import OrderedDict, deque
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from hourglass._engine.fibers import require_fiber, wait_for
-from hourglass._engine.scheduler import CANCELLED, PENDING, Future
+from hourglass._evaluator.fibers import require_fiber, wait_for
+from hourglass._evaluator.scheduler import CANCELLED, PENDING, Future
 from hourglass.errors import Cancelled, ChannelEmptyError, UsageError
 
 T = TypeVar("T")

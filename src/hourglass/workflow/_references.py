@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, overload
 
-from hourglass._engine.context import LiveRun
-from hourglass._engine.definition import check_name, message_definition, workflow_definition
-from hourglass._engine.fibers import require_fiber, wait_for
-from hourglass._engine.options import Duration, check_text, optional_seconds
-from hourglass._engine.scheduler import PENDING, Future
-from hourglass._engine.words import waits_for_signal
+from hourglass._evaluator.context import LiveRun
+from hourglass._evaluator.definition import check_name, message_definition, workflow_definition
+from hourglass._evaluator.fibers import require_fiber, wait_for
+from hourglass._evaluator.options import Duration, check_text, optional_seconds
+from hourglass._evaluator.scheduler import PENDING, Future
+from hourglass._evaluator.words import waits_for_signal
 from hourglass.activity import activity_definition
 from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, ChannelEmptyError, PayloadError, UsageError

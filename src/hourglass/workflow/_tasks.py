@@ -7,16 +7,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from hourglass._engine import operations
-from hourglass._engine.call_sites import call_site
-from hourglass._engine.context import current_run
-from hourglass._engine.event_groups import EventGroup, block_of, carried, check_groups
-from hourglass._engine.fibers import FiberTask, LoopFiber, Task, error_of, require_fiber, was_cancelled
-from hourglass._engine.fibers import wait_for as wait_until
-from hourglass._engine.interception import SleepInput
-from hourglass._engine.operations import Timer
-from hourglass._engine.options import Duration, optional_seconds, seconds
-from hourglass._engine.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
+from hourglass._evaluator import operations
+from hourglass._evaluator.call_sites import call_site
+from hourglass._evaluator.context import current_run
+from hourglass._evaluator.event_groups import EventGroup, block_of, carried, check_groups
+from hourglass._evaluator.fibers import FiberTask, LoopFiber, Task, error_of, require_fiber, was_cancelled
+from hourglass._evaluator.fibers import wait_for as wait_until
+from hourglass._evaluator.interception import SleepInput
+from hourglass._evaluator.operations import Timer
+from hourglass._evaluator.options import Duration, optional_seconds, seconds
+from hourglass._evaluator.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
 from hourglass.errors import Cancelled, UsageError
 from hourglass.workflow._cancellation import Timeout
 
@@ -93,7 +93,7 @@ def run_async(coroutine: Coroutine[Any, Any, R], /) -> R:
     except BaseException:
         coroutine.close()
         raise
-    from hourglass._engine.event_loop import CoroutineTask  # asyncio is loaded where it is used
+    from hourglass._evaluator.event_loop import CoroutineTask  # asyncio is loaded where it is used
 
     task: CoroutineTask[R] = CoroutineTask(fiber.run.loop, coroutine)
     task.looked_at = True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hourglass import workflow
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ActivitySpec
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ActivitySpec
 from hourglass._history.dialect import Dialect
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.replay import History

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._engine import events as e
+from hourglass._evaluator import events as e
 from hourglass.replay import History, Replayer, _foreign_walk
 from hourglass.replay._foreign_walk import Order, TurnSearch
 

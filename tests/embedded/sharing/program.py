@@ -17,8 +17,8 @@ from typing import Any
 
 from hourglass import Client, Worker
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.sharing.connection import connect_file
-from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.multiprocess.connection import connect_file
+from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass.client import WorkflowHandle
 from hourglass.errors import HourglassError
 

@@ -20,18 +20,18 @@ from tests.specs import made
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityOk, HandleBroken, HandleConfig, Shutdown
+from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.sharing import calls, unix_socket, wire
-from hourglass._embedded.sharing import shared_file as host_module
-from hourglass._embedded.sharing.calls import was_carried_out
-from hourglass._embedded.sharing.connection import FileConnection, connect_file
-from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
-from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
+from hourglass._embedded.multiprocess import calls, unix_socket, wire
+from hourglass._embedded.multiprocess import shared_file as host_module
+from hourglass._embedded.multiprocess.calls import was_carried_out
+from hourglass._embedded.multiprocess.connection import FileConnection, connect_file
+from hourglass._embedded.multiprocess.ownership import FileLock
+from hourglass._embedded.multiprocess.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
-from hourglass._embedded.workers.handle import EngineHandle
-from hourglass._engine.commands import CompleteRun, Succeeded
-from hourglass._engine.events import RunEvicted
+from hourglass._evaluator.commands import CompleteRun, Succeeded
+from hourglass._evaluator.events import RunEvicted
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
 

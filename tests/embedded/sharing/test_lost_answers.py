@@ -12,7 +12,7 @@ from types import TracebackType
 import pytest
 
 from hourglass import Client
-from hourglass._embedded.sharing import wire
+from hourglass._embedded.multiprocess import wire
 
 from . import work
 from .children import Child

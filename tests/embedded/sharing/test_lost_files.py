@@ -13,7 +13,7 @@ import pytest
 import hourglass
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleBroken
-from hourglass._embedded.sharing.shared_file import FileHandle
+from hourglass._embedded.multiprocess.shared_file import FileHandle
 from hourglass._embedded.store.store import FileLost
 
 from .test_hosts import config, hosts, run, start

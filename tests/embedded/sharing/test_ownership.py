@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.sharing import ownership, unix_socket
-from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.multiprocess import ownership, unix_socket
+from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass.errors import StorageError
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import Handle, HandleBroken, HandleConfig
-from hourglass._embedded import sharing
-from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
+from hourglass._embedded import multiprocess as sharing
+from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.store import Store, StoreOpener
-from hourglass._engine.commands import CompleteRun, Succeeded
-from hourglass._engine.specs import StartSpec
+from hourglass._evaluator.commands import CompleteRun, Succeeded
+from hourglass._evaluator.specs import StartSpec
 from hourglass.converter import Payload
 from hourglass.errors import StorageError
 

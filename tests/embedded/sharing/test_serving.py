@@ -17,11 +17,11 @@ from tests.specs import made
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.sharing import remote, serving, unix_socket, wire
-from hourglass._embedded.sharing.open_engine import EngineClosed
-from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
-from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
-from hourglass._embedded.workers.handle import EngineHandle
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.multiprocess import remote, serving, unix_socket, wire
+from hourglass._embedded.multiprocess.open_engine import EngineClosed
+from hourglass._embedded.multiprocess.remote import ConnectionLost, ForeignProtocol, OwnerConnection
+from hourglass._embedded.multiprocess.serving import OwnerInfo, OwnerServer
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 

@@ -26,12 +26,12 @@ from hourglass._contract.handle import (
     HandleConfig,
 )
 from hourglass._contract.schedules import DeleteSchedule
-from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._embedded.sharing import wire
-from hourglass._embedded.sharing.remote_handle import RemoteHandle, _Answers
-from hourglass._engine.commands import COMMANDS, Command, StartTimer, Succeeded, TaskFailed
-from hourglass._engine.events import EVENTS, Activation, Event
-from hourglass._engine.specs import VersioningBehavior
+from hourglass._embedded.api.requests import HANDLERS
+from hourglass._embedded.multiprocess import wire
+from hourglass._embedded.multiprocess.remote_handle import RemoteHandle, _Answers
+from hourglass._evaluator.commands import COMMANDS, Command, StartTimer, Succeeded, TaskFailed
+from hourglass._evaluator.events import EVENTS, Activation, Event
+from hourglass._evaluator.specs import VersioningBehavior
 from hourglass.converter import ApplicationFailure, Failure, Payload
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from hourglass._contract.schedules import (
     OverlapPolicy,
 )
 from hourglass._contract.workflows import StartWorkflow
-from hourglass._embedded.rules import schedules as schedules
+from hourglass._embedded.schedules import transitions as schedules
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import ScheduleChange
 from hourglass.converter import Payload

@@ -10,8 +10,8 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.rules.run import OpenActivity, PendingTask, PendingTimer, Run
 from hourglass._embedded.store.store import Change
+from hourglass._embedded.transitions.run import OpenActivity, PendingTask, PendingTimer, Run
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 

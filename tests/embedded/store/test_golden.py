@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.sqlite import database, inherited
 from hourglass._embedded.store.sqlite.records import FIND_REQUEST
 from hourglass._embedded.store.sqlite.store import SqliteStore

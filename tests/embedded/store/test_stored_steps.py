@@ -12,11 +12,11 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.sqlite import database, inherited, visibility, writer
 from hourglass._embedded.store.store import summary
-from hourglass._engine import commands as c
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.run import Run
+from hourglass._evaluator import commands as c
 from hourglass._history.events import WorkflowExecutionStarted
 from hourglass.converter import Payload
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._embedded.clock import Cancel, Clock, to_ns
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt
-from hourglass._embedded.engine.task_queues import QueuePoller
-from hourglass._embedded.rules.draft import Eager
-from hourglass._engine.specs import Payloads
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.runs.run import AttemptToken, LoadedRun, TakenAttempt
+from hourglass._embedded.transitions.draft import Eager
+from hourglass._evaluator.specs import Payloads
 
 # --- heartbeats -----------------------------------------------------------------------------------------------
 

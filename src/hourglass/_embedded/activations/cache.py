@@ -23,17 +23,17 @@ from enum import Enum
 from itertools import islice
 
 from hourglass._contract.handle import HandleConfig
+from hourglass._embedded.activations.activity_slots import ActivitySlots
+from hourglass._embedded.activations.cursor import BadCommand, Cursor
+from hourglass._embedded.activations.local_activities import HEARTBEAT_FRACTION, LocalResult
+from hourglass._embedded.activations.local_attempts import LocalAttempts
 from hourglass._embedded.clock import Cancel, later, to_ns
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import LoadedRun, WaitingQuery
-from hourglass._embedded.engine.task_queues import QueuePoller
-from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.rules.tasks import TaskAnswer, leaves_no_trace, unwritten
-from hourglass._embedded.workers.activity_slots import ActivitySlots
-from hourglass._embedded.workers.cursor import BadCommand, Cursor
-from hourglass._embedded.workers.local_activities import HEARTBEAT_FRACTION, LocalResult
-from hourglass._embedded.workers.local_attempts import LocalAttempts
-from hourglass._engine.commands import (
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.runs.run import LoadedRun, WaitingQuery
+from hourglass._embedded.transitions.run import RUNNING, Run
+from hourglass._embedded.transitions.tasks import TaskAnswer, leaves_no_trace, unwritten
+from hourglass._evaluator.commands import (
     AnswerQuery,
     Command,
     Completion,
@@ -41,8 +41,8 @@ from hourglass._engine.commands import (
     TaskFailed,
     TaskFailureCause,
 )
-from hourglass._engine.events import Activation, RunEvicted
-from hourglass._engine.specs import VersioningBehavior
+from hourglass._evaluator.events import Activation, RunEvicted
+from hourglass._evaluator.specs import VersioningBehavior
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import HourglassError, NondeterminismError

@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._embedded.rules.run import RequestCancelChild
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ChildCancellationType
+from hourglass._embedded.transitions.run import RequestCancelChild
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ChildCancellationType
 from hourglass._history import events as h
 from hourglass.converter import (
     ApplicationFailure,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from hourglass._embedded.rules.run import RequestCancelChild
-from hourglass._embedded.workers.outcomes import Outcomes
-from hourglass._engine import commands as c
-from hourglass._engine.words import AskedCommand, asked, describe
+from hourglass._embedded.activations.outcomes import Outcomes
+from hourglass._embedded.transitions.run import RequestCancelChild
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.words import AskedCommand, asked, describe
 from hourglass._history import events as h
 from hourglass._history import words
 from hourglass._history.walk import is_patch_index

@@ -25,14 +25,14 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from hourglass._embedded.rules.tasks import Sent
-from hourglass._embedded.workers.local_activities import LocalActivities, LocalRequest, LocalResult
-from hourglass._embedded.workers.matching import COMMAND_OF, MATTERS, match, own_events
-from hourglass._embedded.workers.outcomes import BadCommand, Outcomes
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.behaviour import NO_FLAGS
-from hourglass._engine.specs import WorkerDeploymentVersion
+from hourglass._embedded.activations.command_matching import COMMAND_OF, MATTERS, match, own_events
+from hourglass._embedded.activations.local_activities import LocalActivities, LocalRequest, LocalResult
+from hourglass._embedded.activations.outcomes import BadCommand, Outcomes
+from hourglass._embedded.transitions.tasks import Sent
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.behaviour import NO_FLAGS
+from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.events import (
     UpdateRequest,

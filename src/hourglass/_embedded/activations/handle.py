@@ -29,18 +29,18 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
+from hourglass._embedded.activations.activity_slots import ActivitySlots, Heartbeats
+from hourglass._embedded.activations.cache import Cache
 from hourglass._embedded.clock import Bell, Cancel, to_ns
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.priority_queue import PriorityQueue
-from hourglass._embedded.engine.run import AttemptToken, LoadedRun
-from hourglass._embedded.engine.task_queues import QueuePoller
-from hourglass._embedded.rules.draft import Eager
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.priority_queue import PriorityQueue
+from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._embedded.store.store import Unwritable
-from hourglass._embedded.workers.activity_slots import ActivitySlots, Heartbeats
-from hourglass._embedded.workers.cache import Cache
-from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation
-from hourglass._engine.specs import Payloads
+from hourglass._embedded.transitions.draft import Eager
+from hourglass._evaluator.commands import Completion
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.specs import Payloads
 from hourglass.errors import StorageError
 
 _log = logging.getLogger("hourglass.embedded")

@@ -24,10 +24,10 @@ from typing import TypeAlias
 import msgspec
 
 from hourglass._embedded.clock import later, to_ns
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.retries import backoff
-from hourglass._engine.specs import ActivityCancellationType, RetryRule
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.retries import backoff
+from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
 from hourglass._history.events import LocalActivityMarkerRecorded, RecordLocalActivity
 from hourglass.converter import (
     ActivityFailure,

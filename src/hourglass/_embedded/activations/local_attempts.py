@@ -29,19 +29,19 @@ from hourglass._contract.handle import (
     AttemptFailed,
     HandleConfig,
 )
-from hourglass._embedded.clock import Cancel, Clock, later, to_ns
-from hourglass._embedded.engine.dispatch import NEGLIGIBLE, unasked
-from hourglass._embedded.rules.run import Run
-from hourglass._embedded.workers import local_activities
-from hourglass._embedded.workers.local_activities import (
+from hourglass._embedded.activations import local_activities
+from hourglass._embedded.activations.local_activities import (
     Ending,
     LocalRequest,
     LocalResult,
     RunLocal,
     cancelled_at_once,
 )
-from hourglass._engine.retries import complete_retry
-from hourglass._engine.specs import RetryRule
+from hourglass._embedded.clock import Cancel, Clock, later, to_ns
+from hourglass._embedded.matching.dispatch import NEGLIGIBLE, unasked
+from hourglass._embedded.transitions.run import Run
+from hourglass._evaluator.retries import complete_retry
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import ApplicationFailure, Failure, Payload
 from hourglass.errors import TimeoutType
 

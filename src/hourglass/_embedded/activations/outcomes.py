@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from hourglass._embedded.rules.tasks import Sent
-from hourglass._embedded.workers.child_outcomes import ChildOutcomes, OtherCommand
-from hourglass._embedded.workers.local_activities import LocalActivities
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import ActivityCancellationType
+from hourglass._embedded.activations.child_outcomes import ChildOutcomes, OtherCommand
+from hourglass._embedded.activations.local_activities import LocalActivities
+from hourglass._embedded.transitions.tasks import Sent
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass._history import events as h
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
 from hourglass.errors import HourglassError, RetryState

@@ -14,7 +14,7 @@ import msgspec
 from hourglass._contract import activities as ac
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._embedded.clients.answering import (
+from hourglass._embedded.api.answering import (
     MOST_LISTED,
     Handlers,
     PendingAnswer,
@@ -29,16 +29,16 @@ from hourglass._embedded.clients.answering import (
     stored,
     wait,
 )
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.engine.starting import NO_CALLBACKS, check_room
-from hourglass._embedded.rules import standalone, transitions
-from hourglass._embedded.rules.activities import plan
-from hourglass._embedded.rules.children import may_reuse
-from hourglass._embedded.rules.run import OpenActivity, Run
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.runs.starting import NO_CALLBACKS, check_room
 from hourglass._embedded.store.filters import TokenKind, parse, tokens
-from hourglass._engine.commands import ScheduleActivity
-from hourglass._engine.specs import ActivitySpec
+from hourglass._embedded.transitions import standalone, transitions
+from hourglass._embedded.transitions.activities import plan
+from hourglass._embedded.transitions.children import may_reuse
+from hourglass._embedded.transitions.run import OpenActivity, Run
+from hourglass._evaluator.commands import ScheduleActivity
+from hourglass._evaluator.specs import ActivitySpec
 from hourglass._history import events as h
 from hourglass.converter import CanceledFailure, Failure, TerminatedFailure
 from hourglass.errors import ActivityAlreadyStartedError, ActivityNotFoundError, ServiceError

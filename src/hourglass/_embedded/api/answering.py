@@ -15,11 +15,11 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 from hourglass._contract import service as s
 from hourglass._contract.workflows import QueryWorkflow
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.rules.run import OpenActivity
-from hourglass._embedded.rules.standalone import PREFIX
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import Stored
+from hourglass._embedded.transitions.run import OpenActivity
+from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.errors import (
     ActivityNotFoundError,
     ServiceError,

@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import Executed, StartWorkflow
-from hourglass._embedded.clients.answering import too_late
-from hourglass._embedded.clients.requests import answer, execute
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.api.answering import too_late
+from hourglass._embedded.api.requests import answer, execute
 from hourglass._embedded.clock import Clock
-from hourglass._embedded.engine.engine import Engine, EngineFigures
-from hourglass._embedded.engine.task_queues import DispatchPolicy
-from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.engine import Engine, EngineFigures
+from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.workers.handle import EngineHandle
+from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import ConnectionFailedError, ServiceError
 
 A = TypeVar("A")

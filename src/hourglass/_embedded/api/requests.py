@@ -17,8 +17,8 @@ import msgspec
 from hourglass._contract import limits as li
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._embedded.clients.activity_requests import ACTIVITY_HANDLERS
-from hourglass._embedded.clients.answering import (
+from hourglass._embedded.api.activity_requests import ACTIVITY_HANDLERS
+from hourglass._embedded.api.answering import (
     LONG_POLL,
     Handlers,
     PendingAnswer,
@@ -33,13 +33,13 @@ from hourglass._embedded.clients.answering import (
     wait,
     wait_for_room,
 )
-from hourglass._embedded.clients.schedule_requests import SCHEDULE_HANDLERS
-from hourglass._embedded.clients.update_requests import UPDATE_HANDLERS
-from hourglass._embedded.clients.view_requests import VIEW_HANDLERS
-from hourglass._embedded.clients.worker_requests import WORKER_HANDLERS
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import LoadedRun, WaitingQuery
-from hourglass._embedded.engine.starting import (
+from hourglass._embedded.api.schedule_requests import SCHEDULE_HANDLERS
+from hourglass._embedded.api.update_requests import UPDATE_HANDLERS
+from hourglass._embedded.api.view_requests import VIEW_HANDLERS
+from hourglass._embedded.api.worker_requests import WORKER_HANDLERS
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.runs.run import LoadedRun, WaitingQuery
+from hourglass._embedded.runs.starting import (
     NO_SKIPPING,
     check_free,
     check_room,
@@ -47,11 +47,11 @@ from hourglass._embedded.engine.starting import (
     check_start,
     start_workflow,
 )
-from hourglass._embedded.rules import children, resetting, transitions
-from hourglass._embedded.rules.run import RUNNING, Run, RunPriority, Transition
-from hourglass._embedded.rules.standalone import PREFIX, RESERVED
-from hourglass._embedded.rules.updates import request_id
-from hourglass._engine.events import QueryReceived
+from hourglass._embedded.transitions import children, resetting, transitions
+from hourglass._embedded.transitions.run import RUNNING, Run, RunPriority, Transition
+from hourglass._embedded.transitions.standalone import PREFIX, RESERVED
+from hourglass._embedded.transitions.updates import request_id
+from hourglass._evaluator.events import QueryReceived
 from hourglass._history import events as h
 from hourglass._history.codec import read_event
 from hourglass.converter import Payload

@@ -13,12 +13,12 @@ import msgspec
 
 from hourglass._contract import schedules as sc
 from hourglass._contract.service import Nothing
-from hourglass._embedded.clients.answering import MOST_LISTED, Handlers, PendingAnswer, is_written
+from hourglass._embedded.api.answering import MOST_LISTED, Handlers, PendingAnswer, is_written
 from hourglass._embedded.clock import RealClock
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.schedules import SLICE, ScheduleListing
-from hourglass._embedded.engine.starting import check_start
-from hourglass._embedded.rules.schedules import (
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.runs.starting import check_start
+from hourglass._embedded.schedules.scheduler import SLICE, ScheduleListing
+from hourglass._embedded.schedules.transitions import (
     ScheduleRecord,
     create,
     describe,

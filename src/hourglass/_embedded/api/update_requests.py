@@ -19,7 +19,7 @@ from hourglass._contract.workflows import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.clients.answering import (
+from hourglass._embedded.api.answering import (
     Handlers,
     PendingAnswer,
     check_open,
@@ -27,11 +27,11 @@ from hourglass._embedded.clients.answering import (
     wait,
     wait_for_room,
 )
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.engine.starting import check_start, start_workflow
-from hourglass._embedded.rules.resetting import RESETTER
-from hourglass._embedded.rules.updates import ABANDONED, Waiting, call_id, request_id
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.runs.starting import check_start, start_workflow
+from hourglass._embedded.transitions.resetting import RESETTER
+from hourglass._embedded.transitions.updates import ABANDONED, Waiting, call_id, request_id
 from hourglass._history import events as h
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hourglass._contract import workflows as wf
-from hourglass._embedded.clients.answering import (
+from hourglass._embedded.api.answering import (
     MOST_LISTED,
     Handlers,
     PendingAnswer,
@@ -21,12 +21,12 @@ from hourglass._embedded.clients.answering import (
     stored,
     wait,
 )
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.rules.activities import retry_rule
-from hourglass._embedded.rules.run import OpenActivity, OpenChild, Run
-from hourglass._embedded.rules.versioning import behavior, pinned_version
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import summary
+from hourglass._embedded.transitions.activities import retry_rule
+from hourglass._embedded.transitions.run import OpenActivity, OpenChild, Run
+from hourglass._embedded.transitions.versioning import behavior, pinned_version
 from hourglass._history import events as h
 from hourglass._history.codec import event_json
 from hourglass.errors import ServiceError

@@ -12,7 +12,7 @@ from hourglass._contract import activities as ac
 from hourglass._contract import deployments as dp
 from hourglass._contract import progress as p
 from hourglass._contract import service as s
-from hourglass._embedded.clients.answering import (
+from hourglass._embedded.api.answering import (
     Handlers,
     PendingAnswer,
     activity_of,
@@ -25,15 +25,15 @@ from hourglass._embedded.clients.answering import (
     pending_activity,
     wait,
 )
-from hourglass._embedded.engine.deployments import Build
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.progress import Publisher
-from hourglass._embedded.engine.run import AttemptToken, LoadedRun
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.run import OpenActivity, Run, Transition
-from hourglass._embedded.rules.versioning import external_name
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.deployments import Build
+from hourglass._embedded.runs.progress import Publisher
+from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._embedded.store.search_attributes import AttributeType
-from hourglass._engine.specs import WorkerDeploymentVersion
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.run import OpenActivity, Run, Transition
+from hourglass._embedded.transitions.versioning import external_name
+from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass.errors import ServiceError
 
 

@@ -48,11 +48,11 @@ from hourglass._contract.limits import (
     is_keeper,
 )
 from hourglass._embedded.clock import SECOND
-from hourglass._embedded.engine.bursts import NOTE, Bursts, keep_note
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.engine.timers import DueTimes
-from hourglass._embedded.rules import children
+from hourglass._embedded.limits.bursts import NOTE, Bursts, keep_note
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.runs.runs import RunTable
+from hourglass._embedded.runs.timers import DueTimes
+from hourglass._embedded.transitions import children
 from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import StorageError

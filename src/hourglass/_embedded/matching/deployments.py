@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.engine.task_queues import QueuePoller
-from hourglass._embedded.rules.run import OpenActivity, Run
-from hourglass._embedded.rules.versioning import external_name, override_of, pinned_version
+from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.store.store import NoteChange
-from hourglass._engine.specs import (
+from hourglass._embedded.transitions.run import OpenActivity, Run
+from hourglass._embedded.transitions.versioning import external_name, override_of, pinned_version
+from hourglass._evaluator.specs import (
     AutoUpgradeVersioningOverride,
     PinnedVersioningOverride,
     VersioningOverride,

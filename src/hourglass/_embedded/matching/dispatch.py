@@ -21,29 +21,29 @@ from hourglass._contract.handle import (
     AttemptFailed,
 )
 from hourglass._embedded.clock import SECOND
-from hourglass._embedded.engine.deployments import Deployments
-from hourglass._embedded.engine.lost_attempts import LOST_WITH_PROCESS, say_lost
-from hourglass._embedded.engine.run import AttemptToken, LoadedRun, TakenAttempt, WaitingQuery
-from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.engine.task_queues import QueuePoller
-from hourglass._embedded.rules import tasks as tasks
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.activities import narrowest_timeout
-from hourglass._embedded.rules.command_checks import (
+from hourglass._embedded.matching.deployments import Deployments
+from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, say_lost
+from hourglass._embedded.runs.run import AttemptToken, LoadedRun, TakenAttempt, WaitingQuery
+from hourglass._embedded.runs.runs import RunTable
+from hourglass._embedded.transitions import tasks as tasks
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.activities import narrowest_timeout
+from hourglass._embedded.transitions.command_checks import (
     SETS_ATTRIBUTES,
     AnswerRefused,
     attributes_refused,
     search_attributes_of,
 )
-from hourglass._embedded.rules.draft import Draft, Eager, with_priority_of
-from hourglass._embedded.rules.problems import is_untroubled
-from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, Transition
-from hourglass._embedded.rules.steps import ask_for_activities, complete_and_take_task, start_task
-from hourglass._embedded.rules.tasks import TaskAnswer
-from hourglass._embedded.rules.updates import Updates, Waiting, call_id, request_id
-from hourglass._engine import commands as c
-from hourglass._engine.commands import AcceptUpdate, TaskFailureCause
-from hourglass._engine.specs import Payloads
+from hourglass._embedded.transitions.draft import Draft, Eager, with_priority_of
+from hourglass._embedded.transitions.problems import is_untroubled
+from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition
+from hourglass._embedded.transitions.steps import ask_for_activities, complete_and_take_task, start_task
+from hourglass._embedded.transitions.tasks import TaskAnswer
+from hourglass._embedded.transitions.updates import Updates, Waiting, call_id, request_id
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.commands import AcceptUpdate, TaskFailureCause
+from hourglass._evaluator.specs import Payloads
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, ServerFailure

@@ -24,10 +24,10 @@ from time import monotonic
 from typing import Protocol
 
 from hourglass._contract.service import new_id
-from hourglass._embedded.engine.priority_queue import PriorityQueue
-from hourglass._embedded.rules.draft import level_of
-from hourglass._embedded.rules.run import OpenActivity, Run
-from hourglass._engine.specs import WorkerDeploymentVersion
+from hourglass._embedded.matching.priority_queue import PriorityQueue
+from hourglass._embedded.transitions.draft import level_of
+from hourglass._embedded.transitions.run import OpenActivity, Run
+from hourglass._evaluator.specs import WorkerDeploymentVersion
 
 
 class QueuePoller(Protocol):

@@ -33,12 +33,12 @@ from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.engine.run import AttemptToken
-from hourglass._embedded.sharing import unix_socket
-from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
-from hourglass._embedded.sharing.ownerless import NoAnswer, OwnerlessTransactions
-from hourglass._embedded.sharing.ownership import FileLock, LockNote
-from hourglass._embedded.sharing.remote import ConnectionLost, OwnerConnection, connect
+from hourglass._embedded.multiprocess import unix_socket
+from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.ownerless import NoAnswer, OwnerlessTransactions
+from hourglass._embedded.multiprocess.ownership import FileLock, LockNote
+from hourglass._embedded.multiprocess.remote import ConnectionLost, OwnerConnection, connect
+from hourglass._embedded.runs.run import AttemptToken
 from hourglass._embedded.store.store import FileLost, StoreOpener
 from hourglass._history import events as h
 from hourglass._history.codec import read_event

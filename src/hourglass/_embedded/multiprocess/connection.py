@@ -19,13 +19,13 @@ from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.clients.answering import too_late
-from hourglass._embedded.engine.engine import EngineFigures
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.sharing.open_engine import Interruption
-from hourglass._embedded.sharing.shared_file import FileHandle, SharedFile
+from hourglass._embedded.api.answering import too_late
+from hourglass._embedded.engine import EngineFigures
+from hourglass._embedded.multiprocess.open_engine import Interruption
+from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._embedded.store.store import DiskCondition, StoreOpener
+from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass.errors import (
     ConnectionFailedError,

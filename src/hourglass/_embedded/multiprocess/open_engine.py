@@ -16,14 +16,14 @@ from hourglass._contract.deployments import WorkerProcess
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import Executed, StartWorkflow
-from hourglass._embedded.clients.requests import answer, execute
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.engine.task_queues import QueuePoller
-from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.sharing.unix_socket import pid_namespace
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.api.requests import answer, execute
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.multiprocess.unix_socket import pid_namespace
+from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener, Unwritable
-from hourglass._embedded.workers.handle import EngineHandle
+from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import HourglassError, StorageError
 
 A = TypeVar("A")

@@ -21,9 +21,9 @@ from hourglass._contract.activities import ActivityOutcome, WaitForActivity
 from hourglass._contract.limits import AwaitBurst, BurstState
 from hourglass._contract.progress import ProgressRead, ReadProgress
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.engine.engine import Engine
-from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
-from hourglass._embedded.sharing.ownership import FileLock
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass._embedded.store.store import StoreOpener, is_permanent
 from hourglass.errors import StorageError
 

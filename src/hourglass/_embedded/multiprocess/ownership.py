@@ -28,7 +28,7 @@ from time import monotonic, time_ns
 import msgspec
 
 from hourglass._contract.deployments import WorkerProcess
-from hourglass._embedded.sharing import unix_socket
+from hourglass._embedded.multiprocess import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.store import another_users, is_full, no_room
 from hourglass._forks import ForkStage, at_fork

@@ -22,9 +22,9 @@ from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityResult, HandleConfig
-from hourglass._embedded.sharing import unix_socket, wire
-from hourglass._embedded.sharing.remote_handle import RemoteHandle, encode_results
-from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
+from hourglass._embedded.multiprocess import unix_socket, wire
+from hourglass._embedded.multiprocess.remote_handle import RemoteHandle, encode_results
+from hourglass._embedded.multiprocess.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass.errors import HourglassError, ServiceError
 
 A = TypeVar("A")

@@ -32,13 +32,13 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
+from hourglass._embedded.activations.activity_slots import Heartbeats
 from hourglass._embedded.clock import Bell, RealClock
-from hourglass._embedded.sharing import wire
-from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT
-from hourglass._embedded.workers.activity_slots import Heartbeats
-from hourglass._engine.commands import Completion, Succeeded, TaskFailed
-from hourglass._engine.events import Activation
-from hourglass._engine.specs import Payloads
+from hourglass._embedded.multiprocess import wire
+from hourglass._embedded.multiprocess.unix_socket import FRAME_LIMIT
+from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.specs import Payloads
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError
 

@@ -25,12 +25,12 @@ from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityResult, HandleConfig
-from hourglass._embedded.sharing import unix_socket, wire
-from hourglass._embedded.sharing.open_engine import EngineClosed
-from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT, FrameStream
-from hourglass._embedded.sharing.worker_peer import ProcessorUse, WorkerPeer, next_handicap
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.multiprocess import unix_socket, wire
+from hourglass._embedded.multiprocess.open_engine import EngineClosed
+from hourglass._embedded.multiprocess.unix_socket import FRAME_LIMIT, FrameStream
+from hourglass._embedded.multiprocess.worker_peer import ProcessorUse, WorkerPeer, next_handicap
 from hourglass._embedded.store.store import FileLost
-from hourglass._embedded.workers.handle import EngineHandle
 from hourglass.errors import NamespaceNotFoundError, ServiceError
 
 _log = logging.getLogger("hourglass.embedded")

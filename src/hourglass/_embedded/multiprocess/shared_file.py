@@ -30,23 +30,23 @@ from hourglass._contract.handle import (
     InProcess,
     Shutdown,
 )
+from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.engine.engine import EngineFigures
-from hourglass._embedded.engine.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.sharing import wire
-from hourglass._embedded.sharing.calls import BUSY, LOOK, SHORTEST, CallRouter
-from hourglass._embedded.sharing.open_engine import EngineClosed, OpenEngine
-from hourglass._embedded.sharing.ownership import FileLock
-from hourglass._embedded.sharing.remote import ConnectionLost, ForeignProtocol, OwnerConnection
-from hourglass._embedded.sharing.remote_handle import RemoteHandle
-from hourglass._embedded.sharing.serving import OwnerInfo, OwnerServer
-from hourglass._embedded.sharing.unix_socket import may_run, pid_namespace
+from hourglass._embedded.engine import EngineFigures
+from hourglass._embedded.multiprocess import wire
+from hourglass._embedded.multiprocess.calls import BUSY, LOOK, SHORTEST, CallRouter
+from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.ownership import FileLock
+from hourglass._embedded.multiprocess.remote import ConnectionLost, ForeignProtocol, OwnerConnection
+from hourglass._embedded.multiprocess.remote_handle import RemoteHandle
+from hourglass._embedded.multiprocess.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.multiprocess.unix_socket import may_run, pid_namespace
+from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, epoch_is_over, is_permanent
-from hourglass._embedded.workers.handle import EngineHandle
-from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation
-from hourglass._engine.specs import Payloads
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator.commands import Completion
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.specs import Payloads
 from hourglass.errors import HourglassError, InternalError, StorageError
 
 _log = logging.getLogger("hourglass.embedded")

@@ -31,11 +31,11 @@ from hourglass._contract.handle import (
     AttemptFailed,
     HandleConfig,
 )
-from hourglass._embedded.clients.requests import HANDLERS
-from hourglass._embedded.rules.schedules import storable_backfill, storable_spec
-from hourglass._engine.commands import AnyCommand, Succeeded, TaskFailed
-from hourglass._engine.events import Activation
-from hourglass._engine.specs import Payloads, VersioningBehavior
+from hourglass._embedded.api.requests import HANDLERS
+from hourglass._embedded.schedules.transitions import storable_backfill, storable_spec
+from hourglass._evaluator.commands import AnyCommand, Succeeded, TaskFailed
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.specs import Payloads, VersioningBehavior
 
 PROTOCOL = 4
 """Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
@@ -110,7 +110,7 @@ class OpenHandle(msgspec.Struct, frozen=True, tag=True):
 
 
 class SucceededMessage(msgspec.Struct, frozen=True):
-    """`hourglass._engine.commands.Succeeded`, as it is read: of which kind each command is."""
+    """`hourglass._evaluator.commands.Succeeded`, as it is read: of which kind each command is."""
 
     run_id: str
     commands: tuple[AnyCommand, ...] = ()

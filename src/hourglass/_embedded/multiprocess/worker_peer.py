@@ -30,11 +30,11 @@ from hourglass._contract.handle import (
     HandleConfig,
     Shutdown,
 )
-from hourglass._embedded.sharing import wire
-from hourglass._embedded.sharing.unix_socket import FRAME_LIMIT
-from hourglass._embedded.workers.handle import EngineHandle
-from hourglass._engine.commands import Completion, TaskFailed
-from hourglass._engine.events import Activation
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.multiprocess import wire
+from hourglass._embedded.multiprocess.unix_socket import FRAME_LIMIT
+from hourglass._evaluator.commands import Completion, TaskFailed
+from hourglass._evaluator.events import Activation
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, ServiceError
 

@@ -10,9 +10,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from hourglass._embedded.engine.run import AttemptToken
-from hourglass._embedded.rules.run import Run, Transition
-from hourglass._embedded.rules.transitions import recover
+from hourglass._embedded.runs.run import AttemptToken
+from hourglass._embedded.transitions.run import Run, Transition
+from hourglass._embedded.transitions.transitions import recover
 
 logger = logging.getLogger("hourglass.embedded")
 

@@ -18,16 +18,16 @@ import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import Bell, Cancel, later, storable, to_ns
-from hourglass._embedded.engine.task_queues import QueuePoller
-from hourglass._embedded.rules import activities
-from hourglass._embedded.rules import tasks as tasks
-from hourglass._embedded.rules.activities import deadline
-from hourglass._embedded.rules.draft import first_task_ns
-from hourglass._embedded.rules.limits import Limits, encoded_size
-from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run
-from hourglass._embedded.rules.updates import Updates
+from hourglass._embedded.matching.task_queues import QueuePoller
 from hourglass._embedded.store.store import AT_ONCE
-from hourglass._engine.events import QueryReceived
+from hourglass._embedded.transitions import activities
+from hourglass._embedded.transitions import tasks as tasks
+from hourglass._embedded.transitions.activities import deadline
+from hourglass._embedded.transitions.draft import first_task_ns
+from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run
+from hourglass._embedded.transitions.size_limits import Limits, encoded_size
+from hourglass._embedded.transitions.updates import Updates
+from hourglass._evaluator.events import QueryReceived
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HourglassError, QueryFailedError

@@ -20,19 +20,19 @@ from collections.abc import Callable, Collection, Iterator
 import msgspec
 
 from hourglass._embedded.clock import Clock, to_ns
-from hourglass._embedded.engine.lost_attempts import LOST_WITH_PROCESS, KeptAttempts, say_lost
-from hourglass._embedded.engine.run import EndListener, LoadedRun
-from hourglass._embedded.engine.task_queues import TaskQueues
-from hourglass._embedded.engine.timers import RunTimers
-from hourglass._embedded.engine.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction
-from hourglass._embedded.engine.write_behind import WriteBehind
-from hourglass._embedded.rules import tasks as tasks
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.limits import Limits, Overgrown
-from hourglass._embedded.rules.run import RUNNING, GiveUpClaims, Run, TellSchedule, Transition
+from hourglass._embedded.matching.task_queues import TaskQueues
+from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, KeptAttempts, say_lost
+from hourglass._embedded.runs.run import EndListener, LoadedRun
+from hourglass._embedded.runs.timers import RunTimers
+from hourglass._embedded.runs.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction
+from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store, Stored
-from hourglass._engine.specs import VersioningOverride
+from hourglass._embedded.transitions import tasks as tasks
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.run import RUNNING, GiveUpClaims, Run, TellSchedule, Transition
+from hourglass._embedded.transitions.size_limits import Limits, Overgrown
+from hourglass._evaluator.specs import VersioningOverride
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

@@ -10,14 +10,14 @@ from hourglass._contract.workflows import (
     TerminateWorkflow,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.children import LONGEST, complete, may_reuse
-from hourglass._embedded.rules.limits import TOO_MANY_SIGNALS
-from hourglass._embedded.rules.schedule_times import backoff_until_next, check_cron
-from hourglass._embedded.rules.standalone import PREFIX, RESERVED
-from hourglass._engine.specs import IdReusePolicy, Payloads
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.runs.runs import RunTable
+from hourglass._embedded.schedules.times import backoff_until_next, check_cron
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.children import LONGEST, complete, may_reuse
+from hourglass._embedded.transitions.size_limits import TOO_MANY_SIGNALS
+from hourglass._embedded.transitions.standalone import PREFIX, RESERVED
+from hourglass._evaluator.specs import IdReusePolicy, Payloads
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlreadyStartedError

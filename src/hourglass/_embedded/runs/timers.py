@@ -14,13 +14,13 @@ from functools import partial
 from typing import Protocol
 
 from hourglass._embedded.clock import SECOND, Cancel, Clock
-from hourglass._embedded.engine.lost_attempts import say_lost
-from hourglass._embedded.engine.run import LoadedRun, run_wake_ns
-from hourglass._embedded.engine.task_queues import TaskQueues
-from hourglass._embedded.engine.write_behind import WriteBehind
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.activities import deadline
-from hourglass._embedded.rules.run import RUNNING, OpenActivity, Run, Transition
+from hourglass._embedded.matching.task_queues import TaskQueues
+from hourglass._embedded.runs.lost_attempts import say_lost
+from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
+from hourglass._embedded.runs.write_behind import WriteBehind
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.activities import deadline
+from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition
 
 LOOK_AGAIN = 5 * SECOND
 """When something that is withheld and overdue comes up again, at the latest."""

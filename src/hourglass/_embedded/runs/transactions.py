@@ -26,10 +26,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, assert_never
 
 from hourglass._embedded.clock import Clock
-from hourglass._embedded.engine.run import EndListener, LoadedRun
-from hourglass._embedded.rules import children
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import (
+from hourglass._embedded.runs.run import EndListener, LoadedRun
+from hourglass._embedded.store.store import Change
+from hourglass._embedded.transitions import children
+from hourglass._embedded.transitions.run import (
     Ask,
     GiveUpClaims,
     LeaveChild,
@@ -42,8 +42,8 @@ from hourglass._embedded.rules.run import (
     TellSchedule,
     Transition,
 )
-from hourglass._embedded.store.store import Change
-from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, VersioningOverride
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator.specs import IdReusePolicy, ParentClosePolicy, VersioningOverride
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

@@ -23,12 +23,12 @@ import msgspec
 
 from hourglass._contract.deployments import QueueStats
 from hourglass._embedded.clock import Cancel, Clock, RealClock, Vouched, later, to_ns
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.tasks import LONGEST_WAIT
-from hourglass._embedded.rules.transitions import is_backing_off, try_now
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.store.store import AT_ONCE, LAST_KEY, DueRun, NoteChange, Store, Unwritable
+from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.tasks import LONGEST_WAIT
+from hourglass._embedded.transitions.transitions import is_backing_off, try_now
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from hourglass._embedded.clock import SECOND, Clock
-from hourglass._embedded.engine.run import LoadedRun
+from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
 
 STANDSTILL = SECOND // 4

@@ -21,14 +21,11 @@ from itertools import islice
 
 from hourglass._contract.workflows import CancelWorkflow, Page, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, RealClock, later
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._embedded.engine.runs import RunTable
-from hourglass._embedded.engine.starting import start_workflow
-from hourglass._embedded.engine.timers import DueTimes
-from hourglass._embedded.rules import transitions
-from hourglass._embedded.rules.run import Run
-from hourglass._embedded.rules.run import Transition as RunStep
-from hourglass._embedded.rules.schedules import (
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.runs.runs import RunTable
+from hourglass._embedded.runs.starting import start_workflow
+from hourglass._embedded.runs.timers import DueTimes
+from hourglass._embedded.schedules.transitions import (
     Running,
     ScheduleRecord,
     ScheduleStep,
@@ -41,7 +38,10 @@ from hourglass._embedded.rules.schedules import (
 )
 from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
-from hourglass._engine.specs import Payloads, StartSpec
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.run import Transition as RunStep
+from hourglass._evaluator.specs import Payloads, StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Failure, SearchAttributeKey, encode_search_attributes
 from hourglass.errors import HourglassError, ServiceError, StorageError

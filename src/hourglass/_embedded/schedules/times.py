@@ -39,7 +39,7 @@ from hourglass._contract.schedules import (
     parse_cron,
 )
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable
-from hourglass._embedded.rules.calendars import ALL_TIMES, DAY, WallTimes, wall_times
+from hourglass._embedded.schedules.calendars import ALL_TIMES, DAY, WallTimes, wall_times
 from hourglass.errors import UsageError
 
 NANOS = 1_000_000_000

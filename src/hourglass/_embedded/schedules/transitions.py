@@ -40,8 +40,8 @@ from hourglass._contract.schedules import (
 )
 from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
 from hourglass._embedded.clock import storable
-from hourglass._embedded.rules.schedule_times import NANOS, ScheduledTime, Timetable, check_limits
-from hourglass._engine.specs import Payloads
+from hourglass._embedded.schedules.times import NANOS, ScheduledTime, Timetable, check_limits
+from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
 # --- overlap policies ---------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from hourglass._contract.workflows import Count, Page
-from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.sqlite.listing import MemoryListing as MemoryListing
 from hourglass._embedded.store.store import (
@@ -28,6 +27,7 @@ from hourglass._embedded.store.store import (
     ScheduleEntry,
     Stored,
 )
+from hourglass._embedded.transitions.run import RUNNING, Run
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from hourglass._embedded.rules.limits import Limits
+from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._history import times
 from hourglass.converter import Payload
 

@@ -11,10 +11,10 @@ from functools import lru_cache
 import msgspec
 
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules.run import JUST_BEFORE, OpenActivity
-from hourglass._engine.commands import ScheduleActivity
-from hourglass._engine.retries import complete_retry, next_delay, retry_state
-from hourglass._engine.specs import ActivitySpec, Payloads, RetryRule
+from hourglass._embedded.transitions.run import JUST_BEFORE, OpenActivity
+from hourglass._evaluator.commands import ScheduleActivity
+from hourglass._evaluator.retries import complete_retry, next_delay, retry_state
+from hourglass._evaluator.specs import ActivitySpec, Payloads, RetryRule
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType

@@ -15,9 +15,10 @@ import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules.draft import Draft, with_priority_of
-from hourglass._embedded.rules.problems import without_problems
-from hourglass._embedded.rules.run import (
+from hourglass._embedded.schedules.times import backoff_until_next
+from hourglass._embedded.transitions.draft import Draft, with_priority_of
+from hourglass._embedded.transitions.problems import without_problems
+from hourglass._embedded.transitions.run import (
     OpenChild,
     RequestCancelChild,
     Run,
@@ -26,13 +27,12 @@ from hourglass._embedded.rules.run import (
     StartChild,
     Transition,
 )
-from hourglass._embedded.rules.schedule_times import backoff_until_next
-from hourglass._embedded.rules.versioning import inherited, inherited_override, without_version
-from hourglass._engine import commands as c
-from hourglass._engine.commands import ContinueAsNew
-from hourglass._engine.options import LONGEST_TASK_TIMEOUT
-from hourglass._engine.retries import complete_retry, next_delay, retry_state
-from hourglass._engine.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
+from hourglass._embedded.transitions.versioning import inherited, inherited_override, without_version
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.commands import ContinueAsNew
+from hourglass._evaluator.options import LONGEST_TASK_TIMEOUT
+from hourglass._evaluator.retries import complete_retry, next_delay, retry_state
+from hourglass._evaluator.specs import IdReusePolicy, ParentClosePolicy, Payloads, StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Failure, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType

@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import NamedTuple
 
-from hourglass._embedded.rules.draft import Draft
-from hourglass._embedded.rules.draft import unwritten as unwritten
-from hourglass._embedded.rules.limits import Limits, blob_size
-from hourglass._embedded.rules.run import (
+from hourglass._embedded.schedules.times import check_cron
+from hourglass._embedded.transitions.draft import Draft
+from hourglass._embedded.transitions.draft import unwritten as unwritten
+from hourglass._embedded.transitions.run import (
     RequestCancelChild,
     SendCancel,
     SendSignal,
     StartChild,
 )
-from hourglass._embedded.rules.schedule_times import check_cron
-from hourglass._embedded.rules.standalone import PREFIX, RESERVED
-from hourglass._engine import commands as c
+from hourglass._embedded.transitions.size_limits import Limits, blob_size
+from hourglass._embedded.transitions.standalone import PREFIX, RESERVED
+from hourglass._evaluator import commands as c
 from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import UsageError

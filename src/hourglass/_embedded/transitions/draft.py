@@ -24,9 +24,8 @@ from msgspec.structs import force_setattr, replace
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules import problems
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import (
+from hourglass._embedded.transitions import problems
+from hourglass._embedded.transitions.run import (
     JUST_BEFORE,
     RUNNING,
     Ask,
@@ -39,8 +38,9 @@ from hourglass._embedded.rules.run import (
     TellParent,
     Transition,
 )
-from hourglass._engine.commands import EventGroupMarker
-from hourglass._engine.specs import ActivitySpec, StartSpec, WorkerDeploymentVersion
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator.commands import EventGroupMarker
+from hourglass._evaluator.specs import ActivitySpec, StartSpec, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.encoding import encode_events
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hourglass._contract.workflows import ACTIVITY_FAILS, REPORTED_PROBLEMS, TASK_FAILS, TASK_TIMES_OUT
-from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Trouble
+from hourglass._embedded.transitions.run import OpenActivity, PendingTask, Run, Trouble
 from hourglass.converter import Payload
 
 if TYPE_CHECKING:
-    from hourglass._embedded.rules.draft import Draft
+    from hourglass._embedded.transitions.draft import Draft
 
 REPORTED_AFTER = 2
 """Failures in a row that are reported. On a server: `system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute`."""

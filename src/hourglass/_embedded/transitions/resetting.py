@@ -18,9 +18,9 @@ import msgspec
 
 from hourglass._contract.workflows import ResetWorkflow, WorkflowStatus
 from hourglass._embedded.clock import later
-from hourglass._embedded.rules import problems
-from hourglass._embedded.rules.draft import Draft
-from hourglass._embedded.rules.run import (
+from hourglass._embedded.transitions import problems
+from hourglass._embedded.transitions.draft import Draft
+from hourglass._embedded.transitions.run import (
     Ask,
     LeaveChild,
     OpenActivity,
@@ -34,7 +34,7 @@ from hourglass._embedded.rules.run import (
     TellParent,
     Transition,
 )
-from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
+from hourglass._embedded.transitions.versioning import PINNED, UNSPECIFIED
 from hourglass._history import events as h
 from hourglass._history.encoding import encode_events
 from hourglass.converter import Failure, Payload, ResetFailure

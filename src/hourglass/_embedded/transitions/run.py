@@ -19,8 +19,8 @@ import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
-from hourglass._engine.commands import Command
-from hourglass._engine.specs import (
+from hourglass._evaluator.commands import Command
+from hourglass._evaluator.specs import (
     ActivitySpec,
     Payloads,
     VersioningBehavior,

@@ -14,8 +14,8 @@ import msgspec
 
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import CancelWorkflow, SignalWorkflow, StartWorkflow, UpdateWorkflow
-from hourglass._embedded.rules.run import Run
-from hourglass._engine.specs import Spec
+from hourglass._embedded.transitions.run import Run
+from hourglass._evaluator.specs import Spec
 from hourglass._history.encoding import encode
 from hourglass.converter import Failure, Payload
 from hourglass.errors import ServiceError

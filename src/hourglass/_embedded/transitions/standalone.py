@@ -12,11 +12,11 @@ import msgspec
 from hourglass._contract.activities import ActivityExecutionStatus, CancelActivity, StartActivity
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules import activities
-from hourglass._embedded.rules.draft import Draft
-from hourglass._embedded.rules.run import STANDALONE, OpenActivity, Run, Transition
-from hourglass._engine.commands import ScheduleActivity
-from hourglass._engine.specs import StartSpec
+from hourglass._embedded.transitions import activities
+from hourglass._embedded.transitions.draft import Draft
+from hourglass._embedded.transitions.run import STANDALONE, OpenActivity, Run, Transition
+from hourglass._evaluator.commands import ScheduleActivity
+from hourglass._evaluator.specs import StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Payload
 

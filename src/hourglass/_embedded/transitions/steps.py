@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.rules import activities, problems
-from hourglass._embedded.rules.draft import Eager
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import OpenActivity, PendingTask, Run, Transition, only
-from hourglass._engine import commands as c
+from hourglass._embedded.transitions import activities, problems
+from hourglass._embedded.transitions.draft import Eager
+from hourglass._embedded.transitions.run import OpenActivity, PendingTask, Run, Transition, only
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator import commands as c
 from hourglass._history import events as h
 from hourglass._history.encoding import encode, encode_events
 from hourglass.converter import Payload

@@ -16,13 +16,19 @@ import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import SECOND, later, to_ns
-from hourglass._embedded.rules import activities, children, problems, steps
-from hourglass._embedded.rules.children import continue_follower, cron_follower, next_attempt_or_run
-from hourglass._embedded.rules.command_checks import AnswerRefused, check, check_size
-from hourglass._embedded.rules.draft import Draft, Eager, begin_task, take_attempts, task_of, write_unwritten
-from hourglass._embedded.rules.draft import unwritten as unwritten
-from hourglass._embedded.rules.limits import Limits
-from hourglass._embedded.rules.run import (
+from hourglass._embedded.transitions import activities, children, problems, steps
+from hourglass._embedded.transitions.children import continue_follower, cron_follower, next_attempt_or_run
+from hourglass._embedded.transitions.command_checks import AnswerRefused, check, check_size
+from hourglass._embedded.transitions.draft import (
+    Draft,
+    Eager,
+    begin_task,
+    take_attempts,
+    task_of,
+    write_unwritten,
+)
+from hourglass._embedded.transitions.draft import unwritten as unwritten
+from hourglass._embedded.transitions.run import (
     RUNNING,
     OpenActivity,
     PendingTask,
@@ -31,9 +37,10 @@ from hourglass._embedded.rules.run import (
     Run,
     Transition,
 )
-from hourglass._embedded.rules.versioning import after_task
-from hourglass._engine import commands as c
-from hourglass._engine.specs import VersioningBehavior, WorkerDeploymentVersion
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.versioning import after_task
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.specs import VersioningBehavior, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.events import (
     RecordLocalActivity,

@@ -23,15 +23,15 @@ from hourglass._contract.workflows import (
     WorkflowStatus,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.rules import activities, problems, standalone, steps
-from hourglass._embedded.rules.children import next_attempt_or_run
-from hourglass._embedded.rules.draft import Draft, Eager, take_task
-from hourglass._embedded.rules.draft import start_attempt as start_attempt
-from hourglass._embedded.rules.run import OpenActivity, Pause, Run, RunPriority, Transition
-from hourglass._embedded.rules.tasks import forget_speculative_task, time_out_task, wait_before
-from hourglass._embedded.rules.versioning import PINNED, UNSPECIFIED
-from hourglass._engine.retries import next_delay
-from hourglass._engine.specs import ActivitySpec, Payloads, VersioningOverride
+from hourglass._embedded.transitions import activities, problems, standalone, steps
+from hourglass._embedded.transitions.children import next_attempt_or_run
+from hourglass._embedded.transitions.draft import Draft, Eager, take_task
+from hourglass._embedded.transitions.draft import start_attempt as start_attempt
+from hourglass._embedded.transitions.run import OpenActivity, Pause, Run, RunPriority, Transition
+from hourglass._embedded.transitions.tasks import forget_speculative_task, time_out_task, wait_before
+from hourglass._embedded.transitions.versioning import PINNED, UNSPECIFIED
+from hourglass._evaluator.retries import next_delay
+from hourglass._evaluator.specs import ActivitySpec, Payloads, VersioningOverride
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hourglass._embedded.rules.run import Run
+from hourglass._embedded.transitions.run import Run
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._embedded.rules.run import Run
-from hourglass._engine.specs import (
+from hourglass._embedded.transitions.run import Run
+from hourglass._evaluator.specs import (
     OneTimeVersioningOverride,
     PinnedVersioningOverride,
     VersioningBehavior,

@@ -21,7 +21,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     try:
-        from hourglass._cli.app import prepare_program, run
+        from hourglass._tools.cli.app import prepare_program, run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "rich"):
             raise

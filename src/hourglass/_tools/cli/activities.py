@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
-from hourglass._cli.console import Column, lines
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._tools.cli.console import Column, lines
 from hourglass.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hourglass._cli import connecting
-from hourglass._cli.connecting import Json
+from hourglass._tools.cli import connecting
+from hourglass._tools.cli.connecting import Json
 from hourglass.errors import UsageError
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 from rich.text import Text
 
-from hourglass._check import RULES, CheckFinding, CheckReport
-from hourglass._cli import console
-from hourglass._cli.console import json_text
+from hourglass._tools.cli import console
+from hourglass._tools.cli.console import json_text
+from hourglass._tools.lint import RULES, CheckFinding, CheckReport
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
-    from hourglass._check import CheckReport
+    from hourglass._tools.lint import CheckReport
 
 
 def pretty(report: CheckReport) -> Iterator[Text]:
@@ -203,7 +203,7 @@ def _checked(paths: list[Path]) -> CheckReport:
     """Run the check without the garbage collector, which would scan millions of nodes repeatedly and free
     nothing.
     """
-    from hourglass._check import check as check_files
+    from hourglass._tools.lint import check as check_files
 
     was_on = gc.isenabled()
     gc.disable()

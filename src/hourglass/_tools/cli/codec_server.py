@@ -21,11 +21,11 @@ from urllib.parse import parse_qs
 
 import typer
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Host, TokenOption
 from hourglass._http.access import Access, Credentials, Verdict, read_token
 from hourglass._http.names import LOOPBACK, OwnNames
 from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket, refusal
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Codec, Host, TokenOption
 from hourglass.errors import PayloadError, UsageError
 
 if TYPE_CHECKING:

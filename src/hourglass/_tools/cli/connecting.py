@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeGuard
 import typer
 from msgspec import Struct
 
-from hourglass._cli import console
+from hourglass._tools.cli import console
 from hourglass.errors import ConnectionFailedError, HourglassError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def codec_named(named: str | None) -> PayloadCodec | None:
     chosen = os.environ.get(VARIABLE) if named is None else named
     if not chosen:
         return None
-    from hourglass._cli.loading import load_codec
+    from hourglass._tools.cli.loading import load_codec
 
     loaded = load_codec(chosen)
     made = loaded() if callable(loaded) and not _is_codec(loaded) else loaded
@@ -439,7 +439,7 @@ def missing_file(target: str | None) -> str | None:
     """Return the message for a missing file of the embedded engine; None if the file exists or the target is a
     server.
     """
-    from hourglass._runtime.targets import resolve
+    from hourglass._worker.targets import resolve
 
     where = resolve(target)
     if where.kind != "file" or Path(where.path).exists():
@@ -461,7 +461,7 @@ def options_of(target: str | None, namespace: str | None) -> str:
 
 def temporal_options(target: str | None, namespace: str | None) -> str:
     """Return the options that Temporal's CLI needs to find the same server; it ignores our settings."""
-    from hourglass._runtime.targets import resolve
+    from hourglass._worker.targets import resolve
 
     where = resolve(target, namespace=namespace)
     if where.kind != "temporal":

@@ -30,7 +30,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from hourglass._story.text import HOSTILE, cells, fit, harmless
+from hourglass._tools.timeline.text import HOSTILE, cells, fit, harmless
 
 
 def clean(text: str) -> str:

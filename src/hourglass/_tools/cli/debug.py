@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Code, Codec, Json, Namespace, RunId, Target
-from hourglass._story.text import duration, near
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Code, Codec, Json, Namespace, RunId, Target
+from hourglass._tools.timeline.text import duration, near
 from hourglass.errors import NondeterminismError, UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def debug(
 def _history(
     what: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None
 ) -> History:
-    from hourglass._story.watching import is_file
+    from hourglass._tools.timeline.watching import is_file
     from hourglass.replay import History
 
     if is_file(what) and target is None and run_id is None:
@@ -103,8 +103,8 @@ def _history(
 
 
 def _walk(history: History, code: list[str], codec: str | None) -> HistoryWalk:
-    from hourglass._cli.connecting import codec_named
-    from hourglass._cli.loading import load
+    from hourglass._tools.cli.connecting import codec_named
+    from hourglass._tools.cli.loading import load
     from hourglass.replay import Replayer
 
     with Replayer(modules=load(code).modules, codec=codec_named(codec)) as replayer:

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from hourglass._cli import logs
-from hourglass._cli.connecting import Codec, Level, LogForm, LogLevel, Namespace, Sources, Target, TaskQueues
+from hourglass._tools.cli import logs
+from hourglass._tools.cli.connecting import (
+    Codec,
+    Level,
+    LogForm,
+    LogLevel,
+    Namespace,
+    Sources,
+    Target,
+    TaskQueues,
+)
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +80,7 @@ def dev(
       hourglass dev app.py
       hourglass dev app.py --temporal
     """
-    from hourglass._cli import dev_worker
+    from hourglass._tools.cli import dev_worker
 
     logs.configure(LogForm.pretty.value, log_level.value)
     logging.getLogger("hourglass.runs").setLevel(logging.DEBUG)  # a line for each run that starts or closes
@@ -109,8 +118,8 @@ def _refuse_what_makes_no_sense(
 
 
 def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:
-    from hourglass._cli.dev_worker import Reloader, folders
-    from hourglass._cli.ui import page_socket
+    from hourglass._tools.cli.dev_worker import Reloader, folders
+    from hourglass._tools.cli.ui import page_socket
 
     with ExitStack() as stack:
         server = None if temporal is None else stack.enter_context(temporal)
@@ -132,7 +141,7 @@ class _Server:
         self._stack = ExitStack()
 
     def __enter__(self) -> DevServer:
-        from hourglass._cli import console
+        from hourglass._tools.cli import console
         from hourglass.testing import dev_server
 
         folder = Path(FOLDER)

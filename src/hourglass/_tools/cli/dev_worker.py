@@ -28,15 +28,15 @@ from traceback import TracebackException, extract_tb
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from hourglass._cli import console
-from hourglass._cli.ui import TOKEN as UI_TOKEN
 from hourglass._http.access import Credentials
-from hourglass._runtime.code_origin import is_ours
-from hourglass._runtime.stop_event import StopEvent
+from hourglass._tools.cli import console
+from hourglass._tools.cli.ui import TOKEN as UI_TOKEN
+from hourglass._worker.code_origin import is_ours
+from hourglass._worker.stop_event import StopEvent
 from hourglass.errors import HourglassError, UsageError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
-    from hourglass._cli.loading import LoadedCode
+    from hourglass._tools.cli.loading import LoadedCode
     from hourglass.client import Client, WorkflowExecution
     from hourglass.worker import Worker
 
@@ -349,8 +349,8 @@ def enter(environment: MutableMapping[str, str]) -> Life | None:
 
 def serve(options: DevOptions, life: Life) -> int:
     """Work until the parent closes the pipe, and return the exit code."""
-    from hourglass._cli.loading import LoadError, load
-    from hourglass._cli.worker import connected
+    from hourglass._tools.cli.loading import LoadError, load
+    from hourglass._tools.cli.worker import connected
 
     for handler in logging.getLogger().handlers:
         handler.addFilter(AuthorsLines())
@@ -406,9 +406,9 @@ def _page(client: Client, loaded: LoadedCode, worker: Worker, life: Life) -> Ite
         yield
         return
     descriptor, _, secrets = life.page.partition(" ")
-    from hourglass._story.watching import decoder
-    from hourglass._ui.server import served
-    from hourglass._ui.site import Site
+    from hourglass._tools.timeline.watching import decoder
+    from hourglass._tools.web.server import served
+    from hourglass._tools.web.site import Site
 
     site = Site(
         client,

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Json
-from hourglass._cli.console import Column, lines
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Json
+from hourglass._tools.cli.console import Column, lines
 from hourglass.errors import UsageError
 
 _COLUMNS = (Column("PAGE"), Column("TITLE"))

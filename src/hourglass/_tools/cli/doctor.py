@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from hourglass._built_in import without_keepers
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Json, Namespace, Target
-from hourglass._story.standing import Problem
-from hourglass._story.text import duration
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Json, Namespace, Target
+from hourglass._tools.timeline.standing import Problem
+from hourglass._tools.timeline.text import duration
 from hourglass.errors import HourglassError, ServiceTimeoutError
 
 if TYPE_CHECKING:
-    from hourglass._runtime.targets import Target as Where
+    from hourglass._worker.targets import Target as Where
     from hourglass.client import Client
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def _version(package: str) -> str:
 
 
 def _target(target: str | None, namespace: str | None, task_queue: str) -> Iterator[HealthCheck]:
-    from hourglass._runtime.targets import resolve
+    from hourglass._worker.targets import resolve
 
     try:
         where = resolve(target, namespace=namespace)
@@ -150,8 +150,8 @@ def _stopped_owner(path: str) -> HealthCheck | None:
     """Return a finding if the owner of the file is stopped, as by SIGSTOP: it does not answer, and no other
     process can.
     """
-    from hourglass._embedded.sharing.ownership import FileLock
-    from hourglass._runtime.hung import is_stopped
+    from hourglass._embedded.multiprocess.ownership import FileLock
+    from hourglass._worker.health.hung import is_stopped
 
     lock = FileLock(path)
     try:
@@ -201,7 +201,7 @@ def _disk(path: Path) -> HealthCheck:
 
 def _deaths(where: Where) -> Iterator[HealthCheck]:
     """Yield the runs during which processes of this machine died, until those runs have made progress."""
-    from hourglass._runtime.deaths import known_deaths
+    from hourglass._worker.health.deaths import known_deaths
 
     for death in known_deaths(str(where), where.namespace):
         what = (
@@ -222,7 +222,7 @@ _HELP = {
 
 def _runs(client: Client, options: str) -> Iterator[HealthCheck]:
     """Yield the numbers of open runs with problems, by kind, each with the command that lists them."""
-    from hourglass._story.problems import count
+    from hourglass._tools.diagnosis.problems import count
 
     try:
         counts = _in_time(lambda: count(client, without_keepers("")))

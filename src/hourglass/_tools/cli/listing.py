@@ -14,10 +14,10 @@ import typer
 from rich.text import Text
 
 from hourglass._built_in import without_keepers
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, Limit, Namespace, RunId, Target, WorkflowId
-from hourglass._cli.console import Column, cut, lines
-from hourglass._story.standing import Problem, problem_of, standing
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Codec, Json, Limit, Namespace, RunId, Target, WorkflowId
+from hourglass._tools.cli.console import Column, cut, lines
+from hourglass._tools.timeline.standing import Problem, problem_of, standing
 from hourglass.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def list_(
     only = problems[0] if problems else None
     full_query = query if all_ else without_keepers(query)
     with connecting.connected(target, namespace, codec) as client:
-        from hourglass._story.problems import find
+        from hourglass._tools.diagnosis.problems import find
 
         try:
             if count and only is not None:
@@ -149,7 +149,7 @@ class _Found:
 
 
 def _find(client: Client, query: str, limit: int, only: Problem | None) -> _Found:
-    from hourglass._story.problems import find, problems_of
+    from hourglass._tools.diagnosis.problems import find, problems_of
 
     limit = min(limit, sys.maxsize)
     if only is not None:

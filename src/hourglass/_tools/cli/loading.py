@@ -19,9 +19,9 @@ from linecache import getline
 from pathlib import Path
 from types import ModuleType
 
-from hourglass._engine.definition import workflow_definition
-from hourglass._runtime.code_origin import where_raised
-from hourglass._story.text import near
+from hourglass._evaluator.definition import workflow_definition
+from hourglass._tools.timeline.text import near
+from hourglass._worker.code_origin import where_raised
 from hourglass.activity import activity_definition
 from hourglass.errors import UsageError
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from hourglass._cli.console import clean, json_text, one_line
+from hourglass._tools.cli.console import clean, json_text, one_line
 
 _COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 

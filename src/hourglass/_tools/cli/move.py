@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Json, Namespace
-from hourglass._cli.console import Column, lines
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Json, Namespace
+from hourglass._tools.cli.console import Column, lines
 from hourglass.errors import (
     HourglassError,
     ServiceError,
@@ -30,7 +30,7 @@ from hourglass.errors import (
 )
 
 if TYPE_CHECKING:
-    from hourglass._cli.move_schedules import ScheduleMove
+    from hourglass._tools.cli.move_schedules import ScheduleMove
     from hourglass.client import Client, WorkflowExecution, WorkflowHandle
     from hourglass.replay import History, Replayer
 
@@ -88,8 +88,8 @@ def move(
       hourglass move orders.db --to localhost:7233 --code shop.py
       hourglass move orders.db --to localhost:7233 --code shop.py --yes
     """
-    from hourglass._cli.loading import load
-    from hourglass._runtime.targets import resolve
+    from hourglass._tools.cli.loading import load
+    from hourglass._worker.targets import resolve
     from hourglass.replay import Replayer
 
     if yes and dry_run:
@@ -126,7 +126,7 @@ def _moving(
 
     Schedules are held while the runs move, so that none starts a run that is not moved.
     """
-    from hourglass._cli.move_schedules import ScheduleMover
+    from hourglass._tools.cli.move_schedules import ScheduleMover
 
     mover, schedule_mover = _Mover(source, destination, replayer), ScheduleMover(source, destination)
     schedules = schedule_mover.plan(wanted=not query.strip())
@@ -260,7 +260,7 @@ class _Mover:
         """Move a run and return its run id on the server. A failure before its release leaves the run in the
         file unchanged.
         """
-        from hourglass._story.reasons_closed import moved
+        from hourglass._tools.diagnosis.reasons_closed import moved
 
         if handle.describe().status.name != "PAUSED":
             handle.pause(self._mark)

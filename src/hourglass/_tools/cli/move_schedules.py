@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hourglass._cli import connecting, console
-from hourglass._cli.move import MOVING
 from hourglass._contract.schedules import (
     CreateSchedule,
     DescribeSchedule,
     EngineScheduleState,
     ScheduleDetails,
 )
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.move import MOVING
 from hourglass.client._schedules import is_same_schedule
 from hourglass.client._session import asking, nothing
 from hourglass.errors import HourglassError, ScheduleNotFoundError

@@ -13,10 +13,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from hourglass._cli.console import one_line, screen
-from hourglass._story.spans import Story
-from hourglass._story.terminal import LIMIT, lines
-from hourglass._story.text import near_place
+from hourglass._tools.cli.console import one_line, screen
+from hourglass._tools.timeline.spans import Story
+from hourglass._tools.timeline.terminal import LIMIT, lines
+from hourglass._tools.timeline.text import near_place
 
 STYLES = {
     "plain": "",

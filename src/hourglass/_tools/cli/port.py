@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from hourglass._cli import console
+from hourglass._tools.cli import console
 from hourglass.errors import UsageError
 
 THERE, HERE = "temporalio", "hourglass.aio"

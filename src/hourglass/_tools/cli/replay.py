@@ -13,9 +13,18 @@ from urllib.parse import quote
 
 import typer
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import AnyQuery, Code, Codec, Json, MaybeWorkflowId, Namespace, RunId, Target
-from hourglass._story.text import near
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import (
+    AnyQuery,
+    Code,
+    Codec,
+    Json,
+    MaybeWorkflowId,
+    Namespace,
+    RunId,
+    Target,
+)
+from hourglass._tools.timeline.text import near
 from hourglass.errors import HistoryError, NondeterminismError, UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +63,8 @@ def replay(
       hourglass replay histories/ --code app.py
       hourglass replay --query "ExecutionStatus = 'Running'" --code app.orders
     """
-    from hourglass._cli.connecting import codec_named
-    from hourglass._cli.loading import load
+    from hourglass._tools.cli.connecting import codec_named
+    from hourglass._tools.cli.loading import load
     from hourglass.replay import Replayer
 
     if not code:

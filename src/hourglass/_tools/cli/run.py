@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import connecting, console, picture
-from hourglass._cli.connecting import Codec, Json, Namespace, NewId, Target, Values
+from hourglass._tools.cli import connecting, console, picture
+from hourglass._tools.cli.connecting import Codec, Json, Namespace, NewId, Target, Values
 from hourglass.errors import (
     TimedOutError,
     UsageError,
@@ -22,8 +22,8 @@ from hourglass.errors import (
 )
 
 if TYPE_CHECKING:
-    from hourglass._cli.loading import LoadedCode
-    from hourglass._story.spans import Story
+    from hourglass._tools.cli.loading import LoadedCode
+    from hourglass._tools.timeline.spans import Story
     from hourglass.client import Client, WorkflowHandle
     from hourglass.converter import Signature
 
@@ -58,8 +58,8 @@ def run(
       hourglass run app.py:checkout '{"id": "o-1"}' --id order-1
     """
     from hourglass._built_in import BUILT_IN
-    from hourglass._cli.loading import load
-    from hourglass._runtime.resolver import Resolver
+    from hourglass._tools.cli.loading import load
+    from hourglass._worker.resolver import Resolver
     from hourglass.client import IdConflictPolicy, IdReusePolicy
     from hourglass.worker import Worker
 
@@ -154,8 +154,8 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
 
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
     """Draw the run until it closes. A run that its own bug parks ends the command, with the line."""
-    from hourglass._story.values import hidden
-    from hourglass._story.watching import Watched
+    from hourglass._tools.timeline.values import hidden
+    from hourglass._tools.timeline.watching import Watched
 
     watched = Watched(client, handle.id, handle.run_id, hidden, False)
     never = threading.Event()
@@ -176,8 +176,8 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
 
 def _stopped(story: Story) -> str:
     """Return why a run is parked: the exception and the author's line."""
-    from hourglass._story.faults import place_of
-    from hourglass._story.text import near
+    from hourglass._tools.timeline.faults import place_of
+    from hourglass._tools.timeline.text import near
 
     headline = f"{story.workflow_type} {story.workflow_id} is stopped by a bug in its code"
     if not story.faults:

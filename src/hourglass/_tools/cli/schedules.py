@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, Limit, Namespace, Target, Values, WorkflowName, Yes
-from hourglass._cli.console import Column, lines
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Codec, Json, Limit, Namespace, Target, Values, WorkflowName, Yes
+from hourglass._tools.cli.console import Column, lines
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:

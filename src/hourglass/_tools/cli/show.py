@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from hourglass._cli import connecting, console, picture
-from hourglass._cli.connecting import Codec, Namespace, RunId, Target
+from hourglass._tools.cli import connecting, console, picture
+from hourglass._tools.cli.connecting import Codec, Namespace, RunId, Target
 from hourglass.errors import UsageError
 
 if TYPE_CHECKING:
-    from hourglass._story.spans import Story
-    from hourglass._story.watching import Watched
+    from hourglass._tools.timeline.spans import Story
+    from hourglass._tools.timeline.watching import Watched
 
 What: TypeAlias = Annotated[
     str,
@@ -67,9 +67,9 @@ def show(
       hourglass show order-1 --target localhost:7233 --follow
       hourglass show history.json --html order-1.html
     """
-    from hourglass._cli.connecting import codec_named
-    from hourglass._story.values import hidden, peek
-    from hourglass._story.watching import Watched, decoder, is_file, story_of_file
+    from hourglass._tools.cli.connecting import codec_named
+    from hourglass._tools.timeline.values import hidden, peek
+    from hourglass._tools.timeline.watching import Watched, decoder, is_file, story_of_file
 
     chosen = codec_named(codec)
     look = peek(None if chosen is None else decoder(chosen)) if payloads else hidden
@@ -89,8 +89,8 @@ def show(
 
 
 def _write(story: Story, html: Path | None, svg: Path | None, rows: int | None) -> None:
-    from hourglass._story import html as page
-    from hourglass._story import svg as drawing
+    from hourglass._tools.timeline import html as page
+    from hourglass._tools.timeline import svg as drawing
 
     for path, draw in ((html, page.draw), (svg, drawing.draw)):
         if path is None:
@@ -103,7 +103,7 @@ def _write(story: Story, html: Path | None, svg: Path | None, rows: int | None) 
 
 
 def _json(story: Story) -> None:
-    from hourglass._story.spans import document
+    from hourglass._tools.timeline.spans import document
 
     connecting.write_json(document(story))
 

@@ -14,9 +14,9 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Host, Namespace, Target, TokenOption
 from hourglass._http.access import Credentials, read_token
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Codec, Host, Namespace, Target, TokenOption
 from hourglass.errors import UsageError
 
 TOKEN = "HOURGLASS_UI_TOKEN"
@@ -59,7 +59,7 @@ def page_socket() -> Iterator[tuple[socket.socket, Credentials] | None]:
     """
     credentials = credentials_for()
     try:
-        from hourglass._ui.server import address_of, bound, link_of
+        from hourglass._tools.web.server import address_of, bound, link_of
     except ModuleNotFoundError:
         console.note("without the web UI: pip install 'hourglass-temporal[ui]', or give --no-ui")
         yield None
@@ -102,15 +102,15 @@ def ui(
       hourglass ui --target localhost:7233 --read-only
     """
     try:
-        from hourglass._ui.server import bound, link_of, served
-        from hourglass._ui.site import Site
+        from hourglass._tools.web.server import bound, link_of, served
+        from hourglass._tools.web.site import Site
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "jinja2", "anyio"):
             raise
         raise UsageError("the page needs more packages: pip install 'hourglass-temporal[ui]'") from None
-    from hourglass._cli.loading import load
-    from hourglass._runtime.targets import resolve
-    from hourglass._story.watching import decoder
+    from hourglass._tools.cli.loading import load
+    from hourglass._tools.timeline.watching import decoder
+    from hourglass._worker.targets import resolve
 
     credentials = credentials_for(token)
     modules = load(sources).modules if sources else ()

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from hourglass._cli import connecting, console
-from hourglass._cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
-from hourglass._story.diagnosis import CLOSED, Action, Diagnosis, Finding
-from hourglass._story.faults import root
-from hourglass._story.spans import Fault
-from hourglass._story.text import S, duration, near, precise
+from hourglass._tools.cli import connecting, console
+from hourglass._tools.cli.connecting import Codec, Json, Namespace, RunId, Target, WorkflowId
+from hourglass._tools.diagnosis.diagnosis import CLOSED, Action, Diagnosis, Finding
+from hourglass._tools.timeline.faults import root
+from hourglass._tools.timeline.spans import Fault
+from hourglass._tools.timeline.text import S, duration, near, precise
 from hourglass.errors import (
     ConnectionFailedError,
     HourglassError,
@@ -33,7 +33,7 @@ from hourglass.errors import (
 )
 
 if TYPE_CHECKING:
-    from hourglass._story.diagnosis import Diagnosis
+    from hourglass._tools.diagnosis.diagnosis import Diagnosis
     from hourglass.client import Client, ScheduleDescription
 
 
@@ -110,7 +110,7 @@ def _name(diagnosis: Diagnosis) -> str:
 
 
 def _headline(name: str, finding: Finding, now: int, *, bold: bool = True) -> Text:
-    from hourglass._story.reasons import is_wrong
+    from hourglass._tools.diagnosis.reasons import is_wrong
 
     line = Text(name, style="bold" if bold else "")
     line.append(f" {finding.what}", style="red" if is_wrong(finding) else "default")
@@ -219,7 +219,7 @@ def clock(moment: int, now: int) -> str:
 
 def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str) -> Diagnosis:
     """Return the diagnosis of an id without a workflow: another run, a schedule, or a similar id."""
-    from hourglass._story import reasons
+    from hourglass._tools.diagnosis import reasons
 
     latest = connecting.latest_run(client, workflow_id, run_id)
     if latest is not None:
@@ -255,7 +255,7 @@ def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str
     """Return the finding for a schedule's id: a schedule is not a workflow, but starts workflows with a common
     id prefix.
     """
-    from hourglass._story.watching import nanoseconds
+    from hourglass._tools.timeline.watching import nanoseconds
 
     state, coming, action = schedule.schedule.state, schedule.info.next_action_times, schedule.schedule.action
     paused = f": it is paused ({state.note})" if state.note else ": it is paused, and starts nothing"
@@ -319,11 +319,11 @@ def _diagnosis(
     namespace: str | None,
     codec: str | None,
 ) -> Diagnosis:
-    from hourglass._cli.connecting import codec_named
-    from hourglass._cli.loading import load
-    from hourglass._runtime.targets import resolve
-    from hourglass._story import reasons
-    from hourglass._story.asking import WhyContext
+    from hourglass._tools.cli.connecting import codec_named
+    from hourglass._tools.cli.loading import load
+    from hourglass._tools.diagnosis import reasons
+    from hourglass._tools.diagnosis.asking import WhyContext
+    from hourglass._worker.targets import resolve
 
     options = connecting.options_of(target, namespace)
     loaded = load(code) if code else None

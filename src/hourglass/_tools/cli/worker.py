@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from hourglass._cli import logs
-from hourglass._cli.connecting import (
+from hourglass._tools.cli import logs
+from hourglass._tools.cli.connecting import (
     Codec,
     Level,
     Log,
@@ -31,7 +31,7 @@ from hourglass._cli.connecting import (
 )
 
 if TYPE_CHECKING:
-    from hourglass._runtime.guarded import Guarded
+    from hourglass._worker.health.guarded import Guarded
     from hourglass.client import Client
     from hourglass.worker import Worker
 
@@ -50,7 +50,7 @@ def connected(
     retention: float | None = None,
 ) -> Client | None:
     """Return a client as soon as the server can be reached; None if `over` is set first."""
-    from hourglass._cli.connecting import codec_named
+    from hourglass._tools.cli.connecting import codec_named
     from hourglass.client import Client
     from hourglass.errors import ConnectionFailedError
 
@@ -93,12 +93,12 @@ class WorkerOptions:
 
 def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = False) -> int:
     """Work and return the exit code."""
-    from hourglass._cli import console
-    from hourglass._cli.loading import load
+    from hourglass._tools.cli import console
+    from hourglass._tools.cli.loading import load
     from hourglass.errors import HourglassError
 
     if process is None and options.deadlock_timeout is not None:
-        from hourglass._runtime.hung import show_standstills
+        from hourglass._worker.health.hung import show_standstills
 
         show_standstills(_STANDSTILLS * options.deadlock_timeout)
     loaded = load(options.sources)
@@ -132,7 +132,7 @@ def _keep_to_a_processor(place: int) -> None:
 
     After all modules were loaded, so that their threads are not pinned; before any thread of ours starts.
     """
-    from hourglass._runtime import processors
+    from hourglass._worker import processors
 
     try:
         own = processors.bind(place).own
@@ -322,7 +322,7 @@ def worker(
 
 
 def _run(options: WorkerOptions, processes: int | None, pin: bool | None, *, parent: bool) -> int:
-    from hourglass._runtime import guarded
+    from hourglass._worker.health import guarded
 
     process = guarded.enter(os.environ)
     count = _how_many(options.target, processes) if process is not None or parent else 1
@@ -335,7 +335,7 @@ def _run(options: WorkerOptions, processes: int | None, pin: bool | None, *, par
 
 def _is_pinned(pin: bool | None, processes: int) -> bool:
     """Whether each process is pinned to a processor: by the option, else if there is a processor for each."""
-    from hourglass._runtime import processors
+    from hourglass._worker import processors
 
     if pin and not processors.can_bind():
         raise typer.BadParameter("this system does not bind processes to processors", param_hint="--pin")
@@ -350,8 +350,8 @@ def _how_many(target: str | None, processes: int | None) -> int:
     On a file all processes share its queues, and each uses one processor; an engine in memory belongs to one
     process; on a server there may be other workers, so more than one process must be requested.
     """
-    from hourglass._runtime import processors
-    from hourglass._runtime.targets import resolve
+    from hourglass._worker import processors
+    from hourglass._worker.targets import resolve
 
     kind = resolve(target).kind
     if kind == "memory":
@@ -367,8 +367,8 @@ def _how_many(target: str | None, processes: int | None) -> int:
 
 
 def _guard(options: WorkerOptions, processes: int) -> int:
-    from hourglass._cli.loading import check_sources
-    from hourglass._runtime.guardian import Guardian
+    from hourglass._tools.cli.loading import check_sources
+    from hourglass._worker.health.guardian import Guardian
 
     check_sources(options.sources)  # checked here, so that the error is reported once, not by each process
     # The same interpreter, flags and arguments: variables in its environment make it the worker process.

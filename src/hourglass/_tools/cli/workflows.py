@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hourglass._cli import connecting
-from hourglass._cli.connecting import (
+from hourglass._tools.cli import connecting
+from hourglass._tools.cli.connecting import (
     AnyQuery,
     Codec,
     Json,

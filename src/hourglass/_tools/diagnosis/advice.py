@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 
 from hourglass._history.events import WorkflowTaskCompleted
-from hourglass._story.diagnosis import Action, Cause, Facts
-from hourglass._story.spans import Span, Story
+from hourglass._tools.diagnosis.diagnosis import Action, Cause, Facts
+from hourglass._tools.timeline.spans import Span, Story
 
 
 def _command(words: str, options: str) -> str:

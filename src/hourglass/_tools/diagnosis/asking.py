@@ -23,18 +23,26 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from hourglass._contract.limits import KeptLimit, KeptLimits, ListLimits
-from hourglass._engine.built_in_queries import ACTIVITY_STACKS, AWAITED_SIGNALS
-from hourglass._engine.specs import VersioningBehavior
+from hourglass._evaluator.built_in_queries import ACTIVITY_STACKS, AWAITED_SIGNALS
+from hourglass._evaluator.specs import VersioningBehavior
 from hourglass._history import events as h
-from hourglass._runtime.deaths import known_deaths
-from hourglass._story.diagnosis import Action, Cause, Diagnosis, Facts, Finding, PollerFacts, QueueFacts
-from hourglass._story.faults import Waits, stands
-from hourglass._story.reasons import diagnose
-from hourglass._story.reasons_tasks import queue_of
-from hourglass._story.spans import Fault, Kind, Outcome, Span, Story
-from hourglass._story.text import clean, duration, harmless
-from hourglass._story.timeline import open_turn
-from hourglass._story.watching import Watched, nanoseconds
+from hourglass._tools.diagnosis.diagnosis import (
+    Action,
+    Cause,
+    Diagnosis,
+    Facts,
+    Finding,
+    PollerFacts,
+    QueueFacts,
+)
+from hourglass._tools.diagnosis.reasons import diagnose
+from hourglass._tools.diagnosis.reasons_tasks import queue_of
+from hourglass._tools.timeline.faults import Waits, stands
+from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Span, Story
+from hourglass._tools.timeline.text import clean, duration, harmless
+from hourglass._tools.timeline.timeline import open_turn
+from hourglass._tools.timeline.watching import Watched, nanoseconds
+from hourglass._worker.health.deaths import known_deaths
 from hourglass.client._session import asking
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
 

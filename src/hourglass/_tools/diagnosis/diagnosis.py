@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hourglass._story.faults import Stand
-from hourglass._story.spans import Fault, Story
+from hourglass._tools.timeline.faults import Stand
+from hourglass._tools.timeline.spans import Fault, Story
 
 if TYPE_CHECKING:
     from hourglass._history.events import HistoryEvent

@@ -17,8 +17,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from hourglass._contract.workflows import ACTIVITY_FAILS, PARKED_RUNS, REPORTED_PROBLEMS
-from hourglass._story.asking import PATIENCE, alive, kept_by_engine
-from hourglass._story.standing import FILTERED, Problem, problem_of
+from hourglass._tools.diagnosis.asking import PATIENCE, alive, kept_by_engine
+from hourglass._tools.timeline.standing import FILTERED, Problem, problem_of
 from hourglass.errors import HourglassError, WorkflowNotFoundError
 
 if TYPE_CHECKING:

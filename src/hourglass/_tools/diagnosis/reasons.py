@@ -13,14 +13,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from hourglass._history import events as h
-from hourglass._story import advice, reasons_tasks
-from hourglass._story.captions import status
-from hourglass._story.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
-from hourglass._story.faults import Stand, Waits, authors_place, place_of, root
-from hourglass._story.reasons_closed import closed
-from hourglass._story.spans import Kind, Phase, Span
-from hourglass._story.text import S, clean, duration
-from hourglass._story.timeline import is_open_turn
+from hourglass._tools.diagnosis import advice, reasons_tasks
+from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts, Finding, QueueFacts
+from hourglass._tools.diagnosis.reasons_closed import closed
+from hourglass._tools.timeline.captions import status
+from hourglass._tools.timeline.faults import Stand, Waits, authors_place, place_of, root
+from hourglass._tools.timeline.spans import Kind, Phase, Span
+from hourglass._tools.timeline.text import S, clean, duration
+from hourglass._tools.timeline.timeline import is_open_turn
 
 _MOMENT, _PATIENCE = 1_000_000_000, 10_000_000_000
 """Queue times of an activity after which they are mentioned, and after which they count as a problem."""

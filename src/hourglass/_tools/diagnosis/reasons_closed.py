@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Sequence
 
 from hourglass._history import events as h
-from hourglass._story import advice, reasons_tasks
-from hourglass._story.captions import KINDS, counted
-from hourglass._story.diagnosis import Cause, Facts, Finding
-from hourglass._story.faults import place_of, root
-from hourglass._story.spans import Kind, Outcome, Span, Story
-from hourglass._story.text import S, clean, duration
+from hourglass._tools.diagnosis import advice, reasons_tasks
+from hourglass._tools.diagnosis.diagnosis import Cause, Facts, Finding
+from hourglass._tools.timeline.captions import KINDS, counted
+from hourglass._tools.timeline.faults import place_of, root
+from hourglass._tools.timeline.spans import Kind, Outcome, Span, Story
+from hourglass._tools.timeline.text import S, clean, duration
 
 
 def closed(facts: Facts) -> list[Finding]:

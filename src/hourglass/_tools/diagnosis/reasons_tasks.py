@@ -13,11 +13,11 @@ from difflib import get_close_matches
 
 from hourglass._history import events as h
 from hourglass._history.tables import table
-from hourglass._story import advice
-from hourglass._story.diagnosis import Action, Cause, Facts, Finding, QueueFacts
-from hourglass._story.faults import chain, place_of
-from hourglass._story.spans import Fault, Kind, Outcome, Span
-from hourglass._story.text import S, clean, duration
+from hourglass._tools.diagnosis import advice
+from hourglass._tools.diagnosis.diagnosis import Action, Cause, Facts, Finding, QueueFacts
+from hourglass._tools.timeline.faults import chain, place_of
+from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Span
+from hourglass._tools.timeline.text import S, clean, duration
 
 
 def started(facts: Facts) -> h.WorkflowExecutionStarted:

@@ -31,8 +31,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hourglass._check.checker import check_paths
-from hourglass._check.rules import RULES, CallStep, CheckFinding, CheckReport, Rule, SourceRange
+from hourglass._tools.lint.checker import check_paths
+from hourglass._tools.lint.rules import RULES, CallStep, CheckFinding, CheckReport, Rule, SourceRange
 
 __all__ = ["RULES", "CallStep", "CheckFinding", "CheckReport", "Rule", "SourceRange", "check"]
 

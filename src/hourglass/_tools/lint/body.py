@@ -16,16 +16,16 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hourglass._check import order, rules
-from hourglass._check.catching import Catching
-from hourglass._check.external import BY_SETS, ON_LOOP, READS, is_function, rule_of_call
-from hourglass._check.kinds import BY_REFERENCE, Durable, Kinds
-from hourglass._check.modules import Module
-from hourglass._check.order import Ordering, changed_meanwhile
-from hourglass._check.resolving import ValueResolver
-from hourglass._check.scopes import NameScope
-from hourglass._check.sharing import MUTATORS, Shared, Sharing
-from hourglass._check.values import Class, External, Func, Instance, Value
+from hourglass._tools.lint import order, rules
+from hourglass._tools.lint.catching import Catching
+from hourglass._tools.lint.external import BY_SETS, ON_LOOP, READS, is_function, rule_of_call
+from hourglass._tools.lint.kinds import BY_REFERENCE, Durable, Kinds
+from hourglass._tools.lint.modules import Module
+from hourglass._tools.lint.order import Ordering, changed_meanwhile
+from hourglass._tools.lint.resolving import ValueResolver
+from hourglass._tools.lint.scopes import NameScope
+from hourglass._tools.lint.sharing import MUTATORS, Shared, Sharing
+from hourglass._tools.lint.values import Class, External, Func, Instance, Value
 
 
 @dataclass(frozen=True)

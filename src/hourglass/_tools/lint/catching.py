@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from hourglass._check.defining import own_nodes
-from hourglass._check.kinds import Kinds
-from hourglass._check.modules import OURS
-from hourglass._check.resolving import ValueResolver
-from hourglass._check.scopes import Assigned, NameScope
-from hourglass._check.values import UNKNOWN, Class, External, Func, Instance, Items, Value, words
+from hourglass._tools.lint.defining import own_nodes
+from hourglass._tools.lint.kinds import Kinds
+from hourglass._tools.lint.modules import OURS
+from hourglass._tools.lint.resolving import ValueResolver
+from hourglass._tools.lint.scopes import Assigned, NameScope
+from hourglass._tools.lint.values import UNKNOWN, Class, External, Func, Instance, Items, Value, words
 
 Remote: TypeAlias = Literal["activity", "workflow"]
 """The kind of remote call: an activity or a child workflow."""

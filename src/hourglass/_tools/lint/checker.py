@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hourglass._check import rules
-from hourglass._check.body import Hit, Lens, Seen, look
-from hourglass._check.catching import Catching
-from hourglass._check.kinds import Durable, Kinds, Root
-from hourglass._check.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
-from hourglass._check.resolving import ValueResolver
-from hourglass._check.sharing import Sharing
-from hourglass._check.values import Class, Func
+from hourglass._tools.lint import rules
+from hourglass._tools.lint.body import Hit, Lens, Seen, look
+from hourglass._tools.lint.catching import Catching
+from hourglass._tools.lint.kinds import Durable, Kinds, Root
+from hourglass._tools.lint.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
+from hourglass._tools.lint.resolving import ValueResolver
+from hourglass._tools.lint.sharing import Sharing
+from hourglass._tools.lint.values import Class, Func
 
 _NOTHING: frozenset[str] = frozenset()
 

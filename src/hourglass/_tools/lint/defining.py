@@ -11,9 +11,9 @@ import ast
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from hourglass._check.modules import Module
-from hourglass._check.scopes import NameScope
-from hourglass._check.values import Class, Func
+from hourglass._tools.lint.modules import Module
+from hourglass._tools.lint.scopes import NameScope
+from hourglass._tools.lint.values import Class, Func
 
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 

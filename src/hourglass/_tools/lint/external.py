@@ -10,8 +10,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
-from hourglass._check.rules import CLOCK, ENVIRONMENT, FILES, IDENTITY, LOCKS, NETWORK, RANDOM, SLEEP, THREADS
-from hourglass._check.values import words
+from hourglass._tools.lint.rules import (
+    CLOCK,
+    ENVIRONMENT,
+    FILES,
+    IDENTITY,
+    LOCKS,
+    NETWORK,
+    RANDOM,
+    SLEEP,
+    THREADS,
+)
+from hourglass._tools.lint.values import words
 
 
 def _named(code: str, module: str, names: str) -> dict[str, str]:

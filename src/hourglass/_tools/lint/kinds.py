@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from hourglass._check.defining import Definitions, own_nodes
-from hourglass._check.modules import Module
-from hourglass._check.resolving import ValueResolver
-from hourglass._check.scopes import NameScope
-from hourglass._check.values import Class, External, Func, Value, words
+from hourglass._tools.lint.defining import Definitions, own_nodes
+from hourglass._tools.lint.modules import Module
+from hourglass._tools.lint.resolving import ValueResolver
+from hourglass._tools.lint.scopes import NameScope
+from hourglass._tools.lint.values import Class, External, Func, Value, words
 
 Kind: TypeAlias = Literal["workflow", "activity", "handler", "cached", "property"]
 

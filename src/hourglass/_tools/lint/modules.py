@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from hourglass._check.scopes import NameScope, class_scope, function_scope, module_scope
-from hourglass._check.values import FunctionNode, ModuleRef, NamespacePackage
+from hourglass._tools.lint.scopes import NameScope, class_scope, function_scope, module_scope
+from hourglass._tools.lint.values import FunctionNode, ModuleRef, NamespacePackage
 
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 

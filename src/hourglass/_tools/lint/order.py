@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 
-from hourglass._check.kinds import Kinds
-from hourglass._check.resolving import ValueResolver
-from hourglass._check.values import Func, words
+from hourglass._tools.lint.kinds import Kinds
+from hourglass._tools.lint.resolving import ValueResolver
+from hourglass._tools.lint.values import Func, words
 
 _RESIZING = words(
     "append appendleft extend insert remove pop popleft popitem clear add discard update setdefault"

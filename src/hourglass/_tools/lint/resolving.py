@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from hourglass._check.defining import own_nodes
-from hourglass._check.external import CALLS, result_of_call
-from hourglass._check.modules import Module, Project
-from hourglass._check.scopes import (
+from hourglass._tools.lint.defining import own_nodes
+from hourglass._tools.lint.external import CALLS, result_of_call
+from hourglass._tools.lint.modules import Module, Project
+from hourglass._tools.lint.scopes import (
     Assigned,
     Binding,
     Defined,
@@ -30,7 +30,7 @@ from hourglass._check.scopes import (
     NameScope,
     Parameter,
 )
-from hourglass._check.values import (
+from hourglass._tools.lint.values import (
     SET,
     UNKNOWN,
     AnySet,
@@ -46,7 +46,7 @@ from hourglass._check.values import (
 )
 
 if TYPE_CHECKING:
-    from hourglass._check.scopes import NameScope
+    from hourglass._tools.lint.scopes import NameScope
 
 
 _SETS = words(

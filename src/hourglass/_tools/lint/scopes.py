@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from hourglass._check.values import FunctionNode
+from hourglass._tools.lint.values import FunctionNode
 
 if TYPE_CHECKING:
-    from hourglass._check.modules import Module
+    from hourglass._tools.lint.modules import Module
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hourglass._check.defining import Definitions, is_on, own_nodes_on
-from hourglass._check.modules import Module
-from hourglass._check.resolving import ValueResolver, last_name
-from hourglass._check.scopes import Assigned, NameScope
-from hourglass._check.values import Class, External, Func, Instance, ModuleRef, Unknown, words
+from hourglass._tools.lint.defining import Definitions, is_on, own_nodes_on
+from hourglass._tools.lint.modules import Module
+from hourglass._tools.lint.resolving import ValueResolver, last_name
+from hourglass._tools.lint.scopes import Assigned, NameScope
+from hourglass._tools.lint.values import Class, External, Func, Instance, ModuleRef, Unknown, words
 
 MUTATORS = words(
     "append extend insert remove pop clear sort reverse add discard update setdefault popitem "

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from hourglass._check.modules import Module
-    from hourglass._check.scopes import NameScope
+    from hourglass._tools.lint.modules import Module
+    from hourglass._tools.lint.scopes import NameScope
 
 
 def words(text: str) -> frozenset[str]:

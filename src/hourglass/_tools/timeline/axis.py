@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
-from hourglass._story.text import MIN, MS, US, YEAR, D, H, S, duration
+from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Segment, Span, Story
+from hourglass._tools.timeline.text import MIN, MS, US, YEAR, D, H, S, duration
 
 Group: TypeAlias = tuple[int, Kind, str]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from hourglass._story.faults import root
-from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
-from hourglass._story.standing import FAILING_AFTER, Problem
-from hourglass._story.text import duration, moment, share
+from hourglass._tools.timeline.faults import root
+from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Span, Story
+from hourglass._tools.timeline.standing import FAILING_AFTER, Problem
+from hourglass._tools.timeline.text import duration, moment, share
 
 OUTCOMES = {
     Outcome.OPEN: "running",

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from hourglass._story.spans import Fault
-from hourglass._story.text import clean, harmless
+from hourglass._tools.timeline.spans import Fault
+from hourglass._tools.timeline.text import clean, harmless
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,

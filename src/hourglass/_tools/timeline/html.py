@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from hourglass._story import captions, svg
-from hourglass._story.axis import fold
-from hourglass._story.spans import Fault, Outcome, Story
-from hourglass._story.text import duration
+from hourglass._tools.timeline import captions, svg
+from hourglass._tools.timeline.axis import fold
+from hourglass._tools.timeline.spans import Fault, Outcome, Story
+from hourglass._tools.timeline.text import duration
 
 ROWS = 26
 """Rows in a panel: as many as a page of A4 in landscape holds."""

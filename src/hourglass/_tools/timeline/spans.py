@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from hourglass._story.text import S, precise
+from hourglass._tools.timeline.text import S, precise
 
 
 class Kind(StrEnum):

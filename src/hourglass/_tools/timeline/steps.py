@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from hourglass._engine.specs import RetryRule
-from hourglass._engine.words import signal_waited_for
+from hourglass._evaluator.specs import RetryRule
+from hourglass._evaluator.words import signal_waited_for
 from hourglass._history import events as h
-from hourglass._story.faults import chain, words
-from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span
-from hourglass._story.text import S, clean, duration
-from hourglass._story.values import Peek, value_of
+from hourglass._tools.timeline.faults import chain, words
+from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Phase, Segment, Span
+from hourglass._tools.timeline.text import S, clean, duration
+from hourglass._tools.timeline.values import Peek, value_of
 from hourglass.converter import CanceledFailure, Failure
 from hourglass.errors import RetryState
 

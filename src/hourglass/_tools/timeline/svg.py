@@ -19,10 +19,10 @@ from functools import cache, partial
 from html import escape
 from math import ceil
 
-from hourglass._story import captions
-from hourglass._story.axis import Scale, Stretch, fold, scale, stretches, ticks
-from hourglass._story.spans import Kind, Outcome, Phase, Span, Story
-from hourglass._story.text import fit, mono, sans
+from hourglass._tools.timeline import captions
+from hourglass._tools.timeline.axis import Scale, Stretch, fold, scale, stretches, ticks
+from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Span, Story
+from hourglass._tools.timeline.text import fit, mono, sans
 
 LIGHT = {
     "paper": "#ffffff",

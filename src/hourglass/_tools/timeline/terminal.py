@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hourglass._story import captions
-from hourglass._story.axis import Scale, fold, scale, stretches, ticks
-from hourglass._story.spans import Fault, Kind, Outcome, Phase, Span, Story
-from hourglass._story.text import cells, fit
+from hourglass._tools.timeline import captions
+from hourglass._tools.timeline.axis import Scale, fold, scale, stretches, ticks
+from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Phase, Span, Story
+from hourglass._tools.timeline.text import cells, fit
 
 Line: TypeAlias = tuple[tuple[str, str], ...]
 

@@ -21,11 +21,11 @@ from hourglass._built_in import KEEPERS
 from hourglass._contract.limits import is_keeper
 from hourglass._history import events as h
 from hourglass._history.tables import TASK_FAILURE_CAUSES
-from hourglass._story.faults import chain, words
-from hourglass._story.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
-from hourglass._story.steps import MESSAGES, STEPS, Handler, SpanDraft, StoryDraft, TaskDraft, frozen
-from hourglass._story.text import S, clean, duration
-from hourglass._story.values import Peek, hidden
+from hourglass._tools.timeline.faults import chain, words
+from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Phase, Segment, Span, Story, Wait
+from hourglass._tools.timeline.steps import MESSAGES, STEPS, Handler, SpanDraft, StoryDraft, TaskDraft, frozen
+from hourglass._tools.timeline.text import S, clean, duration
+from hourglass._tools.timeline.values import Peek, hidden
 
 
 def _scheduled(story: StoryDraft, event: h.HistoryEvent, a: h.WorkflowTaskScheduled) -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from hourglass._story.text import clean
+from hourglass._tools.timeline.text import clean
 from hourglass.converter import Payload
 
 Peek: TypeAlias = Callable[[Iterable[Payload]], str]

@@ -20,12 +20,12 @@ import msgspec
 
 from hourglass._history.codec import events_from_text
 from hourglass._history.events import HistoryEvent
-from hourglass._story import svg
-from hourglass._story.faults import authors_place
-from hourglass._story.spans import Fault, Kind, Story
-from hourglass._story.text import clean, harmless
-from hourglass._story.timeline import Pending, build_story, nest
-from hourglass._story.values import Decode, Peek, hidden
+from hourglass._tools.timeline import svg
+from hourglass._tools.timeline.faults import authors_place
+from hourglass._tools.timeline.spans import Fault, Kind, Story
+from hourglass._tools.timeline.text import clean, harmless
+from hourglass._tools.timeline.timeline import Pending, build_story, nest
+from hourglass._tools.timeline.values import Decode, Peek, hidden
 from hourglass.converter import Failure, Payload, decoded, map_failures
 from hourglass.errors import ApplicationError, HistoryError, UsageError, WorkflowNotFoundError
 

@@ -13,10 +13,10 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from hourglass._story.watching import HIDDEN
-from hourglass._ui import addresses, asked, finding, forms, pages, run_view
-from hourglass._ui.bulk import BulkOperations, ConfirmedScope
-from hourglass._ui.site import Site
+from hourglass._tools.timeline.watching import HIDDEN
+from hourglass._tools.web import addresses, asked, finding, forms, pages, run_view
+from hourglass._tools.web.bulk import BulkOperations, ConfirmedScope
+from hourglass._tools.web.site import Site
 from hourglass.client import ScheduleBackfill
 from hourglass.client._bulk import open_ones
 from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError, UsageError

@@ -25,13 +25,13 @@ from starlette.staticfiles import StaticFiles
 
 from hourglass._http.access import Access
 from hourglass._http.names import OwnNames
-from hourglass._ui import asked, finding, security
-from hourglass._ui.actions import PageActions
-from hourglass._ui.bulk import BulkOperations
-from hourglass._ui.login import LoginPages
-from hourglass._ui.reading import PageReads, task_queues, worker_facts
-from hourglass._ui.replays import ReplayFailedError
-from hourglass._ui.site import Site
+from hourglass._tools.web import asked, finding, security
+from hourglass._tools.web.actions import PageActions
+from hourglass._tools.web.bulk import BulkOperations
+from hourglass._tools.web.login import LoginPages
+from hourglass._tools.web.reading import PageReads, task_queues, worker_facts
+from hourglass._tools.web.replays import ReplayFailedError
+from hourglass._tools.web.site import Site
 from hourglass.client import TaskQueueDescription
 from hourglass.errors import (
     HourglassError,
@@ -241,7 +241,7 @@ class PageApp:
             Route("/health", reads.health),
             Route(security.LOGIN, self._login.show),
             Route(security.LOGIN, self._login.submit, methods=["POST"]),
-            Mount("/static", StaticFiles(directory=str(files("hourglass._ui") / "static"))),
+            Mount("/static", StaticFiles(directory=str(files("hourglass._tools.web") / "static"))),
             Route("/workflows/{id}", self._reading(reads.latest)),
             Route(f"{run}/why", self._reading(reads.why, slow=True)),
             Route(f"{run}/unread", self._reading(reads.unread, slow=True)),

@@ -12,9 +12,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from hourglass._ui import addresses, forms, pages
-from hourglass._ui.finding import Search
-from hourglass._ui.site import Site
+from hourglass._tools.web import addresses, forms, pages
+from hourglass._tools.web.finding import Search
+from hourglass._tools.web.site import Site
 from hourglass.errors import UsageError
 
 # --- the address ------------------------------------------------------------------------------------------------------

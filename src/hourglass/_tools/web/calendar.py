@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from hourglass._embedded.rules.schedule_times import Timetable
+from hourglass._embedded.schedules.times import Timetable
 from hourglass.client import ScheduleSpec
 from hourglass.client._schedule_data import spec_form
 

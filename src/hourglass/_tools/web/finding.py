@@ -15,9 +15,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from hourglass._built_in import check_brackets, without_keepers
-from hourglass._story import problems
-from hourglass._story.problems import ProblemCount
-from hourglass._story.standing import FILTERED, Problem
+from hourglass._tools.diagnosis import problems
+from hourglass._tools.diagnosis.problems import ProblemCount
+from hourglass._tools.timeline.standing import FILTERED, Problem
 from hourglass.client import Client, WorkflowExecution, WorkflowExecutionCount, WorkflowStatus
 
 PAGE_SIZE = 50

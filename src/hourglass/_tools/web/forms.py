@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._engine.definition import workflow_definition
+from hourglass._evaluator.definition import workflow_definition
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from hourglass._http.access import Access, Verdict
 from hourglass._http.names import OwnNames
-from hourglass._ui import asked, pages, security
+from hourglass._tools.web import asked, pages, security
 
 AFTER = "/workflows"
 _BARE = pages.View(target="")

@@ -16,19 +16,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hourglass._history.events import HistoryEvent
-from hourglass._story import captions
-from hourglass._story.diagnosis import Diagnosis
-from hourglass._story.problems import ProblemCount
-from hourglass._story.spans import Kind, Span, Story
-from hourglass._story.standing import Problem, problem_of, standing
-from hourglass._story.text import duration, harmless, near, near_place
-from hourglass._ui import addresses
-from hourglass._ui.bulk import BulkOperation, ConfirmedScope
-from hourglass._ui.calendar import Day
-from hourglass._ui.finding import FIELD_NAMES, FIELDS, STATUSES, Bucket, Listing, Search, status_name
-from hourglass._ui.forms import Form
-from hourglass._ui.run_view import HistoryTable, ResetPlan
-from hourglass._ui.waterfall import Waterfall
+from hourglass._tools.diagnosis.diagnosis import Diagnosis
+from hourglass._tools.diagnosis.problems import ProblemCount
+from hourglass._tools.timeline import captions
+from hourglass._tools.timeline.spans import Kind, Span, Story
+from hourglass._tools.timeline.standing import Problem, problem_of, standing
+from hourglass._tools.timeline.text import duration, harmless, near, near_place
+from hourglass._tools.web import addresses
+from hourglass._tools.web.bulk import BulkOperation, ConfirmedScope
+from hourglass._tools.web.calendar import Day
+from hourglass._tools.web.finding import FIELD_NAMES, FIELDS, STATUSES, Bucket, Listing, Search, status_name
+from hourglass._tools.web.forms import Form
+from hourglass._tools.web.run_view import HistoryTable, ResetPlan
+from hourglass._tools.web.waterfall import Waterfall
 from hourglass.client import (
     ScheduleDescription,
     ScheduleListDescription,
@@ -71,7 +71,7 @@ def lasted(start: datetime | None, end: datetime | None) -> str:
 @cache
 def _templates() -> Environment:
     made = Environment(
-        loader=PackageLoader("hourglass._ui"),
+        loader=PackageLoader("hourglass._tools.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -15,16 +15,16 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
-from hourglass._engine.built_in_queries import UNREAD_SIGNALS
+from hourglass._evaluator.built_in_queries import UNREAD_SIGNALS
 from hourglass._history.events import HistoryEvent
-from hourglass._story.asking import WhyContext, kept_by_engine, plain_form
-from hourglass._story.spans import Story
-from hourglass._story.watching import Watched
-from hourglass._ui import addresses, asked, finding, forms, pages, run_view, site
-from hourglass._ui.bulk import BulkOperations
-from hourglass._ui.calendar import year_of
-from hourglass._ui.site import Site
-from hourglass._ui.waterfall import waterfall
+from hourglass._tools.diagnosis.asking import WhyContext, kept_by_engine, plain_form
+from hourglass._tools.timeline.spans import Story
+from hourglass._tools.timeline.watching import Watched
+from hourglass._tools.web import addresses, asked, finding, forms, pages, run_view, site
+from hourglass._tools.web.bulk import BulkOperations
+from hourglass._tools.web.calendar import year_of
+from hourglass._tools.web.site import Site
+from hourglass._tools.web.waterfall import waterfall
 from hourglass.client import (
     Client,
     TaskQueueDescription,

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from hourglass._runtime.process_wire import ProcessChannel, find_converter
+from hourglass._worker.activities.process_wire import ProcessChannel, find_converter
 from hourglass.converter import (
     ActivitySerializationContext,
     NexusSerializationContext,

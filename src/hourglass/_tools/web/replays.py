@@ -22,9 +22,17 @@ from time import monotonic
 from types import ModuleType
 from typing import Final
 
-from hourglass._runtime.process_pool import command
-from hourglass._runtime.process_wire import ProcessChannel, converter_place
-from hourglass._ui.replay_child import Decode, Decoded, Refused, ReplayerSetup, Walk, Walked, from_child
+from hourglass._tools.web.replay_child import (
+    Decode,
+    Decoded,
+    Refused,
+    ReplayerSetup,
+    Walk,
+    Walked,
+    from_child,
+)
+from hourglass._worker.activities.process_pool import command
+from hourglass._worker.activities.process_wire import ProcessChannel, converter_place
 from hourglass.client import Client
 from hourglass.converter import in_context, wants_context
 from hourglass.converter._codec import run_codec
@@ -174,7 +182,9 @@ class _ReplayProcess:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    command(theirs.fileno(), os.getpid(), sys.path, program="hourglass._ui.replay_child"),
+                    command(
+                        theirs.fileno(), os.getpid(), sys.path, program="hourglass._tools.web.replay_child"
+                    ),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,  # what the code prints may hold payloads
                     stderr=subprocess.DEVNULL,

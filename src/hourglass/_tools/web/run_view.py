@@ -17,12 +17,12 @@ import msgspec
 
 from hourglass._history.events import HistoryEvent, WorkflowExecutionSignaled, WorkflowTaskCompleted
 from hourglass._history.shapes import read_payload
-from hourglass._story.reasons_closed import around_failure, first_undone
-from hourglass._story.spans import Kind, Outcome, Span, Story
-from hourglass._story.values import Peek
-from hourglass._story.watching import HIDDEN
-from hourglass._ui import addresses
-from hourglass._ui.replay_child import Walked
+from hourglass._tools.diagnosis.reasons_closed import around_failure, first_undone
+from hourglass._tools.timeline.spans import Kind, Outcome, Span, Story
+from hourglass._tools.timeline.values import Peek
+from hourglass._tools.timeline.watching import HIDDEN
+from hourglass._tools.web import addresses
+from hourglass._tools.web.replay_child import Walked
 from hourglass.errors import UsageError
 from hourglass.replay import Moment, ValueChange
 

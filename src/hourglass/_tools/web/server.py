@@ -17,9 +17,9 @@ from hourglass._http.access import Access, Credentials
 from hourglass._http.limits import BACKLOG, ConnectionGate, Phase
 from hourglass._http.names import OwnNames
 from hourglass._http.server import LARGEST_HEAD, listening_socket
-from hourglass._ui.app import build
-from hourglass._ui.security import LOGIN, ON_ADMITTED
-from hourglass._ui.site import Site
+from hourglass._tools.web.app import build
+from hourglass._tools.web.security import LOGIN, ON_ADMITTED
+from hourglass._tools.web.site import Site
 from hourglass.errors import UsageError
 
 PORT = 8300

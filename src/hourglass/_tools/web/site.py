@@ -13,10 +13,10 @@ from time import monotonic
 from types import ModuleType
 from typing import Any
 
-from hourglass._story.problems import problems_of
-from hourglass._story.standing import Problem
-from hourglass._story.values import Peek, hidden, peek
-from hourglass._ui.replays import TimeTravel
+from hourglass._tools.diagnosis.problems import problems_of
+from hourglass._tools.timeline.standing import Problem
+from hourglass._tools.timeline.values import Peek, hidden, peek
+from hourglass._tools.web.replays import TimeTravel
 from hourglass.client import Client, WorkflowExecution
 from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, StorageError
 

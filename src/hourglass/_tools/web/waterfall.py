@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hourglass._story import captions
-from hourglass._story.axis import fold
-from hourglass._story.spans import Kind, Outcome, Phase, Segment, Span, Story
-from hourglass._story.text import duration
+from hourglass._tools.timeline import captions
+from hourglass._tools.timeline.axis import fold
+from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Segment, Span, Story
+from hourglass._tools.timeline.text import duration
 
 WIDTH = 100.0
 LEAST = 0.15

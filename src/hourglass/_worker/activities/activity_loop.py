@@ -27,11 +27,11 @@ from weakref import WeakKeyDictionary
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
 from hourglass._loops import new_event_loop
-from hourglass._runtime import processors
-from hourglass._runtime.attempts import end_fork
-from hourglass._runtime.daemon_executor import DaemonExecutor
-from hourglass._runtime.hung import frame_of, is_debugged, take_stack, told
-from hourglass._runtime.program_loop import BorrowedLoop
+from hourglass._worker import processors
+from hourglass._worker.activities.attempts import end_fork
+from hourglass._worker.activities.program_loop import BorrowedLoop
+from hourglass._worker.daemon_executor import DaemonExecutor
+from hourglass._worker.health.hung import frame_of, is_debugged, take_stack, told
 
 T = TypeVar("T")
 

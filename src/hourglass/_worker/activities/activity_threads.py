@@ -29,8 +29,8 @@ from enum import Enum, auto
 from typing import Any
 
 from hourglass import _forks
-from hourglass._runtime.attempts import end_fork
-from hourglass._runtime.hung import frame_of, take_stack
+from hourglass._worker.activities.attempts import end_fork
+from hourglass._worker.health.hung import frame_of, take_stack
 
 logger = logging.getLogger("hourglass.worker")
 

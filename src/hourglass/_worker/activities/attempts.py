@@ -38,10 +38,10 @@ from hourglass._contract.handle import (
     AttemptFailed,
     context_of,
 )
-from hourglass._engine.options import RetryPolicy, policy_from
-from hourglass._engine.specs import ActivitySpec, Payloads
-from hourglass._runtime.portal import Mailbox
-from hourglass._runtime.work_log import facts_of
+from hourglass._evaluator.options import RetryPolicy, policy_from
+from hourglass._evaluator.specs import ActivitySpec, Payloads
+from hourglass._worker.portal import Mailbox
+from hourglass._worker.work_log import facts_of
 from hourglass.activity import ActivityDefinition, Info
 from hourglass.activity._context import (
     ActivityContext,

@@ -35,10 +35,10 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptFailed,
 )
-from hourglass._runtime import processors, work_log
-from hourglass._runtime.activity_loop import LoopThread, LoopWork, WatchedLoop
-from hourglass._runtime.activity_threads import OwnThread, Seat, ThreadPool
-from hourglass._runtime.attempts import (
+from hourglass._worker import processors, work_log
+from hourglass._worker.activities.activity_loop import LoopThread, LoopWork, WatchedLoop
+from hourglass._worker.activities.activity_threads import OwnThread, Seat, ThreadPool
+from hourglass._worker.activities.attempts import (
     Attempt,
     AttemptSurroundings,
     Heartbeat,
@@ -54,17 +54,17 @@ from hourglass._runtime.attempts import (
     refused,
     stopped,
 )
-from hourglass._runtime.portal import Mailbox
-from hourglass._runtime.process_pool import ProcessPool
-from hourglass._runtime.process_wire import refuse_in_script
-from hourglass._runtime.program_loop import (
+from hourglass._worker.activities.process_pool import ProcessPool
+from hourglass._worker.activities.process_wire import refuse_in_script
+from hourglass._worker.activities.program_loop import (
     BorrowedLoop,
     ProgramLoop,
     ProgramLoopClosed,
     WatchedProgramLoop,
 )
-from hourglass._runtime.resolver import Resolver
-from hourglass._runtime.work_log import ActivityMetrics
+from hourglass._worker.portal import Mailbox
+from hourglass._worker.resolver import Resolver
+from hourglass._worker.work_log import ActivityMetrics
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,

@@ -25,9 +25,9 @@ from queue import SimpleQueue
 from typing import NoReturn
 
 from hourglass._contract.handle import ActivityResult, context_of
-from hourglass._engine.specs import Payloads
-from hourglass._runtime.attempts import call_plainly, info_of, refused
-from hourglass._runtime.process_wire import (
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.activities.attempts import call_plainly, info_of, refused
+from hourglass._worker.activities.process_wire import (
     Beat,
     Cancel,
     ProcessChannel,

@@ -26,10 +26,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.handle import ActivityResult, ActivityTask
-from hourglass._runtime import processors
-from hourglass._runtime.activity_threads import ThreadPool
-from hourglass._runtime.attempts import Attempt, died, refused, stopped
-from hourglass._runtime.process_wire import (
+from hourglass._worker import processors
+from hourglass._worker.activities.activity_threads import ThreadPool
+from hourglass._worker.activities.attempts import Attempt, died, refused, stopped
+from hourglass._worker.activities.process_wire import (
     Beat,
     Cancel,
     Done,
@@ -58,7 +58,11 @@ _PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; del sys.argv[3:]; from {} im
 
 
 def command(
-    descriptor: int, parent: int, path: Sequence[str], *, program: str = "hourglass._runtime.process_child"
+    descriptor: int,
+    parent: int,
+    path: Sequence[str],
+    *,
+    program: str = "hourglass._worker.activities.process_child",
 ) -> list[str]:
     """Return the command that starts a child; `program` is the module of its `main`."""
     code = _PROGRAM.format(program)

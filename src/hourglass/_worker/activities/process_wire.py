@@ -35,7 +35,7 @@ from hourglass._contract.handle import (
     AttemptCancelled,
     AttemptFailed,
 )
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.specs import Payloads
 from hourglass.activity import ActivityDefinition, activity_definition
 from hourglass.converter import Converter, Payload, default_converter
 from hourglass.errors import DefinitionError, HourglassError, UsageError

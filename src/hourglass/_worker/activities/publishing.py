@@ -34,9 +34,9 @@ from hourglass._contract.progress import (
     with_tail,
 )
 from hourglass._contract.service import EngineService
-from hourglass._engine.specs import Payloads
-from hourglass._runtime.attempts import Attempt
-from hourglass._runtime.reporting import FINAL, RPC_TIMEOUT
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.activities.attempts import Attempt
+from hourglass._worker.activities.reporting import FINAL, RPC_TIMEOUT
 from hourglass.converter import (
     Codec,
     Converter,

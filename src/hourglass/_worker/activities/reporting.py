@@ -32,9 +32,9 @@ from hourglass._contract.progress import (
     without_carrier,
 )
 from hourglass._contract.service import EngineService
-from hourglass._engine.specs import Payloads
-from hourglass._runtime.attempts import Heartbeat
-from hourglass._runtime.work_log import facts_of
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.activities.attempts import Heartbeat
+from hourglass._worker.work_log import facts_of
 from hourglass.converter import (
     CanceledFailure,
     Codec,

@@ -32,12 +32,12 @@ from hourglass._contract.handle import (
 from hourglass._contract.progress import without_carrier
 from hourglass._contract.service import Connection, Request
 from hourglass._contract.workflows import UpdateWithStart
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import Payloads
-from hourglass._engine.state import ACTIVITY, CHILD, NEXUS, SIGNAL, Numbered
-from hourglass._runtime.daemon_executor import DaemonExecutor
-from hourglass._runtime.work_log import facts_of, named
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import Payloads
+from hourglass._evaluator.state import ACTIVITY, CHILD, NEXUS, SIGNAL, Numbered
+from hourglass._worker.daemon_executor import DaemonExecutor
+from hourglass._worker.work_log import facts_of, named
 from hourglass.converter import (
     ActivitySerializationContext,
     ApplicationFailure,

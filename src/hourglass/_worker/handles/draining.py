@@ -13,12 +13,8 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, logger, tell
-from hourglass._bridge.life import Deadlines, DrainStep, DrainView, HandleSignal, HandleState, next_step
-from hourglass._bridge.poll_line import OURS
-from hourglass._bridge.sending import fail_attempt, fail_run
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask
-from hourglass._engine.events import (
+from hourglass._evaluator.events import (
     Activation,
     ActivityBackedOff,
     ActivityCancelled,
@@ -26,6 +22,17 @@ from hourglass._engine.events import (
     ActivityFailed,
     is_eviction,
 )
+from hourglass._worker.handles.handles import Drain, HandleRecord, HandleTables, logger, tell
+from hourglass._worker.handles.life import (
+    Deadlines,
+    DrainStep,
+    DrainView,
+    HandleSignal,
+    HandleState,
+    next_step,
+)
+from hourglass._worker.handles.poll_line import OURS
+from hourglass._worker.handles.sending import fail_attempt, fail_run
 
 _ENDED = "the worker's handle ended before this was dispatched"
 _UNFINISHED = "the worker's handle ended before this was finished"

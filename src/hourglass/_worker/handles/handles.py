@@ -22,9 +22,6 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, Protocol, TypeVar
 
-from hourglass._bridge.calls import CallDeadlines, Condition, begin
-from hourglass._bridge.life import Deadlines, HandleLimits, HandleSignal, HandleState, advance
-from hourglass._bridge.poll_line import InFlight, Kept, PollLine
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityItem,
@@ -34,7 +31,10 @@ from hourglass._contract.handle import (
     RawCalls,
 )
 from hourglass._contract.service import Connection
-from hourglass._engine.events import Activation
+from hourglass._evaluator.events import Activation
+from hourglass._worker.handles.calls import CallDeadlines, Condition, begin
+from hourglass._worker.handles.life import Deadlines, HandleLimits, HandleSignal, HandleState, advance
+from hourglass._worker.handles.poll_line import InFlight, Kept, PollLine
 from hourglass.errors import (
     HourglassError,
 )

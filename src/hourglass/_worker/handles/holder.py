@@ -18,19 +18,6 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from hourglass._bridge.draining import begin_drain, drive
-from hourglass._bridge.handles import (
-    AlreadyRegistered,
-    HandleRecord,
-    HandleTables,
-    Registration,
-    StaleCompletion,
-    WorkerNotRegistered,
-)
-from hourglass._bridge.life import HandleLimits, HandleSignal, HandleState
-from hourglass._bridge.poll_line import OURS, PollLine, Receiver
-from hourglass._bridge.registrar import Connect, Owner, Registrar
-from hourglass._bridge.sending import send_completion, send_result
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityItem,
@@ -39,9 +26,22 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._contract.service import Connection
-from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation
-from hourglass._engine.specs import Payloads
+from hourglass._evaluator.commands import Completion
+from hourglass._evaluator.events import Activation
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.handles.draining import begin_drain, drive
+from hourglass._worker.handles.handles import (
+    AlreadyRegistered,
+    HandleRecord,
+    HandleTables,
+    Registration,
+    StaleCompletion,
+    WorkerNotRegistered,
+)
+from hourglass._worker.handles.life import HandleLimits, HandleSignal, HandleState
+from hourglass._worker.handles.poll_line import OURS, PollLine, Receiver
+from hourglass._worker.handles.registrar import Connect, Owner, Registrar
+from hourglass._worker.handles.sending import send_completion, send_result
 from hourglass.errors import UsageError
 
 __all__ = [

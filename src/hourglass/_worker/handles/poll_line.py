@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from hourglass._bridge.calls import Condition
+from hourglass._worker.handles.calls import Condition
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

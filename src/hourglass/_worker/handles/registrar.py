@@ -27,8 +27,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from hourglass._bridge.draining import begin_drain
-from hourglass._bridge.handles import (
+from hourglass._contract.handle import Handle, HandleConfig, Shutdown
+from hourglass._contract.service import Connection
+from hourglass._worker.handles.draining import begin_drain
+from hourglass._worker.handles.handles import (
     AlreadyRegistered,
     HandleRecord,
     HandleTables,
@@ -36,10 +38,8 @@ from hourglass._bridge.handles import (
     WorkerNotRegistered,
     logger,
 )
-from hourglass._bridge.life import HandleSignal, is_hopeless
-from hourglass._bridge.poll_line import OURS
-from hourglass._contract.handle import Handle, HandleConfig, Shutdown
-from hourglass._contract.service import Connection
+from hourglass._worker.handles.life import HandleSignal, is_hopeless
+from hourglass._worker.handles.poll_line import OURS
 from hourglass.errors import HourglassError, ServiceTimeoutError
 
 # --- opening ------------------------------------------------------------------------------------------------

@@ -21,10 +21,6 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from hourglass._bridge.calls import CallDeadlines
-from hourglass._bridge.handles import Drain, HandleRecord, HandleTables, logger, tell
-from hourglass._bridge.life import is_hopeless
-from hourglass._bridge.poll_line import OURS, InFlight
 from hourglass._contract.activities import CompleteActivity
 from hourglass._contract.handle import (
     ActivityDeferred,
@@ -38,8 +34,12 @@ from hourglass._contract.handle import (
     RawCalls,
     Shutdown,
 )
-from hourglass._engine.commands import Completion, Succeeded, TaskFailed
-from hourglass._engine.events import is_eviction
+from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
+from hourglass._evaluator.events import is_eviction
+from hourglass._worker.handles.calls import CallDeadlines
+from hourglass._worker.handles.handles import Drain, HandleRecord, HandleTables, logger, tell
+from hourglass._worker.handles.life import is_hopeless
+from hourglass._worker.handles.poll_line import OURS, InFlight
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError
 

@@ -31,9 +31,9 @@ from time import time as wall_time
 from typing import Any
 
 from hourglass._forks import ForkStage, at_fork
-from hourglass._runtime.hung import RunHung
-from hourglass._runtime.lane_notes import SIZE, LaneNotes, Noted, read_notes
-from hourglass._runtime.targets import Target, resolve
+from hourglass._worker.health.hung import RunHung
+from hourglass._worker.health.lane_notes import SIZE, LaneNotes, Noted, read_notes
+from hourglass._worker.targets import Target, resolve
 from hourglass.errors import TargetError
 
 logger = logging.getLogger("hourglass.worker")

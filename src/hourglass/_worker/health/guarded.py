@@ -27,8 +27,15 @@ from dataclasses import asdict
 from typing import Final, Literal, TypeAlias, cast, get_args
 
 from hourglass._forks import ForkStage, at_fork
-from hourglass._runtime.hung import SHOWS_THREADS, STACK_SIGNAL, HungStack, RunHung, RunWentOn, decode_hangs
-from hourglass._runtime.lane_notes import LaneNotes
+from hourglass._worker.health.hung import (
+    SHOWS_THREADS,
+    STACK_SIGNAL,
+    HungStack,
+    RunHung,
+    RunWentOn,
+    decode_hangs,
+)
+from hourglass._worker.health.lane_notes import LaneNotes
 
 logger = logging.getLogger("hourglass.guardian")
 

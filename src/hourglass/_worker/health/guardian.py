@@ -25,9 +25,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
-from hourglass._runtime import guarded as wire
-from hourglass._runtime.guarded import REFUSED, REPLACE_ME, SIGNALS, Said
-from hourglass._runtime.hung import (
+from hourglass._worker.health import guarded as wire
+from hourglass._worker.health.guarded import REFUSED, REPLACE_ME, SIGNALS, Said
+from hourglass._worker.health.hung import (
     RunHung,
     RunWentOn,
     encode_hangs,
@@ -36,8 +36,8 @@ from hourglass._runtime.hung import (
     is_suspended,
     processor_time,
 )
-from hourglass._runtime.lane_notes import SIZE, read_notes
-from hourglass._runtime.parked import HungRuns
+from hourglass._worker.health.lane_notes import SIZE, read_notes
+from hourglass._worker.health.parked import HungRuns
 
 logger = logging.getLogger("hourglass.guardian")
 

@@ -41,10 +41,10 @@ from traceback import FrameSummary, StackSummary, walk_stack
 from types import FrameType
 from typing import Any, Protocol, TextIO
 
-from hourglass._engine.context import current_run
+from hourglass._evaluator.context import current_run
 from hourglass._forks import ForkStage, at_fork
-from hourglass._runtime.code_origin import STDLIB, is_library, is_ours
-from hourglass._runtime.lane_notes import Noted
+from hourglass._worker.code_origin import STDLIB, is_library, is_ours
+from hourglass._worker.health.lane_notes import Noted
 
 __all__ = ["HungStack", "frame_of", "is_debugged", "take_stack"]
 

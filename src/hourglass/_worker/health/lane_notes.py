@@ -19,7 +19,7 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
-from hourglass._engine.definition import WorkflowDefinition
+from hourglass._evaluator.definition import WorkflowDefinition
 from hourglass._forks import ForkStage, at_fork
 
 _HEAD = struct.Struct("<?QQ")  # in work, the thread's two numbers

@@ -33,12 +33,12 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from hourglass._engine.commands import TaskFailed
-from hourglass._engine.definition import WorkflowDefinition
-from hourglass._runtime.code_origin import is_ours, where_raised, without_our_frames
-from hourglass._runtime.deaths import DEATHS, LOCAL_DEATHS
-from hourglass._runtime.hung import HungStack, RunHung
-from hourglass._runtime.lane_notes import digest_of
+from hourglass._evaluator.commands import TaskFailed
+from hourglass._evaluator.definition import WorkflowDefinition
+from hourglass._worker.code_origin import is_ours, where_raised, without_our_frames
+from hourglass._worker.health.deaths import DEATHS, LOCAL_DEATHS
+from hourglass._worker.health.hung import HungStack, RunHung
+from hourglass._worker.health.lane_notes import digest_of
 from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import ArgumentError, UnknownTypeError, WorkflowParked
 

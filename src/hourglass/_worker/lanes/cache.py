@@ -28,9 +28,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._engine.context import RunSettings
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import Activation, ActivityCompleted, ChildCompleted, RunEvicted
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import Activation, ActivityCompleted, ChildCompleted, RunEvicted
 
 # What an activation costs in a journal beside its payloads.
 _ACTIVATION_BYTES = 110

@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias, cast
 import msgspec
 
 from hourglass import _forks
-from hourglass._engine.commands import (
+from hourglass._evaluator.commands import (
     CancelRun,
     CompleteRun,
     Completion,
@@ -39,20 +39,36 @@ from hourglass._engine.commands import (
     TaskFailed,
     TaskFailureCause,
 )
-from hourglass._engine.context import RunSettings
-from hourglass._engine.definition import WorkflowDefinition
-from hourglass._engine.evaluator import Evaluator
-from hourglass._engine.events import Activation, QueryReceived, RunEvicted, RunStarted
-from hourglass._engine.verify import verify_run
-from hourglass._runtime import work_log
-from hourglass._runtime.cache import CacheLimits, Entry, Key, LiveRuns, LostJournals, StateCache, TurnRules
-from hourglass._runtime.code_origin import is_library, is_ours
-from hourglass._runtime.generations import Generations
-from hourglass._runtime.hung import LaneStopped
-from hourglass._runtime.lane_notes import LaneNote, digest_of, packed
-from hourglass._runtime.parked import Hang, ParkedRuns, Quarantine, WorkflowLabel, miss, refusal, task_failed
-from hourglass._runtime.passed_handlers import passed_handler
-from hourglass._runtime.watcher import Watcher
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.definition import WorkflowDefinition
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._evaluator.events import Activation, QueryReceived, RunEvicted, RunStarted
+from hourglass._evaluator.verify import verify_run
+from hourglass._worker import work_log
+from hourglass._worker.code_origin import is_library, is_ours
+from hourglass._worker.health.hung import LaneStopped
+from hourglass._worker.health.lane_notes import LaneNote, digest_of, packed
+from hourglass._worker.health.parked import (
+    Hang,
+    ParkedRuns,
+    Quarantine,
+    WorkflowLabel,
+    miss,
+    refusal,
+    task_failed,
+)
+from hourglass._worker.lanes.cache import (
+    CacheLimits,
+    Entry,
+    Key,
+    LiveRuns,
+    LostJournals,
+    StateCache,
+    TurnRules,
+)
+from hourglass._worker.lanes.generations import Generations
+from hourglass._worker.lanes.passed_handlers import passed_handler
+from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import HourglassError, UsageError
 
 # --- figures ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from hourglass._engine.events import RunStarted
+from hourglass._evaluator.events import RunStarted
 from hourglass.errors import UsageError
 
 DEEP = 50

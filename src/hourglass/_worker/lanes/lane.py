@@ -27,10 +27,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._engine.events import Activation
-from hourglass._runtime import hung
-from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
-from hourglass._runtime.hung import (
+from hourglass._evaluator.events import Activation
+from hourglass._worker.health import hung
+from hourglass._worker.health.hung import (
     LaneStopped,
     cpu_time,
     frame_of,
@@ -39,6 +38,7 @@ from hourglass._runtime.hung import (
     moment,
     raise_briefly,
 )
+from hourglass._worker.lanes.evaluation import Counts, Evaluations, Verdict
 from hourglass.activity._definition import runs_workflows
 
 logger = logging.getLogger("hourglass.worker")

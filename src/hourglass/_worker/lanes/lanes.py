@@ -23,12 +23,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 
-from hourglass._engine.commands import Succeeded
-from hourglass._engine.events import Activation, RunStarted, is_eviction
-from hourglass._runtime.cache import Entry, Key
-from hourglass._runtime.evaluation import Counts, Evaluations, Verdict
-from hourglass._runtime.hung import GilWatchdog, HungStack, Stopper, frame_of, take_stack
-from hourglass._runtime.lane import (
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.events import Activation, RunStarted, is_eviction
+from hourglass._worker.health.hung import GilWatchdog, HungStack, Stopper, frame_of, take_stack
+from hourglass._worker.health.parked import HANGS, ParkedRuns, Quarantine, task_failed
+from hourglass._worker.lanes.cache import Entry, Key
+from hourglass._worker.lanes.evaluation import Counts, Evaluations, Verdict
+from hourglass._worker.lanes.lane import (
     LOOK,
     STOP,
     Delays,
@@ -39,7 +40,6 @@ from hourglass._runtime.lane import (
     Work,
     is_worth_moving,
 )
-from hourglass._runtime.parked import HANGS, ParkedRuns, Quarantine, task_failed
 from hourglass.errors import UsageError
 
 __all__ = ["Lane", "LaneJob", "LaneSet", "LaneStatus", "Reply"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FrameType
 
-from hourglass._runtime.code_origin import is_library, is_ours
+from hourglass._worker.code_origin import is_library, is_ours
 from hourglass.errors import ActivityError, ApplicationError, ChildWorkflowError
 
 _WAYS = 200

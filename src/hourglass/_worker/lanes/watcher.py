@@ -34,9 +34,9 @@ from datetime import date
 from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, Literal, TypeAlias
 
-from hourglass._engine.context import current_run
-from hourglass._engine.fibers import watchers
-from hourglass._runtime.code_origin import STDLIB, is_library, is_ours, is_package
+from hourglass._evaluator.context import current_run
+from hourglass._evaluator.fibers import watchers
+from hourglass._worker.code_origin import STDLIB, is_library, is_ours, is_package
 from hourglass.activity._interruption import exclusion
 from hourglass.errors import DeterminismError
 

@@ -16,17 +16,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.holder import BridgeHolder, HandleLimits, HandleTables
 from hourglass._contract.handle import ActivityCancel, ActivityItem, Handle, HandleConfig
 from hourglass._contract.service import Connection, Request
-from hourglass._engine.events import Activation
-from hourglass._runtime.codec_edge import CodecConnection
-from hourglass._runtime.dispatch import Dispatch
-from hourglass._runtime.parked_watch import ParkedCounts
-from hourglass._runtime.plan import Plan
-from hourglass._runtime.services import QueueServices
-from hourglass._runtime.watchdog import Reachability, ReachLimits, SightLimits, WatchLimits
+from hourglass._evaluator.events import Activation
 from hourglass._supervision import (
     DynamicSupervisor,
     NotRunning,
@@ -39,6 +31,14 @@ from hourglass._supervision import (
     start_tree,
 )
 from hourglass._supervision.reports import log_report
+from hourglass._worker.handles.codec_edge import CodecConnection
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.holder import BridgeHolder, HandleLimits, HandleTables
+from hourglass._worker.tree.dispatch import Dispatch
+from hourglass._worker.tree.parked_watch import ParkedCounts
+from hourglass._worker.tree.plan import Plan
+from hourglass._worker.tree.services import QueueServices
+from hourglass._worker.tree.watchdog import Reachability, ReachLimits, SightLimits, WatchLimits
 from hourglass.converter import Codec, Converter
 from hourglass.errors import ServiceTimeoutError, UsageError
 
@@ -271,7 +271,7 @@ class Application:
 
     async def serve(self, services: QueueServices) -> None:
         """Start to serve. Waits out what may pass; raises what the engine refused for good, and leaves nothing then."""
-        from hourglass._runtime.processes import launch_first, show_lanes
+        from hourglass._worker.tree.processes import launch_first, show_lanes
 
         try:
             services.start()
@@ -293,7 +293,7 @@ class Application:
             await self._whatever_comes(self._stop_worker(self._services[queue]))
 
     async def _stop_worker(self, services: QueueServices) -> None:
-        from hourglass._runtime.processes import end_worker, hide_lanes
+        from hourglass._worker.tree.processes import end_worker, hide_lanes
 
         queue = services.queue
         services.executor.worker_stops()
@@ -325,7 +325,7 @@ class Application:
                 await self._plant()
 
     async def _plant(self) -> None:
-        from hourglass._runtime.subsystem import application
+        from hourglass._worker.tree.subsystem import application
 
         self.tree = await start_tree(application(self), sink=self._heard)
         self.tree.root.monitor(lambda down: self._root_died())

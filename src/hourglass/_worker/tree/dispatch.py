@@ -19,9 +19,6 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from hourglass._bridge.handles import HandleRecord, HandleTables
-from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
-from hourglass._bridge.sending import send_completion, send_result
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityItem,
@@ -29,14 +26,17 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptFailed,
 )
-from hourglass._engine.commands import Completion, Succeeded, TaskFailed
-from hourglass._engine.events import Activation, is_eviction
-from hourglass._runtime.attempts import Attempt
-from hourglass._runtime.evaluation import Verdict
-from hourglass._runtime.lane_notes import LaneNote, packed
-from hourglass._runtime.services import QueueServices
+from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
+from hourglass._evaluator.events import Activation, is_eviction
 from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
 from hourglass._supervision.process import ProcessState
+from hourglass._worker.activities.attempts import Attempt
+from hourglass._worker.handles.handles import HandleRecord, HandleTables
+from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
+from hourglass._worker.handles.sending import send_completion, send_result
+from hourglass._worker.health.lane_notes import LaneNote, packed
+from hourglass._worker.lanes.evaluation import Verdict
+from hourglass._worker.tree.services import QueueServices
 from hourglass.converter import ApplicationFailure, Failure
 
 # --- jobs ---------------------------------------------------------------------------------------------------

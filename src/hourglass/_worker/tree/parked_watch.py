@@ -22,11 +22,11 @@ from hourglass._contract.workflows import (
     WorkflowSummary,
     reports_task_problem,
 )
-from hourglass._runtime.parked import ParkedRuns, WorkflowLabel
+from hourglass._worker.health.parked import ParkedRuns, WorkflowLabel
 from hourglass.errors import HourglassError, ServiceError, WorkflowNotFoundError
 
 if TYPE_CHECKING:
-    from hourglass._runtime.application import Application
+    from hourglass._worker.tree.application import Application
 
 logger = logging.getLogger("hourglass.worker")
 

@@ -13,18 +13,18 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._engine.interception import InterceptWorkflow
-from hourglass._engine.specs import (
+from hourglass._evaluator.interception import InterceptWorkflow
+from hourglass._evaluator.specs import (
     VersioningBehavior,
     WorkerDeploymentVersion,
     check_behavior,
     check_version,
 )
-from hourglass._runtime.evaluation import Verify
-from hourglass._runtime.interpreter import InterpreterOptions
-from hourglass._runtime.program_loop import ProgramLoop
-from hourglass._runtime.resolver import Resolver
-from hourglass._runtime.watcher import Action
+from hourglass._worker.activities.program_loop import ProgramLoop
+from hourglass._worker.interpreter import InterpreterOptions
+from hourglass._worker.lanes.evaluation import Verify
+from hourglass._worker.lanes.watcher import Action
+from hourglass._worker.resolver import Resolver
 from hourglass.activity._context import PAYLOAD_LIMIT, ActivityChain, Resources
 from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError

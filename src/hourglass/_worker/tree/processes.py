@@ -10,11 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.holder import AlreadyRegistered, BridgeHolder, WorkerNotRegistered
 from hourglass._contract.handle import Shutdown
-from hourglass._runtime.application import Application
-from hourglass._runtime.services import QueueServices, child_id
 from hourglass._supervision import (
     KILLED,
     ChildSpec,
@@ -28,6 +24,10 @@ from hourglass._supervision import (
     Supervisor,
 )
 from hourglass._supervision.spec import Start
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.holder import AlreadyRegistered, BridgeHolder, WorkerNotRegistered
+from hourglass._worker.tree.application import Application
+from hourglass._worker.tree.services import QueueServices, child_id
 from hourglass.errors import UsageError
 
 logger = logging.getLogger("hourglass.worker")

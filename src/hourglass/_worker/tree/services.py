@@ -11,27 +11,28 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._contract.service import EngineService
-from hourglass._engine.context import RunSettings
-from hourglass._engine.specs import Payloads
-from hourglass._runtime import guarded, interpreter
-from hourglass._runtime.cache import CacheLimits, Key, StateCache
-from hourglass._runtime.deaths import Deaths, close_deaths, open_deaths
-from hourglass._runtime.evaluation import Evaluations
-from hourglass._runtime.executors import ActivityExecutor, ExecutorLimits
-from hourglass._runtime.hung import gil_watchdog
-from hourglass._runtime.lane import Lane
-from hourglass._runtime.lane_notes import LaneNotes, digest_of
-from hourglass._runtime.lanes import LaneSet
-from hourglass._runtime.parked import Quarantine
-from hourglass._runtime.plan import Plan
-from hourglass._runtime.publishing import ProgressSender
-from hourglass._runtime.reporting import HeartbeatSender, ResultSender
-from hourglass._runtime.targets import resolve
-from hourglass._runtime.watcher import Watcher
-from hourglass._runtime.work_log import ActivityMetrics
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker import interpreter
+from hourglass._worker.activities.executors import ActivityExecutor, ExecutorLimits
+from hourglass._worker.activities.publishing import ProgressSender
+from hourglass._worker.activities.reporting import HeartbeatSender, ResultSender
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
+from hourglass._worker.health import guarded
+from hourglass._worker.health.deaths import Deaths, close_deaths, open_deaths
+from hourglass._worker.health.hung import gil_watchdog
+from hourglass._worker.health.lane_notes import LaneNotes, digest_of
+from hourglass._worker.health.parked import Quarantine
+from hourglass._worker.lanes.cache import CacheLimits, Key, StateCache
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.lane import Lane
+from hourglass._worker.lanes.lanes import LaneSet
+from hourglass._worker.lanes.watcher import Watcher
+from hourglass._worker.targets import resolve
+from hourglass._worker.tree.plan import Plan
+from hourglass._worker.work_log import ActivityMetrics
 from hourglass.errors import HourglassError, TargetError
 
 

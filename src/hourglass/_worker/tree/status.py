@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.life import HandleState
 from hourglass._contract.deployments import QueueStats, WorkerProcess
 from hourglass._http.access import Access, Credentials, Verdict, read_token
 from hourglass._http.names import host_only
 from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket
-from hourglass._runtime.application import Application
-from hourglass._runtime.evaluation import Counts
-from hourglass._runtime.services import QueueServices
-from hourglass._runtime.targets import is_loopback
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.life import HandleState
+from hourglass._worker.lanes.evaluation import Counts
+from hourglass._worker.targets import is_loopback
+from hourglass._worker.tree.application import Application
+from hourglass._worker.tree.services import QueueServices
 from hourglass.errors import UsageError
 from hourglass.metrics import Family, Kind, Registry, Sample, prometheus_text
 from hourglass.metrics._samples import CONTENT_TYPE, Labels, labels_of
 
 if TYPE_CHECKING:
-    from hourglass._embedded.engine.engine import EngineFigures
+    from hourglass._embedded.engine import EngineFigures
 
 logger = logging.getLogger("hourglass.worker")
 

@@ -19,15 +19,15 @@ are the last to be stopped.
 
 from __future__ import annotations
 
-from hourglass._runtime.application import Application
-from hourglass._runtime.processes import (
+from hourglass._supervision import ChildSpec, Supervisor
+from hourglass._worker.tree.application import Application
+from hourglass._worker.tree.processes import (
     bridge_holder,
     lane_supervisor,
     runtime,
     worker_launcher,
 )
-from hourglass._runtime.watchdog import watchdog
-from hourglass._supervision import ChildSpec, Supervisor
+from hourglass._worker.tree.watchdog import watchdog
 
 # Handles drain within their own limits; this is for what those do not cover.
 _DRAIN = 120.0

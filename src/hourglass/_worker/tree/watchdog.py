@@ -17,20 +17,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from hourglass._bridge.handles import HandleRecord
-from hourglass._bridge.holder import WorkerNotRegistered
-from hourglass._bridge.life import HandleState
-from hourglass._bridge.sending import fail_attempt, fail_run
 from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._contract.handle import Shutdown
 from hourglass._contract.service import Connection
-from hourglass._runtime.parked_watch import watch_parked
 from hourglass._supervision import Context, SupervisionError
 from hourglass._supervision.spec import Start
+from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.holder import WorkerNotRegistered
+from hourglass._worker.handles.life import HandleState
+from hourglass._worker.handles.sending import fail_attempt, fail_run
+from hourglass._worker.tree.parked_watch import watch_parked
 from hourglass.errors import HourglassError, ServiceError
 
 if TYPE_CHECKING:
-    from hourglass._runtime.application import Application
+    from hourglass._worker.tree.application import Application
 
 logger = logging.getLogger("hourglass.worker")
 

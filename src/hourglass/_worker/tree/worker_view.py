@@ -18,13 +18,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from hourglass._contract.deployments import WorkerProcess
 from hourglass._contract.handle import HandleConfig
-from hourglass._runtime.application import Application
-from hourglass._runtime.plan import Plan
-from hourglass._runtime.portal import Portal
-from hourglass._runtime.services import QueueServices
-from hourglass._runtime.status import StatusServer, status_report, worker_processes
-from hourglass._runtime.stop_event import StopEvent
 from hourglass._supervision import Tree
+from hourglass._worker.portal import Portal
+from hourglass._worker.stop_event import StopEvent
+from hourglass._worker.tree.application import Application
+from hourglass._worker.tree.plan import Plan
+from hourglass._worker.tree.services import QueueServices
+from hourglass._worker.tree.status import StatusServer, status_report, worker_processes
 from hourglass.errors import UsageError
 
 # --- its life -----------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ from mcp.types import CallToolResult, GetPromptResult, ListPromptsResult
 from mcp.types import Tool as MCPTool
 
 from hourglass import activity, workflow
-from hourglass._engine.messages import count_as_failures
+from hourglass._evaluator.messages import count_as_failures
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.contrib import _agents
 from hourglass.contrib.openai_agents import _activities

@@ -42,8 +42,8 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from hourglass._engine.context import LiveRun, require_run
-from hourglass._engine.interception import (
+from hourglass._evaluator.context import LiveRun, require_run
+from hourglass._evaluator.interception import (
     ContinueAsNewInput,
     ExecuteWorkflowInput,
     HandleQueryInput,
@@ -59,7 +59,7 @@ from hourglass._engine.interception import (
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
 )
-from hourglass._engine.messages import ContinueAsNewError
+from hourglass._evaluator.messages import ContinueAsNewError
 from hourglass.converter import default_converter
 from hourglass.errors import PayloadError, UsageError
 from hourglass.workflow import unsafe

@@ -47,7 +47,7 @@ from pydantic_ai.tools import AgentDepsT, RunContext
 from pydantic_ai.toolsets import ToolsetTool
 
 from hourglass import activity, workflow
-from hourglass._engine.messages import count_as_failures
+from hourglass._evaluator.messages import count_as_failures
 from hourglass.activity import Activity, ActivityOptions
 from hourglass.contrib import _agents
 from hourglass.contrib.pydantic_ai._errors import as_failure, from_failure

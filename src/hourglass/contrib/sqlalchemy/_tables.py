@@ -22,7 +22,7 @@ from sqlalchemy import (
     delete,
 )
 
-from hourglass._engine.options import Duration, seconds
+from hourglass._evaluator.options import Duration, seconds
 from hourglass.errors import UsageError
 
 metadata = MetaData()

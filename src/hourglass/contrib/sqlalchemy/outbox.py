@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 
 from hourglass._contract.service import Request, new_id
 from hourglass._contract.workflows import SignalWorkflow, StartWorkflow
-from hourglass._engine.options import Duration, check_text, seconds
+from hourglass._evaluator.options import Duration, check_text, seconds
 from hourglass.client import AsyncClient, Client
 from hourglass.client._options import StartOptions, start_request
 from hourglass.client._session import asking, nothing

@@ -24,9 +24,9 @@ import msgspec
 
 from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
 from hourglass._embedded.clock import to_ns
-from hourglass._engine.commands import Completion
-from hourglass._engine.events import Activation, QueryReceived, is_eviction
-from hourglass._runtime.evaluation import Verdict
+from hourglass._evaluator.commands import Completion
+from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
+from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._attempts import Attempts, Mishap
 from hourglass.testing._driver import EnvironmentDriver, ServedQueue, Step, queues_of

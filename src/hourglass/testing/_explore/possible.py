@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, TypeVarTuple, overload
 
 from hourglass._embedded.clock import to_ns
-from hourglass._embedded.engine.engine import Engine
-from hourglass._engine.options import Duration, optional_seconds, seconds
+from hourglass._embedded.engine import Engine
+from hourglass._evaluator.options import Duration, optional_seconds, seconds
 from hourglass.client import WorkflowHandle
 from hourglass.errors import ServiceError, UpdateFailedError, UsageError
 from hourglass.testing._explore.choices import Option, Sort

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hourglass._embedded.clock import SECOND
-from hourglass._embedded.engine.run import LoadedRun
-from hourglass._engine import commands as c
-from hourglass._engine import events as e
-from hourglass._engine.specs import Payloads
-from hourglass._engine.words import spaced
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.specs import Payloads
+from hourglass._evaluator.words import spaced
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Converter, Failure, Payload, TimeoutFailure
 from hourglass.testing._explore.choices import Option

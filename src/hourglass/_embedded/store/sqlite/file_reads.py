@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from hourglass._contract.workflows import Count, Page
-from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.sqlite import database, inherited, records, visibility

@@ -12,10 +12,10 @@ from itertools import islice
 from typing import TypeVar
 
 from hourglass._contract.workflows import Count, Page
-from hourglass._embedded.rules.run import Run
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import visibility
 from hourglass._embedded.store.sqlite.list_reader import ListReader, is_interrupted
+from hourglass._embedded.transitions.run import Run
 
 T = TypeVar("T")
 

@@ -26,10 +26,10 @@ import msgspec
 import msgspec.structs
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.rules.run import OpenActivity, OpenChild, PendingTimer, Run
-from hourglass._embedded.rules.schedules import ScheduleRecord
+from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass._embedded.store.store import DueRun, NoteChange, ScheduleChange, ScheduleEntry, Stored
+from hourglass._embedded.transitions.run import OpenActivity, OpenChild, PendingTimer, Run
 from hourglass._history import events as h
 from hourglass._history.encoding import (
     ANY_KIND,

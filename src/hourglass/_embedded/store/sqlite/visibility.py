@@ -19,9 +19,6 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.workflows import Count, CountGroup, Page, WorkflowStatus, WorkflowSummary
-from hourglass._embedded.rules.draft import first_task_ns
-from hourglass._embedded.rules.run import RUNNING, Run
-from hourglass._embedded.rules.standalone import PREFIX
 from hourglass._embedded.store.filters import parse, refusal
 from hourglass._embedded.store.search_attributes import (
     SYSTEM,
@@ -33,6 +30,9 @@ from hourglass._embedded.store.search_attributes import (
 )
 from hourglass._embedded.store.sqlite.filter_sql import OPEN, Sql, statement, status_name
 from hourglass._embedded.store.store import summary
+from hourglass._embedded.transitions.draft import first_task_ns
+from hourglass._embedded.transitions.run import RUNNING, Run
+from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
 

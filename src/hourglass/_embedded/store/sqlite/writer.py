@@ -26,11 +26,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from hourglass._embedded.rules.run import RUNNING, Run
 from hourglass._embedded.store.sqlite import records, visibility
 from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, unwritable
 from hourglass._embedded.store.sqlite.records import encode_pending, encode_state, shown_form
 from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Unwritable, epoch_is_over
+from hourglass._embedded.transitions.run import RUNNING, Run
 from hourglass._history.encoding import array, encode_events, plain
 from hourglass.converter import Payload
 from hourglass.errors import StorageError
