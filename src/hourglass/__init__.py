@@ -35,38 +35,35 @@ A path is public if and only if none of its segments begins with an underscore:
 
 and `hourglass.backup(file, dest)` copies an embedded engine's file while it is in use.
 
+Six layers; imports only go down (a test in tests/architecture holds them):
+
+    6  tools    _tools  aio  contrib  plugins  __main__
+    5  public   client  worker  replay  testing  limits  progress  interceptors  envconfig  _built_in
+    4  worker   _worker  _supervision
+    3  engines  _embedded  _temporal
+    2  model    _evaluator  _history  _contract  activity  workflow  nexus
+    1  base     errors  converter  metrics  _forks  _logs  _loops  _http
+
 The private packages:
 
-    _forks        what happens at a fork, and in which order
-    _logs         loggers that say who speaks
-    _loops        event loops in threads of their own, for coroutines of the author's
-    _http         authentication and limits of every HTTP server that we start
-    _engine       pure: events in, commands out. No clock, loop, file or network
-    _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
-    _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
-    _contract     what every engine offers: a handle to poll and complete, a service to call; data only
+    _tools        the command line, the web UI, timelines, diagnosis, the linter
+    _built_in     the workflows that every worker serves
+    _worker       everything that runs user code: supervision tree, handles, lanes, activities
+    _supervision  processes, supervisors and restarts on asyncio, independent of workflows
+    _embedded     the engine in this process: on one SQLite file, or in memory
+    _temporal     Temporal as an engine: the only importer of temporalio; only its `core` imports Rust code
+    _evaluator    the pure evaluator: events in, commands out; no clock, event loop, file or network
     _history      Temporal's history as typed data, its JSON and its stored bytes
-    _bridge       the BridgeHolder, owner of every handle
-    _temporal     Temporal as an engine: alone in importing temporalio, its `core` alone in meeting Rust
-    _embedded     the engine in this process: over SQLite in one file, or in memory
-    _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
-                  activity executors, targets
-    _built_in     the workflows that every worker serves without being told
-    _story        what a run did, from its history, and why it stands as it does; drawn for terminals, browsers and
-                  paper; pure, but for what asks a client
-    _ui           the page: every workflow in a browser
-    _cli          the `hourglass` command
+    _contract     the interface of every engine as data: a handle, and a service for requests
+    _forks        the actions at a fork, and their order
+    _logs         loggers that name their source
+    _loops        event loops in threads of their own, for coroutines of the author's
+    _http         authentication and limits of all our HTTP servers
 
-Imports only go down these ranks (tests/architecture holds us to it):
-
-    {errors, _forks, _logs, _loops} < {converter, metrics, _http} < {_engine, _supervision, _check} < {activity, nexus}
-    < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < envconfig < _runtime < client
-    < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
-
-Five minutes: this page, then `_evaluator/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
-`engine/engine.py` (the default engine), `_worker/tree/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to
-Temporal). After that `_evaluator/events.py`, `commands.py`, `state.py`, `scheduler.py`, `fibers.py` and `context.py`, in this
-order; ARCHITECTURE.md has the words and the threads.
+Five minutes: this page, then `_evaluator/evaluator.py` (how events become commands), `_embedded/__init__.py` and
+`_embedded/engine.py` (the default engine), `_worker/tree/subsystem.py` (the supervision tree) and
+`_temporal/core.py` (the connection to Temporal). After that `_evaluator/events.py`, `commands.py`, `state.py`,
+`scheduler.py`, `fibers.py` and `context.py`, in this order; ARCHITECTURE.md has the glossary and the threads.
 
 Importing this package loads next to nothing: each name below loads what it needs when it is first used, and
 Temporal's libraries only when a Temporal server is the target.

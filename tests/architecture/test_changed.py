@@ -12,7 +12,7 @@ from tests import changed
 FILES = {
     "src/hourglass/__init__.py": "_HOMES = {'Client': 'hourglass.client'}\nif TYPE_CHECKING:\n    import hourglass._slow",
     "src/hourglass/client/__init__.py": "from hourglass.client._one import Client\nfrom hourglass.client._two import Other",
-    "src/hourglass/client/_one.py": "def connect():\n    from hourglass import _engine",
+    "src/hourglass/client/_one.py": "def connect():\n    from hourglass import _evaluator",
     "src/hourglass/client/_two.py": "",
     "src/hourglass/_evaluator.py": "",
     "src/hourglass/_slow.py": "",

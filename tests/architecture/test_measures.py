@@ -134,8 +134,8 @@ def test_deep_functions_of_files() -> None:
 def test_the_measures_run(tmp_path: Path) -> None:
     """The scripts print figures: calls per step in memory and on a file, and runs beside one that hangs."""
     calls = _run("benchmarks.calls", "--runs", "5", "--json")[0]
-    assert calls["file"]["_engine"] > 10
-    assert calls["memory"]["_embedded.engine"] > 10
+    assert calls["file"]["_evaluator"] > 10
+    assert calls["memory"]["_embedded.runs"] > 10
     (hung,) = _run("benchmarks.hung", "--case", "sleeping", "--hung", "1", "--runs", "3", "--seconds", "0")
     assert (hung["runs"], hung["unfinished"]) == (3, 0)
     assert house.loaded_by_readme().endswith(" files")

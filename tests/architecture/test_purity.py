@@ -11,7 +11,7 @@ import pytest
 
 from . import source
 
-# What would let the outside world into `_engine`.
+# What would let the outside world into `_evaluator`.
 IMPURE = frozenset(
     (
         "asyncio",
@@ -113,7 +113,7 @@ IMPORTS_BY_NAME = {
 
 
 def _engine() -> list[source.Module]:
-    return [each for each in source.modules() if each.part == "_engine"]
+    return [each for each in source.modules() if each.part == "_evaluator"]
 
 
 def _called(node: ast.Call) -> str:

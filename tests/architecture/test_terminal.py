@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-CLI = Path(__file__).resolve().parents[2] / "src" / "hourglass" / "_cli"
+CLI = Path(__file__).resolve().parents[2] / "src" / "hourglass" / "_tools" / "cli"
 DOOR = "console.py"
 
 FORBIDDEN_CALLS = {"print", "echo", "secho", "print_exc", "print_exception", "Console", "pprint", "input"}

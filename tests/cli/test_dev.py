@@ -148,7 +148,7 @@ def test_a_parked_run_is_shown_at_once(project: Project, client: Client) -> None
         dev.wait_for("IndexError: string index out of range")
         line = BUGGY.splitlines().index("    return paid[999]") + 1
         assert re.search(rf"is parked: IndexError at \S+app\.py:{line}", dev.text)
-        assert "_engine" not in dev.text
+        assert "_evaluator" not in dev.text
         project.app.write_text(MENDED)
         dev.wait_for("taking work", 2)
         assert handle.result(timeout=30) == "charged o-1, at last"

@@ -85,7 +85,7 @@ def test_dev_has_a_line_for_a_run_that_begins_ends_or_fails(target: str, queue: 
     )
     assert "    return cents // 0\n" in dev.text
     assert f"activity charge failed: ZeroDivisionError: {BY_ZERO}" in dev.text
-    assert "_runtime" not in dev.text
+    assert "_worker/" not in dev.text
 
 
 def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: Path) -> None:

@@ -1,15 +1,20 @@
 """The embedded engine: the part of a Temporal server, and of Core, that one process needs.
 
-    clock     time as a part: real or virtual, a timer queue; a condition
-    rules     what follows from what happened: (run, occurrence, now) -> step (pure)
-    store     what remembers runs: memory, or one SQLite file; lists and their filters
-    engine    applies steps, lets time pass, is ahead of its store
-    workers   Core's part, for one worker: histories as activations, commands as answers
-    clients   what clients ask; answers and refusals wait for the store
-    sharing   one file, several processes: which one owns it, and how the others reach it
+    clock         real or virtual time, a timer queue, a condition
+    transitions   pure functions from a run and a cause to a change
+    store         persistent data: memory, or one SQLite file; lists and their filters
+    matching      task queues, and the assignment of tasks to handles
+    runs          runs in memory, their timers, and the way of changes to the store
+    schedules     schedules, calendars and cron
+    limits        limits of `hourglass.limits`, kept by the engine
+    engine        all of these, put together
+    activations   Core's part, for one worker: from histories to activations, from commands to completions
+    api           the requests of clients; answers wait until what they rest on is durable
+    multiprocess  one file, several processes: which one owns it, and how the others reach the owner
 
-Each imports only those above it. What happened is `hourglass._history`'s. Nothing here imports Temporal's packages.
-`connect_memory` and `sharing.connection.connect_file` are the doors.
+Imports go down this list; `matching`, `runs`, `schedules` and `limits` are one level. Events are defined in
+`hourglass._history`. Nothing here imports Temporal's packages. `connect_memory` and
+`multiprocess.connection.connect_file` are the entry points.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worker: what it is told, how it begins, moves, and ends. The parts that do the work are in `_runtime`; this is their
+"""The worker: what it is told, how it begins, moves, and ends. The parts that do the work are in `_worker`; this is their
 face, and the only one that threads and event loops of the user's meet.
 """
 
@@ -468,7 +468,7 @@ at_fork(ForkStage.WORKERS, in_child=_after_fork)
 
 # --- what it was told ------------------------------------------------------------------------------------------
 #
-# The options, checked, as the plan that `_runtime` carries out. Nothing here has an effect.
+# The options, checked, as the plan that the tree of `hourglass._worker` carries out. Nothing here has an effect.
 
 
 def plan_of(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:

@@ -1,20 +1,12 @@
-"""The engine: applies steps to runs, lets time pass, and is ahead of its store.
+"""Runs in memory, ahead of the store.
 
-priority_queue  what waits on one queue: the most urgent first, and fairly
-task_queues     what waits to be taken, and which handles could take it
-run             a run in memory, and when it must be looked at again
-lost_attempts   attempts whose worker ended with its process: kept for a while, or lost
-write_behind    what has changed on its way to the store, and what is durable
-timers          what happens to runs as time passes
-transactions    several runs changed as one, and what runs ask of others
-runs            all runs in memory, over a store
-starting        starting a workflow: the policies for ids that are taken or were used
-deployments     versions of workers, and which worker may take what
-dispatch        tasks, queries, attempts and updates between runs and handles
-progress        what activities publish, for those who follow their runs
-bursts          calls that are debounced: those of one key are one workflow, later
-keepers         limits of `hourglass.limits`: slots and turns, without a workflow that keeps them
-schedules       looks at each schedule when its time has come
-upkeep          runs that nothing uses now: opening, waking, retention
-engine          all of it, put together
+run            a run in memory, and its next deadline
+write_behind   changes on their way to the store, and which of them are durable
+lost_attempts  attempts whose worker process ended: kept for a while, or lost
+timers         what happens to runs as time passes
+transactions   changes to several runs at once, and requests of runs to other runs
+runs           all runs in memory, backed by a store
+starting       starting a workflow: the policies for ids that are in use or were used
+upkeep         opening, waking, eviction and retention of runs that nothing uses
+progress       items that activities publish, for followers of their runs
 """

@@ -5,7 +5,7 @@ a pipe has closed it.
 
 Ids, names, memos and failure messages are untrusted text. Characters that could control a terminal, or
 reverse a line, are escaped (`\x1b`, `\u202e`) in everything that passes here: text, pictures, logs,
-tracebacks. JSON uses `\u001b`, which programs decode to the original. Nothing else in `_cli` writes to a
+tracebacks. JSON uses `\u001b`, which programs decode to the original. Nothing else in `_tools/cli` writes to a
 stream.
 
 A table has as many columns as fit. Its first column is never cut, because it is copied. If there is little

@@ -55,7 +55,7 @@ def docs(
 
 def manual() -> Path:
     """Return the directory of the manual: in the package, or beside the sources in a checkout."""
-    package = Path(__file__).parents[1]
+    package = Path(__file__).parents[2]
     for folder in (package / "_manual", package.parents[1] / "docs"):
         if (folder / "index.md").is_file():
             return folder

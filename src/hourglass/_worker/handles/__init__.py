@@ -11,4 +11,6 @@ It knows engines only by `_contract`. Lowest first:
     draining   the end of a handle
     registrar  registrations begin, get their handles, have them replaced, and end
     holder     `BridgeHolder`
+    codec_edge a codec around a handle: payloads are decoded before the worker sees them, and encoded before the
+               engine does
 """

@@ -9,35 +9,61 @@ import pytest
 
 from . import source
 
-RANKS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "_forks", "_logs", "_loops"}),
-    frozenset({"converter", "metrics", "_http"}),
-    frozenset({"_engine", "_supervision", "_check"}),
-    frozenset({"activity", "nexus"}),
-    frozenset({"workflow", "_contract", "_history"}),
-    frozenset({"_bridge"}),
-    frozenset({"_temporal", "_embedded"}),
-    frozenset({"envconfig"}),
-    frozenset({"_runtime"}),
-    frozenset({"client"}),
-    frozenset({"progress", "interceptors"}),
-    frozenset({"limits"}),
-    frozenset({"_built_in"}),
-    frozenset({"worker", "replay"}),
-    frozenset({"testing", "contrib", "plugins"}),
-    frozenset({"aio"}),
-    frozenset({"_story"}),
-    frozenset({"_ui"}),
-    frozenset({"_cli"}),
-    frozenset({"__main__"}),
-)
-RANK = {part: rank for rank, parts in enumerate(RANKS) for part in parts}
+LAYERS: dict[str, frozenset[str]] = {
+    "base": frozenset({"errors", "converter", "metrics", "_forks", "_logs", "_loops", "_http"}),
+    "model": frozenset({"_evaluator", "_history", "_contract", "activity", "workflow", "nexus"}),
+    "engines": frozenset({"_embedded", "_temporal"}),
+    "worker": frozenset({"_worker", "_supervision"}),
+    "public": frozenset(
+        {
+            *("client", "worker", "replay", "testing", "limits", "progress", "interceptors", "envconfig"),
+            "_built_in",
+        }
+    ),
+    "tools": frozenset({"_tools", "aio", "contrib", "plugins", "__main__"}),
+}
+"""The parts of each layer, lowest layer first."""
 
-EMBEDDED = ("clock", "rules", "store", "engine", "workers", "clients", "sharing")
-"""The floors of the embedded engine, lowest first."""
+LAYER = {part: number for number, parts in enumerate(LAYERS.values()) for part in parts}
+
+LEVELS: dict[str, tuple[frozenset[str], ...]] = {
+    "_embedded": (
+        frozenset({"clock"}),
+        frozenset({"transitions", "schedules.calendars", "schedules.times", "schedules.transitions"}),
+        frozenset({"store"}),
+        frozenset({"matching", "runs", "schedules", "limits"}),
+        frozenset({"engine"}),
+        frozenset({"activations"}),
+        frozenset({"api"}),
+        frozenset({"multiprocess"}),
+    ),
+    "_worker": (
+        frozenset(
+            {
+                *("portal", "daemon_executor", "targets", "stop_event", "processors", "interpreter"),
+                *("resolver", "code_origin", "work_log"),
+            }
+        ),
+        frozenset({"handles", "health"}),
+        frozenset({"lanes"}),
+        frozenset({"activities"}),
+        frozenset({"tree"}),
+    ),
+    "_tools": (
+        frozenset({"lint", "timeline"}),
+        frozenset({"diagnosis"}),
+        frozenset({"web"}),
+        frozenset({"cli"}),
+    ),
+}
+"""The levels inside large parts, lowest first: packages and modules, by their path below the part."""
 
 # Importer and imported module, and why the import may go up or sideways.
 EXCEPTIONS: dict[tuple[str, str], str] = {
+    (
+        "hourglass._worker.targets",
+        "hourglass.envconfig",
+    ): "a profile of Temporal's configuration is read by its public class",
     (
         "hourglass.client._operations",
         "hourglass.replay",
@@ -101,57 +127,76 @@ def _ours() -> list[source.Import]:
     return [each for each in source.imports() if source.top(each.target) == "hourglass"]
 
 
-def test_every_part_has_a_rank() -> None:
-    """A new package below `hourglass` must find its place in the ranks."""
-    parts = {each.part for each in source.modules()} - {""}
-    assert parts <= set(RANK), f"no rank: {parts - set(RANK)}"
+def _level(module: str) -> int:
+    """Return the level of a module inside its part: the longest path in `LEVELS` that contains it."""
+    _, part, *path = module.split(".")
+    for length in range(len(path), 0, -1):
+        name = ".".join(path[:length])
+        for number, names in enumerate(LEVELS[part]):
+            if name in names:
+                return number
+    raise LookupError(f"{module} is on no level of {part}")
 
 
-def test_the_table_in_the_architecture_is_this_one() -> None:
-    """ARCHITECTURE.md's map has each part at its rank, highest first."""
+def test_every_part_has_a_layer() -> None:
+    """A new package below `hourglass` must be added to a layer."""
+    parts = {module.part for module in source.modules()} - {""}
+    assert parts <= set(LAYER), f"no layer: {parts - set(LAYER)}"
+
+
+def test_the_architecture_page_lists_the_layers() -> None:
+    """ARCHITECTURE.md has a table of the layers, highest first, with their parts."""
     page = (source.ROOT / "ARCHITECTURE.md").read_text()
-    rows = re.findall(r"(?m)^\| (\d+) \| (`[^|]*`) \|", page)
-    told = {int(rank): frozenset(re.findall(r"`(\w+)`", parts)) for rank, parts in rows}
-    assert told == dict(enumerate(RANKS, 1))
-    assert list(told) == sorted(told, reverse=True)
+    rows = re.findall(r"(?m)^\| (\d+) (\w+) \| (`[^|]*`) \|", page)
+    listed = {name: frozenset(re.findall(r"`(\w+)`", parts)) for _, name, parts in rows}
+    assert listed == LAYERS
+    assert [name for _, name, _ in rows] == list(reversed(LAYERS))
 
 
-def test_the_first_page_has_the_same_ranks() -> None:
-    """The root's docstring has every part on its map, and the ranks in one line."""
-    (root,) = [each for each in source.modules() if each.name == "hourglass"]
+def test_the_root_docstring_lists_the_layers() -> None:
+    """The docstring of `hourglass` has the same layers, and describes every part."""
+    root = source.module("__init__.py")
     page = ast.get_docstring(root.tree) or ""
-    line = page[page.index("{errors,") :].partition("\n\n")[0]
-    told = [frozenset(re.findall(r"\w+", rank)) for rank in line.split("<")]
-    assert told == [ranks for ranks in RANKS if ranks != {"__main__"}]
-    assert set(re.findall(r"(?m)^    (\w+)  ", page)) == set(RANK) - {"__main__"}
+    rows = re.findall(r"(?m)^    \d  (\w+) +(\w.*)$", page)
+    assert {name: frozenset(parts.split()) for name, parts in rows} == LAYERS
+    assert set(re.findall(r"(?m)^    (\w+)  +\S", page)) >= set(LAYER) - {"__main__"}
 
 
 def test_imports_go_down() -> None:
-    """A module imports its own part and lower ranks; imports in functions, by name and for types count."""
+    """A module imports its own layer and lower ones; imports in functions, by name and for types count."""
     wrong = [
-        str(each)
-        for each in _ours()
-        if each.importer.part
-        and (part := source.part_of(each.target)) != each.importer.part
-        and (not part or RANK[part] >= RANK[each.importer.part])
-        and (each.importer.name, each.target) not in EXCEPTIONS
+        str(imported)
+        for imported in _ours()
+        if imported.importer.part
+        and (part := source.part_of(imported.target)) != imported.importer.part
+        and (not part or LAYER[part] > LAYER[imported.importer.part])
+        and (imported.importer.name, imported.target) not in EXCEPTIONS
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_floors_of_the_embedded_engine() -> None:
-    """Each of its packages imports only those below it, and every module is in one of them."""
+def test_parts_of_a_layer_do_not_need_each_other() -> None:
+    """The imports between the parts of one layer have no cycle."""
+    graph: dict[str, set[str]] = {}
+    for imported in _ours():
+        importer, target = imported.importer.part, source.part_of(imported.target)
+        if (imported.importer.name, imported.target) in EXCEPTIONS or not importer or importer == target:
+            continue
+        graph.setdefault(importer, set()).add(target)
+    cycle = _find_cycle(graph)
+    assert cycle is None, " -> ".join(cycle or ())
 
-    def floor(name: str) -> int:
-        return EMBEDDED.index(name.split(".")[2])
 
+@pytest.mark.parametrize("part", LEVELS)
+def test_levels_inside_a_part(part: str) -> None:
+    """Each package of a large part imports only its own level and lower ones, and every module is on a level."""
+    prefix = f"hourglass.{part}."
     inside = [
-        each
-        for each in _ours()
-        if each.importer.name.startswith("hourglass._embedded.")
-        and each.target.startswith("hourglass._embedded.")
+        imported
+        for imported in _ours()
+        if imported.importer.name.startswith(prefix) and imported.target.startswith(prefix)
     ]
-    wrong = [str(each) for each in inside if floor(each.target) > floor(each.importer.name)]
+    wrong = [str(imported) for imported in inside if _level(imported.target) > _level(imported.importer.name)]
     assert inside
     assert not wrong, "\n".join(wrong)
 

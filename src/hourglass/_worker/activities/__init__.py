@@ -1,0 +1,13 @@
+"""Execution of activity attempts.
+
+attempts          one attempt: the call, its result, and its state while it is in progress
+executors         the choice of thread, event loop or process for an attempt
+activity_threads  threads for `def` activities
+activity_loop     our event loops for `async def` activities
+program_loop      the program's own event loop, for `async def` activities of `hourglass.aio`
+process_pool      processes for activities with `executor="process"`
+process_child     the program of such a process
+process_wire      the messages between a worker and such a process
+publishing        published progress of attempts, on its way to the engine
+reporting         results and heartbeats of attempts that outlive their handle
+"""

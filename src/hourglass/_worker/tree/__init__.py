@@ -1,0 +1,13 @@
+"""The supervision tree of a worker process and what its children do.
+
+plan          the checked options of a worker
+application   everything that serves one connection, and the state that outlives the tree's processes
+subsystem     the supervision tree, as one readable expression
+processes     the bodies of the tree's processes
+services      the parts that serve one task queue and outlive its Worker
+dispatch      one job for each item from an engine; a job is also the entry for work in progress
+watchdog      the check for states that should be impossible, and their repair
+parked_watch  the number of parked runs, by what the engine reports
+worker_view   a worker's state and figures; Ctrl-C and SIGTERM
+status        the same over HTTP (`/live`, `/ready`, `/status`) and as metrics
+"""
