@@ -88,7 +88,7 @@ def package(code: CodeType) -> str:
     path = Path(code.co_filename)
     if path.is_relative_to(SOURCE):
         folders = path.relative_to(SOURCE).parts[:-1]
-        return ".".join(folders[: 2 if folders[:1] == ("_embedded",) else 1]) or path.stem
+        return ".".join(folders[: 2 if folders[:1] in (("_embedded",), ("_worker",)) else 1]) or path.stem
     return "asyncio" if path.parent.name == "asyncio" else "other"
 
 

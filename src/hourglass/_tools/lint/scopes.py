@@ -99,6 +99,7 @@ class NameScope:
     outer_names: set[str] = field(default_factory=set)
 
     def bind(self, name: str, binding: Binding) -> None:
+        """Add a binding of a name."""
         self.names.setdefault(name, []).append(binding)
 
     def bindings(self, name: str, line: int | None) -> list[Binding]:
