@@ -1,10 +1,24 @@
-"""After each test: logging is as it was. A command configures it for its whole process, and here that is everybody's."""
+"""Fixtures that restore the settings of the process that a command changes: logging, and the variable of `--traceback`."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _logging(logging_as_it_was: None) -> None:
-    """Every command may."""
+    """Restore the configuration of logging."""
+
+
+@pytest.fixture(autouse=True)
+def _traceback() -> Iterator[None]:
+    """Restore HOURGLASS_TRACEBACK, which `--traceback` sets for the rest of the process."""
+    before = os.environ.get("HOURGLASS_TRACEBACK")
+    yield
+    if before is None:
+        os.environ.pop("HOURGLASS_TRACEBACK", None)
+    else:
+        os.environ["HOURGLASS_TRACEBACK"] = before
