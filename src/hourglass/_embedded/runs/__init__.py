@@ -14,6 +14,7 @@ dispatch        tasks, queries, attempts and updates between runs and handles
 progress        what activities publish, for those who follow their runs
 bursts          calls that are debounced: those of one key are one workflow, later
 keepers         limits of `hourglass.limits`: slots and turns, without a workflow that keeps them
+schedule_search searches the times of large schedules in a thread
 schedules       looks at each schedule when its time has come
 upkeep          runs that nothing uses now: opening, waking, retention
 engine          all of it, put together
