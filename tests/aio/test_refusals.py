@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -35,6 +35,7 @@ from hourglass.aio.common import (
     SearchAttributeKey,
     SearchAttributePair,
     TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
 )
 from hourglass.aio.testing import ActivityEnvironment, WorkflowEnvironment
 from hourglass.aio.worker import UnsandboxedWorkflowRunner, Worker
@@ -90,6 +91,10 @@ def test_process_pool_is_refused() -> None:
         ("max_workflow_task_external_storage_concurrency", 5),
         ("workflow_runner", object()),
         ("unsandboxed_workflow_runner", object()),
+        ("workflow_task_executor", ThreadPoolExecutor(1)),
+        ("on_fatal_error", print),
+        ("disable_safe_workflow_eviction", True),
+        ("plugin_shutdown_timeout", timedelta(seconds=5)),
     ],
 )
 def test_worker_refuses_option_by_name(option: str, value: Any) -> None:
@@ -118,6 +123,10 @@ def test_worker_takes_options_with_their_defaults() -> None:
             use_worker_versioning=False,
             max_concurrent_activities=None,
             plugin_shutdown_timeout=timedelta(seconds=60),
+            max_workflow_task_external_storage_concurrency=3,
+            workflow_task_executor=None,
+            on_fatal_error=None,
+            disable_safe_workflow_eviction=False,
         )
         assert worker.wrapped._plan.deadlock_timeout is None
         assert worker.wrapped._plan.payload_limit is None
@@ -133,6 +142,9 @@ def test_worker_takes_options_with_their_defaults() -> None:
         ("ip", "0.0.0.0"),
         ("dev_server_extra_args", ["--x"]),
         ("dev_server_database_filename", "x.db"),
+        ("dev_server_existing_path", "/usr/bin/temporal"),
+        ("dev_server_download_version", "v1.3.0"),
+        ("dev_server_log_level", "debug"),
     ],
 )
 def test_local_environment_refuses_options_of_a_server(option: str, value: Any) -> None:
@@ -167,6 +179,72 @@ def test_local_environment_uses_options_of_its_client() -> None:
 
     assert asyncio.run(main()) == "me"
     assert seen == ["Echo"]
+
+
+def test_local_environment_takes_defaults_of_a_server() -> None:
+    """temporalio's own defaults of options that only a server has are accepted."""
+
+    async def main() -> None:
+        async with await WorkflowEnvironment.start_local(
+            dev_server_existing_path=None,
+            dev_server_download_version="default",
+            dev_server_log_format="pretty",
+            dev_server_log_level="warn",
+            dev_server_extra_args=[],
+        ):
+            pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("test_server_existing_path", "/usr/bin/test-server"),
+        ("test_server_download_version", "v1.3.0"),
+        ("test_server_extra_args", ["--x"]),
+        ("port", 7233),
+    ],
+)
+def test_time_skipping_environment_refuses_options_of_the_test_server(option: str, value: Any) -> None:
+    """`start_time_skipping` runs the `temporal` command: what chooses another server is refused before one starts."""
+
+    async def main() -> None:
+        with pytest.raises(UsageError, match=option):
+            await WorkflowEnvironment.start_time_skipping(**{option: value})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "policy", [WorkflowIDConflictPolicy.TERMINATE_EXISTING, WorkflowIDConflictPolicy.FAIL]
+)
+def test_signal_with_start_refuses_conflict_policies(policy: WorkflowIDConflictPolicy) -> None:
+    """`workflow.signal_with_start_workflow` signals a workflow that runs: a policy that asks for something else is refused."""
+
+    @workflow.defn
+    class Starting:
+        @workflow.run
+        async def run(self) -> str:
+            try:
+                await workflow.signal_with_start_workflow(
+                    "Echo",
+                    "x",
+                    id="echo",
+                    task_queue="nobody",
+                    signal="go",
+                    id_conflict_policy=policy,
+                )
+            except UsageError as error:
+                return str(error)
+            return "accepted"
+
+    async def use(client: Client) -> str:
+        async with Worker(client, task_queue="q", workflows=[Starting]):
+            message: str = await client.execute_workflow(Starting.run, id="starting", task_queue="q")
+            return message
+
+    assert "id_conflict_policy" in with_client(use)
 
 
 def test_unknown_field_of_input_is_refused() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass import Client, errors, workflow
 from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec, parse_cron
 from hourglass._embedded.schedules.times import MOST_PARTS, NANOS, Timetable
-from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleSpec
+from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleIntervalSpec, ScheduleSpec
 
 NOW = int(datetime(2026, 11, 18, tzinfo=UTC).timestamp()) * NANOS
 
@@ -139,6 +141,16 @@ def test_search_at_a_clock_that_is_set_back_after_the_last_time() -> None:
     assert moments == [int(first.timestamp()), int((first + timedelta(hours=1)).timestamp())]
 
 
+def test_intervals_and_exclusions_cost_little_together() -> None:
+    """A schedule whose every interval steps over the same exclusions is refused before it costs seconds at each search."""
+    spec = EngineScheduleSpec(
+        intervals=tuple(IntervalSpec(float(7919 + n)) for n in range(480)),
+        skip=tuple(calendar(f"{n} * * * *") for n in range(20)),
+    )
+    with pytest.raises(errors.UsageError, match="excludes 20 calendars from 480 intervals"):
+        Timetable(spec)
+
+
 @workflow.defn
 def nothing() -> None:
     """Do nothing."""
@@ -161,3 +173,34 @@ def test_schedule_beyond_the_limits_is_refused(spec: ScheduleSpec, message: str)
             client.create_schedule("large", schedule(spec))
         client.create_schedule("large", schedule(ScheduleSpec(cron_expressions=["0 0 30 2 *"] * 400)))
         assert client.get_schedule_handle("large").describe().info.next_action_times == ()
+
+
+def test_large_schedule_is_searched_outside_the_control_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spec of hundreds of crons is compiled and searched in a thread: at create, update, describe, list and when it acts."""
+    threads: list[str] = []
+
+    def note_thread(method: Any) -> Any:
+        def noted(*args: Any, **options: Any) -> Any:
+            if len(args[0].spec.calendars) > 100:
+                threads.append(threading.current_thread().name)
+            return method(*args, **options)
+
+        return noted
+
+    monkeypatch.setattr(Timetable, "_search", note_thread(Timetable._search))
+    crons = [f"{n % 60} {n % 24} {n % 28 + 1} 2 *" for n in range(400)]
+    spec = ScheduleSpec(cron_expressions=crons, intervals=[ScheduleIntervalSpec(timedelta(seconds=1))])
+    with Client.connect("local:") as client:
+        handle = client.create_schedule("large", schedule(spec))
+        steps = [len(threads)]
+        until(lambda: handle.describe().info.num_actions, "the schedule has acted")
+        steps.append(len(threads))
+        later = ScheduleSpec(cron_expressions=crons[1:])
+        handle.update(lambda _: schedule(later))
+        steps.append(len(threads))
+        assert len(handle.describe().info.next_action_times) == 10
+        assert [listed.id for listed in client.list_schedules()] == ["large"]
+        handle.trigger()
+        handle.delete()
+    assert 0 < steps[0] < steps[1] < steps[2]
+    assert not [name for name in threads if not name.startswith("hourglass-schedules")]

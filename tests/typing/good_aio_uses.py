@@ -128,6 +128,10 @@ class Cart:
     def count(self) -> int:
         return 0
 
+    @workflow.query
+    def holds(self, item: str) -> bool:
+        return True
+
     async def helper(self) -> None:
         pending: Coroutine[Any, Any, None] = self.put("x")
         await pending
@@ -151,12 +155,20 @@ async def use_client(client: Client) -> None:
     assert_type(await handle.execute_update(Cart.take, "lamp"), bool)
     update = await handle.start_update(Cart.take, "lamp", wait_for_stage=WorkflowUpdateStage.ACCEPTED)
     assert_type(await update.result(), bool)
+    assert_type(await handle.query(query=Cart.holds, arg="lamp"), bool)
+    assert_type(await handle.query(Cart.holds, args=["lamp"]), bool)
+    assert_type(await handle.execute_update(update=Cart.take, arg="lamp"), bool)
+    update = await handle.start_update(
+        update=Cart.take, arg="lamp", wait_for_stage=WorkflowUpdateStage.ACCEPTED
+    )
+    update = await handle.start_update(Cart.take, args=["lamp"], wait_for_stage=WorkflowUpdateStage.ACCEPTED)
     assert_type(client.get_workflow_handle_for(Cart.run, "c"), WorkflowHandle[Any, int])
     await handle.signal(Cart.put, "lamp", request_id="r", rpc_timeout=3, rpc_metadata={"trace": "a"})
     assert_type(await client.execute_activity(fetch, "u", id="a", task_queue="q"), bytes)
     assert_type(await client.start_activity(add, args=[1, 2], id="a", task_queue="q"), ActivityHandle[Any])
     assert_type(await client.execute_activity_class(Scale, 1, id="a", task_queue="q"), int)
-    WithStartWorkflowOperation(Cart.run, "ann", id="c", task_queue="q")
+    operation = WithStartWorkflowOperation(Cart.run, "ann", id="c", task_queue="q")
+    assert_type(operation, WithStartWorkflowOperation[Any, int])
     async with Worker(client, task_queue="q", workflows=[Cart], activities=[fetch, add, Billing().bill]):
         pass
     assert_type(await fetch("direct"), bytes)

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypedDict, TypeVar, TypeVarTuple, Unpack, cast,
 
 import msgspec
 
+from hourglass._contract.workflows import IdConflictPolicy
 from hourglass._evaluator import awaited
 from hourglass._evaluator.context import LiveRun
 from hourglass._evaluator.event_groups import EventGroup, block_of, check_groups
@@ -38,7 +39,7 @@ from hourglass._evaluator.specs import (
 from hourglass.aio._values import UNSET, given_options, given_values, overloaded, takes
 from hourglass.aio.common import Priority
 from hourglass.converter import SearchAttributes
-from hourglass.errors import ActivityError
+from hourglass.errors import ActivityError, UsageError
 from hourglass.workflow._children import (
     WithStartOptions,
     check_external,
@@ -83,7 +84,7 @@ class ChildWorkflowConfig(TypedDict, total=False):
 class WithStartConfig(WithStartOptions, total=False):
     """How a workflow is started by a signal. A duration is a `timedelta` or seconds."""
 
-    id_conflict_policy: Any
+    id_conflict_policy: IdConflictPolicy | None
     priority: Priority
 
 
@@ -317,8 +318,10 @@ async def signal_with_start_workflow(
     args: Sequence[Any] | None = None,
     **options: Unpack[WithStartConfig],
 ) -> ExternalWorkflowHandle[Any]:
-    """Signal another workflow, and start it first unless it runs; a handle to it. `signal_args` is the one argument of the
-    signal, or a list of all. `id_conflict_policy` says nothing: one that runs is signalled.
+    """Signal another workflow, and start it first unless it runs. Return a handle to it.
+
+    `signal_args` is the only argument of the signal, or a list of all. `id_conflict_policy` can only be `USE_EXISTING`: a
+    workflow that runs is signalled.
     """
     live = require_fiber("signalling with a start").run
     target, message = given_workflow(workflow), given_message("signal", signal)
@@ -326,7 +329,12 @@ async def signal_with_start_workflow(
         () if signal_args is None else tuple(signal_args) if isinstance(signal_args, list) else (signal_args,)
     )
     said = given_options(options)
-    said.pop("id_conflict_policy", None)
+    policy = said.pop("id_conflict_policy", IdConflictPolicy.USE_EXISTING)
+    if policy not in (IdConflictPolicy.USE_EXISTING, IdConflictPolicy.UNSPECIFIED):
+        raise UsageError(
+            f"id_conflict_policy of signal_with_start_workflow can only be USE_EXISTING, not {policy!r}: a workflow that runs is "
+            "signalled"
+        )
 
     async def send(call: SignalWithStartWorkflowInput) -> ExternalWorkflowHandle[Any]:
         definition = sending(live, target, message, call)

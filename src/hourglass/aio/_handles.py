@@ -26,6 +26,7 @@ from hourglass.replay import History as WorkflowHistory
 H = TypeVar("H", bound=AsyncWorkflowHandle[Any] | AsyncActivityExecutionHandle[Any])
 R = TypeVar("R")
 W = TypeVar("W")
+A = TypeVar("A")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -148,6 +149,24 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> T: ...
+    @overload
+    async def query(
+        self,
+        query: Callable[..., T],
+        *,
+        args: Sequence[Any],
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
+    @overload
+    async def query(
+        self,
+        query: Callable[[A], T],
+        *,
+        arg: A,
+        reject_condition: QueryRejectCondition | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> T: ...
     @overloaded(RpcOptions)
     async def query(
         self,
@@ -206,9 +225,9 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     @overload
     async def execute_update(
         self,
-        update: Callable[[T], T],
+        update: Callable[[A], T],
         *,
-        arg: T,
+        arg: A,
         id: str | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> T: ...
@@ -250,6 +269,26 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         update: Callable[[*Ts], T],
         *given: *Ts,
+        wait_for_stage: WorkflowUpdateStage,
+        id: str | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncUpdateHandle[T]: ...
+    @overload
+    async def start_update(
+        self,
+        update: Callable[..., T],
+        *,
+        args: Sequence[Any],
+        wait_for_stage: WorkflowUpdateStage,
+        id: str | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncUpdateHandle[T]: ...
+    @overload
+    async def start_update(
+        self,
+        update: Callable[[A], T],
+        *,
+        arg: A,
         wait_for_stage: WorkflowUpdateStage,
         id: str | None = None,
         **rpc: Unpack[RpcOptions],

@@ -80,6 +80,15 @@ def refuse_given(value: object, name: str, why: str) -> None:
         raise UsageError(f"{name} is not here: {why}")
 
 
+def without_defaults(options: Mapping[str, Any], defaults: Mapping[str, object]) -> dict[str, Any]:
+    """Return the options that differ from temporalio's defaults, so that only what a program has chosen is refused."""
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and not (name in defaults and value == defaults[name])
+    }
+
+
 class PayloadConverter:
     """How values become payloads, and back, under temporalio's names."""
 

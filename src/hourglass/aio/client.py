@@ -262,7 +262,7 @@ class WithStartWorkflowOperation(Generic[W, R]):
 
     @overload
     def __init__(
-        self,
+        self: WithStartWorkflowOperation[Any, Any],
         workflow: str,
         arg: Any = UNSET,
         *given: Any,
@@ -270,13 +270,28 @@ class WithStartWorkflowOperation(Generic[W, R]):
         **options: Unpack[StartConfig],
     ) -> None: ...
     @overload
-    def __init__(self, workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartConfig]) -> None: ...
-    @overload
     def __init__(
-        self, workflow: Callable[..., R], *, args: Sequence[Any], **options: Unpack[StartConfig]
+        self: WithStartWorkflowOperation[Any, R],
+        workflow: Callable[[*Ts], R],
+        *given: *Ts,
+        **options: Unpack[StartConfig],
     ) -> None: ...
     @overload
-    def __init__(self, workflow: Callable[[T], R], *, arg: T, **options: Unpack[StartConfig]) -> None: ...
+    def __init__(
+        self: WithStartWorkflowOperation[Any, R],
+        workflow: Callable[..., R],
+        *,
+        args: Sequence[Any],
+        **options: Unpack[StartConfig],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: WithStartWorkflowOperation[Any, R],
+        workflow: Callable[[T], R],
+        *,
+        arg: T,
+        **options: Unpack[StartConfig],
+    ) -> None: ...
     @overloaded(StartConfig)
     def __init__(
         self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any

@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 from hourglass import testing
 from hourglass.activity import Activity, CancellationDetails, Info
 from hourglass.activity._context import ActivityContext, Equipment, current
-from hourglass.aio._values import PayloadConverter, takes
+from hourglass.aio._values import PayloadConverter, takes, without_defaults
 from hourglass.aio.client import Client, WorkflowHandle
 from hourglass.aio.common import Priority
 from hourglass.client import Client as BlockingClient
@@ -80,15 +80,19 @@ class WorkflowEnvironment:
     @classmethod
     @takes(_LocalOptions)
     async def start_local(cls, *, ip: str = "127.0.0.1", **options: Any) -> WorkflowEnvironment:
-        """An engine in this process, in memory. Its time is real. Options are those of `client.Client.connect`; what is meant for
-        the download, the log and the start of a dev server has no effect, and what only a server has is refused.
+        """Return an engine in this process, in memory. Its time is real. Options are those of `client.Client.connect`. Where a
+        download is stored and how long a start may take is accepted, because nothing is downloaded or started; what only a
+        server has is refused.
         """
         said = {
-            name: value for name, value in options.items() if value and not name.startswith(_WITHOUT_EFFECT)
+            name: value
+            for name, value in without_defaults(options, _DEFAULTS).items()
+            if value and name not in _FULFILLED
         }
         if ip not in ("127.0.0.1", "localhost", "::1"):
             said["ip"] = ip
-        if refused := sorted(_OF_A_SERVER.intersection(said)):
+        refused = sorted(name for name in said if name in _OF_A_SERVER or name.startswith("dev_server_"))
+        if refused:
             raise UsageError(
                 f"start_local has no {refused[0]} here: it is an engine in this process, without a server. There is "
                 "hourglass.testing.dev_server()"
@@ -105,15 +109,26 @@ class WorkflowEnvironment:
     async def start_time_skipping(
         cls, *, ts_config: TimeSkippingConfig | None = None, **options: Any
     ) -> WorkflowEnvironment:
-        """A Temporal dev server that skips the time of each workflow that `client` starts, and of its children. It needs the
-        `temporal` command; `hourglass.testing.Environment` has virtual time without a server, and without a worker. Options are
-        those of `client.Client.connect`; what is said of a download says nothing here.
+        """Return a Temporal dev server that skips the time of each workflow that `client` starts, and of its children. It needs
+        the `temporal` command; `hourglass.testing.Environment` has virtual time without a server, and without a worker. Options
+        are those of `client.Client.connect`. Where a download is stored is accepted, because nothing is downloaded; what chooses
+        another server is refused.
         """
         skipper = testing.TimeSkipper(ts_config)
-        said = {name: value for name, value in options.items() if not name.startswith(_DOWNLOADS)}
-        if extra := [name for name, value in options.items() if name.endswith("_extra_args") and value]:
+        said = {
+            name: value
+            for name, value in without_defaults(options, _DEFAULTS).items()
+            if name not in _FULFILLED
+        }
+        refused = sorted(
+            name
+            for name, value in said.items()
+            if value and (name in _OF_A_SERVER or name.startswith(("dev_server_", "test_server_")))
+        )
+        if refused:
             raise UsageError(
-                f"start_time_skipping has no {extra[0]} here: start a server and use from_client"
+                f"start_time_skipping has no {refused[0]} here: it runs the `temporal` command; start another server and use "
+                "from_client"
             )
         server = testing.dev_server(namespace=said.pop("namespace", "default"), time_skipping=True)
         running = await asyncio.to_thread(server.__enter__)
@@ -182,19 +197,29 @@ class WorkflowEnvironment:
         await self.shutdown()
 
 
-_DOWNLOADS = ("dev_server_", "test_server_", "download_")
+_FULFILLED = frozenset(
+    (
+        "dev_server_download_ttl",
+        "dev_server_startup_timeout",
+        "download_dest_dir",
+        "search_attributes",  # the engine knows one from its first use
+        "test_server_download_ttl",
+        "test_server_startup_timeout",
+    )
+)
+"""Options that hold without any action: nothing is downloaded, and attributes need no registration."""
 
-_WITHOUT_EFFECT = (
-    "dev_server_download",
-    "dev_server_existing_path",
-    "dev_server_log",
-    "dev_server_startup",
-    "download_",
-    "search_attributes",  # the engine knows one from its first use
-)
-_OF_A_SERVER = frozenset(
-    ("dev_server_database_filename", "dev_server_extra_args", "ip", "port", "runtime", "tls", "ui", "ui_port")
-)
+_DEFAULTS = {
+    "dev_server_download_version": "default",
+    "dev_server_extra_args": [],
+    "dev_server_log_format": "pretty",
+    "dev_server_log_level": "warn",
+    "test_server_download_version": "default",
+    "test_server_extra_args": [],
+}
+"""temporalio's defaults of options that are refused otherwise."""
+
+_OF_A_SERVER = frozenset(("ip", "port", "runtime", "tls", "ui", "ui_port"))
 
 
 @dataclass(frozen=True, kw_only=True)

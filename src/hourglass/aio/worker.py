@@ -1,8 +1,8 @@
 """Workers under temporalio's names: `async with Worker(client, task_queue="orders", …)`, or `await worker.run()`.
 
 A face of `hourglass.Worker`, which does the work. `async def` activities run on the event loop of `async with Worker(...)`, as
-under temporalio; that loop is the program's, and only they run there. What is meant for temporalio's sandbox and threads alone
-is accepted and has no effect; what temporalio's worker can do and ours cannot is refused by name.
+under temporalio; that loop is the program's, and only they run there. What temporalio's worker can do and ours cannot is refused
+by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 from hourglass import worker as _worker
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass._worker.tree.plan import WorkerDeploymentConfig
-from hourglass.aio._values import takes
+from hourglass.aio._values import takes, without_defaults
 from hourglass.aio.client import Client
 from hourglass.errors import UsageError
 from hourglass.interceptors import Interceptor
@@ -36,25 +36,23 @@ class UnsandboxedWorkflowRunner:
     """How workflows run here in any case: there is no sandbox."""
 
 
-_WITHOUT_EFFECT = frozenset(
-    (
-        "disable_safe_workflow_eviction",
-        "on_fatal_error",
-        "plugin_shutdown_timeout",
-        "workflow_task_executor",
-    )
-)
-"""Options for threads and an end of temporalio's worker that ours does not have: its lanes have threads of their own, and no
-error is fatal to it.
-"""
-
 _REFUSED = {
     "nexus_service_handlers": "give services of hourglass.nexus: nexus_services=[…]",
     "shared_state_manager": "activities in processes are declared: @hourglass.activity.defn(executor='process')",
     "use_worker_versioning": "versions are set with deployment_config=WorkerDeploymentConfig(…)",
     "max_workflow_task_external_storage_concurrency": "storage drivers are called in the threads for codecs",
+    "workflow_task_executor": "workflows run in threads of the worker's own: lanes=N sets their number",
+    "disable_safe_workflow_eviction": "runs are always evicted in their own thread, where their `finally` blocks are safe",
+    "on_fatal_error": "no error ends a worker: it reconnects, and says so in its log, in /ready and in its metrics",
+    "plugin_shutdown_timeout": "the worker waits until the blocks of its plugins have ended",
 }
 """Why an option of temporalio's worker is not here, and what there is instead."""
+
+_DEFAULTS = {
+    "max_workflow_task_external_storage_concurrency": 3,
+    "plugin_shutdown_timeout": timedelta(seconds=60),
+}
+"""temporalio's defaults of refused options that are neither None nor false."""
 
 _RENAMED = {
     "max_concurrent_activity_task_polls": "activity_pollers",
@@ -130,9 +128,7 @@ class Worker:
         **options: Any,
     ) -> None:
         said = {
-            _RENAMED.get(name, name): value
-            for name, value in options.items()
-            if name not in _WITHOUT_EFFECT and value is not None
+            _RENAMED.get(name, name): value for name, value in without_defaults(options, _DEFAULTS).items()
         }
         for name, instead in _REFUSED.items():
             if said.pop(name, None):

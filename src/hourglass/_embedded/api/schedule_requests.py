@@ -42,13 +42,8 @@ from hourglass.errors import (
 
 async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> PendingAnswer[Nothing]:
     """Create a schedule."""
-    existing = engine.schedules.get(request.schedule_id)
-    if existing is not None:
-        if request.request_id and request.request_id in existing.requests:
-            return _done(engine)
-        raise ScheduleAlreadyExistsError(
-            f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
-        )
+    if _is_repeated(engine, request):
+        return _done(engine)
     if not request.schedule_id:
         raise ServiceError("a schedule needs an id", status="INVALID_ARGUMENT")
     if engine.limits.is_too_long(f"{_SCHEDULER}{request.schedule_id}"):
@@ -57,6 +52,9 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Pending
     flaw = engine.runs.attributes.flaw(request.search_attributes)
     if flaw is not None:
         raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
+    request = msgspec.structs.replace(request, schedule=await _settled(engine, request))
+    if _is_repeated(engine, request):  # created while its times were searched
+        return _done(engine)
     engine.runs.attributes.learn(request.search_attributes)
     _put(engine, lambda: create(request, engine.clock.now_ns()), request.request_id)
     return _done(engine)
@@ -66,6 +64,7 @@ async def describe_schedule(
     engine: Engine, request: sc.DescribeSchedule
 ) -> PendingAnswer[sc.ScheduleDetails]:
     """Look at a schedule."""
+    await _look_ahead(engine, _find(engine, request.schedule_id))
     found = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
     if await is_written(engine, engine.writes.newest):
         return PendingAnswer(found, engine.writes.newest)
@@ -80,8 +79,10 @@ async def describe_schedule(
 
 async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> PendingAnswer[Nothing]:
     """Replace a schedule. An update of a version that is no longer the present one is dropped, as a server does it."""
-    record = _find(engine, request.schedule_id)
+    _find(engine, request.schedule_id)
     _check(engine, request.schedule)
+    request = msgspec.structs.replace(request, schedule=await _settled(engine, request))
+    record = _find(engine, request.schedule_id)
     stale = request.conflict_token and request.conflict_token != token_of(record)
     if not stale and request.request_id not in record.requests:
         _put(engine, lambda: update(record, request, engine.clock.now_ns()), request.request_id)
@@ -90,6 +91,7 @@ async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> Pending
 
 async def patch_schedule(engine: Engine, request: sc.PatchSchedule) -> PendingAnswer[Nothing]:
     """Trigger, backfill, pause or unpause a schedule."""
+    await _look_ahead(engine, _find(engine, request.schedule_id))
     record = _find(engine, request.schedule_id)
     if request.request_id not in record.requests:
         _put(engine, lambda: patch(record, request, engine.clock.now_ns()), request.request_id)
@@ -118,6 +120,7 @@ async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAn
     for place, each in enumerate(found.workflows, 1):
         record = find(each.run_id)
         if record is not None:  # else it was deleted meanwhile
+            await _look_ahead(engine, record)
             summaries.append(summarize(_as_of_now(engine, record)))
         if not place % SLICE and isinstance(engine.clock, RealClock):
             await sleep(0)
@@ -148,6 +151,34 @@ def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
             f"there is no schedule {schedule_id!r} in namespace {engine.namespace!r}", status="NOT_FOUND"
         )
     return record
+
+
+def _is_repeated(engine: Engine, request: sc.CreateSchedule) -> bool:
+    """Whether a request was carried out before. Raise `ScheduleAlreadyExistsError` for a schedule that another has created."""
+    existing = engine.schedules.get(request.schedule_id)
+    if existing is None:
+        return False
+    if request.request_id and request.request_id in existing.requests:
+        return True
+    raise ScheduleAlreadyExistsError(
+        f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
+    )
+
+
+async def _settled(engine: Engine, request: sc.CreateSchedule | sc.UpdateSchedule) -> sc.EngineSchedule:
+    """Return a schedule as it is kept. What takes long of it is done in a thread."""
+    try:
+        return await engine.schedules.search.settle(
+            request.schedule, request.schedule_id, engine.clock.now_ns()
+        )
+    except UsageError as error:
+        raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
+
+
+async def _look_ahead(engine: Engine, record: ScheduleRecord) -> None:
+    """Wait until the next times of a schedule are known."""
+    seen_ns = _as_of_now(engine, record).seen_ns
+    await engine.schedules.search.look_ahead(record.schedule.spec, record.schedule_id, seen_ns)
 
 
 def _check(engine: Engine, schedule: sc.EngineSchedule) -> None:

@@ -25,6 +25,7 @@ from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.starting import start_workflow
 from hourglass._embedded.runs.timers import DueTimes
+from hourglass._embedded.schedules.search import ScheduleSearch
 from hourglass._embedded.schedules.transitions import (
     Running,
     ScheduleRecord,
@@ -74,6 +75,8 @@ class Schedules:
         self._due = DueTimes(runs.clock, self._elapse)
         self._loaded = False
         self._unlisted: dict[str, None] = {}
+        self._searches: set[asyncio.Task[None]] = set()
+        self.search = ScheduleSearch(in_thread=isinstance(runs.clock, RealClock))
         self.listing = ScheduleListing(
             self._unlisted, self.find, keep=isinstance(runs.clock, RealClock), load=self.load
         )
@@ -93,6 +96,9 @@ class Schedules:
     def stop(self) -> None:
         """Act no more."""
         self._due.stop()
+        for task in self._searches:
+            task.cancel()
+        self.search.stop()
         self.listing.close()
 
     # --- records --------------------------------------------------------------------------------------------
@@ -177,8 +183,32 @@ class Schedules:
             schedule_id = self._due.take(now)
             if schedule_id is None:
                 break
-            self._look(schedule_id)
+            record = self._readable(schedule_id)
+            if record is not None and self.search.takes_long(record.schedule.spec):
+                self._search_and_look(record)
+            else:
+                self._look(schedule_id)
         self._runs.queues.dispatch()
+
+    def _readable(self, schedule_id: str) -> ScheduleRecord | None:
+        """A schedule; None for one that cannot be read, of which `_look` reports why."""
+        try:
+            return self.find(schedule_id)
+        except StorageError:
+            return None
+
+    def _search_and_look(self, record: ScheduleRecord) -> None:
+        """Let a schedule act once its next times were found."""
+
+        async def search() -> None:
+            await self.search.look_ahead(record.schedule.spec, record.schedule_id, record.seen_ns)
+            self._look(record.schedule_id)
+            self._due.set_alarm()
+            self._runs.queues.dispatch()
+
+        task = asyncio.get_running_loop().create_task(search())
+        self._searches.add(task)
+        task.add_done_callback(self._searches.discard)
 
     def _look(self, schedule_id: str, change: Callable[[ScheduleRecord], ScheduleRecord] = _as_it_is) -> None:
         """Let one schedule act, after a change; whatever is wrong with it concerns no other schedule."""

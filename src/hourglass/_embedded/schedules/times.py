@@ -48,6 +48,7 @@ _STRIDE = 5 * DAY  # no zone changes its offset twice within so short a time
 _BLOCK = 3650 * DAY  # the changes of a zone are found for so many seconds at once, and remembered
 _LARGEST_SHIFT = 2 * DAY  # no change sets a clock back so far
 _UTC = ZoneInfo("UTC")  # the same object whenever it is asked for by name
+_REMEMBERED = 64  # searches whose results a timetable keeps
 _PATIENCE = 10_000  # steps of all intervals together over what is skipped, before they count as exhausted
 
 MOST_PARTS = 500
@@ -56,6 +57,8 @@ MOST_PAIRS = 10_000
 """Exclusions times what they exclude from: the work of compiling a schedule."""
 MOST_RANGES = 200
 """Ranges that a field of a calendar may have; there are fewer numbers than that in each."""
+MOST_INTERVAL_PAIRS = 1_000
+"""Exclusions times intervals: the work of each search, which may have to step over many times that are excluded."""
 LONGEST_CRON = 1000
 """Characters of a cron string."""
 
@@ -151,6 +154,11 @@ def check_limits(spec: EngineScheduleSpec) -> None:
             f"the schedule excludes {len(spec.skip)} calendars from {named}; the product must be at most "
             f"{MOST_PAIRS}: use several schedules, or ranges"
         )
+    if len(spec.intervals) * len(spec.skip) > MOST_INTERVAL_PAIRS:
+        raise UsageError(
+            f"the schedule excludes {len(spec.skip)} calendars from {len(spec.intervals)} intervals; the product must be at most "
+            f"{MOST_INTERVAL_PAIRS}: use several schedules, or ranges"
+        )
     if any(len(text) > LONGEST_CRON for text in spec.cron_expressions):
         raise UsageError(f"a cron string of the schedule is longer than {LONGEST_CRON} characters")
     for calendar in (*spec.calendars, *spec.skip):
@@ -164,7 +172,8 @@ def check_limits(spec: EngineScheduleSpec) -> None:
 class Timetable:
     """The times of one schedule. `seed` is what its jitter depends on besides the time: the schedule's id.
 
-    What one search costs does not depend on how far away the next time is, or whether there is one.
+    What one search costs does not depend on how far away the next time is, or whether there is one. The latest results are
+    remembered, so that a thread can search ahead of the control loop: a timetable may be used in several threads.
     """
 
     def __init__(self, spec: EngineScheduleSpec, seed: str = "") -> None:
@@ -177,6 +186,7 @@ class Timetable:
         self._allowed = ALL_TIMES.without(self.spec.skip) if self.spec.skip else ALL_TIMES
         self._of_interval: dict[tuple[int, int], WallTimes] = {}
         self._ends = LATEST_NS  # from here on there is no time any more: found by a search, and remembered
+        self._found: tuple[tuple[int, ScheduledTime], ...] = ()  # seconds, and the first moment after each
 
     @property
     def size(self) -> int:
@@ -187,10 +197,16 @@ class Timetable:
         """The first moment after this time; None where there is none any more."""
         if after_ns >= self._ends:
             return None
-        moment = self._search(after_ns)
-        if moment is None:
+        second = storable(after_ns) // NANOS
+        for searched, moment in self._found:
+            if searched <= second < moment.nominal_ns // NANOS:
+                return moment
+        found = self._search(after_ns)
+        if found is None:
             self._ends = after_ns
-        return moment
+        else:
+            self._found = (*self._found[1 - _REMEMBERED :], (second, found))
+        return found
 
     def moments(self, after_ns: int) -> Iterator[ScheduledTime]:
         """All moments after this time, in order."""

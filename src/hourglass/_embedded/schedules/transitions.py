@@ -198,7 +198,7 @@ def summarize(record: ScheduleRecord) -> ScheduleSummary:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1000)
 def timetable(spec: EngineScheduleSpec, schedule_id: str) -> Timetable:
     """The times of a schedule, compiled once."""
     return Timetable(spec, schedule_id)
@@ -207,6 +207,12 @@ def timetable(spec: EngineScheduleSpec, schedule_id: str) -> Timetable:
 def _upcoming(record: ScheduleRecord, count: int) -> tuple[int, ...]:
     table = timetable(record.schedule.spec, record.schedule_id)
     return tuple(moment.due_ns for moment in islice(table.moments(record.seen_ns), count))
+
+
+def look_ahead(spec: EngineScheduleSpec, schedule_id: str, after_ns: int) -> None:
+    """Compile a spec and search its next times, which its timetable remembers. May be called in any thread."""
+    for _ in islice(_batch(timetable(spec, schedule_id), after_ns), LOOKED_AHEAD):
+        pass
 
 
 def settled(schedule: EngineSchedule) -> EngineSchedule:
@@ -241,6 +247,7 @@ def storable_backfill(backfill: Backfill) -> Backfill:
 # --- transitions --------------------------------------------------------------------------------------------
 
 BATCH = 500  # moments that one step looks at: a year of seconds must not stop the engine
+LOOKED_AHEAD = 32  # moments that are searched ahead: fewer than a timetable remembers
 BACKFILL_BATCH = 50  # starts that one step takes from backfills
 
 GATHERING_NS = 100_000_000
@@ -312,7 +319,7 @@ def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int 
 
 def _batch(table: Timetable, after_ns: int) -> Iterator[ScheduledTime | None]:
     """Some moments, and None after the last one that there will ever be."""
-    count, most = 0, max(10, BATCH // (1 + table.size // 10))
+    count, most = 0, _batch_size(table)
     for moment in islice(table.moments(after_ns), most):
         count += 1
         yield moment
@@ -320,11 +327,16 @@ def _batch(table: Timetable, after_ns: int) -> Iterator[ScheduledTime | None]:
         yield None
 
 
+def _batch_size(table: Timetable) -> int:
+    """Return how many moments a step may look at: fewer where each takes longer to find."""
+    return max(10, BATCH // (1 + table.size // 10))
+
+
 def _fill_back(record: ScheduleRecord) -> ScheduleRecord:
     """Queue what backfills ask for, some at a time and while there is room: half of it is for what comes due."""
     table = timetable(record.schedule.spec, record.schedule_id)
     waiting, backfills = list(record.waiting), list(record.backfills)
-    room = min(BACKFILL_BATCH, MOST_WAITING // 2 - len(waiting))
+    room = min(BACKFILL_BATCH, _batch_size(table), MOST_WAITING // 2 - len(waiting))
     while backfills and room > 0:
         backfill = backfills.pop(0)
         for moment in table.moments(backfill.start_ns - _MILLI):

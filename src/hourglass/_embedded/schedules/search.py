@@ -1,0 +1,65 @@
+"""Searches the times of large schedules in a thread, ahead of the steps that need them.
+
+Compiling a spec of hundreds of calendars takes up to half a second. On the control loop everybody else would wait for that, at
+each request for the schedule and whenever it acts. So it is done in a thread first; the step on the control loop then uses the
+compiled timetable and the times that it remembers.
+
+Must not know: records, requests. Invariants: one search at a time, so that requests cannot occupy all processors; small specs
+and virtual time need no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from hourglass._contract.schedules import EngineSchedule, EngineScheduleSpec
+from hourglass._embedded.schedules.transitions import look_ahead, settled
+
+T = TypeVar("T")
+
+_LARGE = 20
+"""Calendars, intervals, cron strings and exclusions of a spec that takes longer than a step of the engine should."""
+
+
+class ScheduleSearch:
+    """See the module."""
+
+    def __init__(self, *, in_thread: bool) -> None:
+        self._in_thread = in_thread
+        self._executor: ThreadPoolExecutor | None = None
+
+    def takes_long(self, spec: EngineScheduleSpec) -> bool:
+        """Whether a spec must be searched in the thread."""
+        parts = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions) + len(spec.skip)
+        return self._in_thread and parts > _LARGE
+
+    async def settle(self, schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
+        """Return a new schedule as it is kept, once its next times are known. Raise `UsageError` for one that makes no sense."""
+        if not self.takes_long(schedule.spec):
+            return settled(schedule)
+        return await self._run(partial(_settle, schedule, schedule_id, after_ns))
+
+    async def look_ahead(self, spec: EngineScheduleSpec, schedule_id: str, after_ns: int) -> None:
+        """Wait until the next times of a schedule are known."""
+        if self.takes_long(spec):
+            await self._run(partial(look_ahead, spec, schedule_id, after_ns))
+
+    def stop(self) -> None:
+        """Start no more searches; does not wait for one in progress."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, search: Callable[[], T]) -> T:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="hourglass-schedules")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, search)
+
+
+def _settle(schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
+    kept = settled(schedule)
+    look_ahead(kept.spec, schedule_id, after_ns)
+    return kept
