@@ -54,6 +54,7 @@ class Right:
         def value(name: str, right: Any, wrong: Any) -> Any:
             return wrong if change == name else right
 
+        self.inverts = value("update outcome", False, True)
         self.answer = value("update", "answer", "another")
         self.complaint = value("update failure", "no", "another no")
         act("echo", value("argument", "a", "b"))
@@ -83,13 +84,14 @@ class Right:
     def __init__(self) -> None:
         self.asked = 0
         self.answer = self.complaint = ""
+        self.inverts = False
 
     @workflow.update
     def ask(self, fails: bool) -> str:
         """Answers, or fails."""
         workflow.wait_condition(lambda: self.answer != "")
         self.asked += 1
-        if fails:
+        if fails is not self.inverts:
             raise ApplicationError(self.complaint)
         return self.answer
 
@@ -97,6 +99,7 @@ class Right:
 CHANGES = (
     "update",
     "update failure",
+    "update outcome",
     "argument",
     "activity id",
     "child argument",
@@ -160,7 +163,9 @@ def test_a_change_is_found(right: History, make: str, change: str) -> None:
     assert Path(result.difference.file).name == Path(__file__).name
 
 
-@pytest.mark.parametrize("change", ["argument", "memo", "failure message", "update", "duration"])
+@pytest.mark.parametrize(
+    "change", ["argument", "memo", "failure message", "update", "update outcome", "duration"]
+)
 def test_values_may_change_where_that_is_allowed(right: History, change: str) -> None:
     """Without the comparison of values a run may go on with others, as Temporal lets it."""
     assert verdict(changed(right, change), compare_arguments=False).ok

@@ -74,6 +74,29 @@ class Model(pydantic.BaseModel):
         return ",".join(joined)
 
 
+class Computed(pydantic.BaseModel):
+    words: list[str]
+    score: float = float("nan")
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def distinct(self) -> set[str]:
+        return set(self.words)
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def by_length(self) -> dict[int, frozenset[str]]:
+        return {size: frozenset(word for word in self.words if len(word) == size) for size in (5, 4, 3)}
+
+
+class Serialized(pydantic.BaseModel):
+    words: list[str]
+
+    @pydantic.model_serializer
+    def _write(self) -> dict[str, Any]:
+        return {"z": set(self.words), "a": [frozenset(self.words)]}
+
+
 class Pair(NamedTuple):
     left: set[str]
     right: int
@@ -141,6 +164,9 @@ def sample() -> list[Any]:
         {"group": [Group.ALL]},
         model,
         {"z": model, "a": [model]},
+        Computed(words=WORDS),
+        Serialized(words=WORDS),
+        {"z": [Computed(words=WORDS)], "a": Serialized(words=WORDS)},
     ]
 
 
@@ -209,6 +235,14 @@ def test_ordered_dict_keeps_the_order_of_moved_keys() -> None:
     moved.move_to_end("a")
     assert default_converter.encode(moved).data == b'{"b":2,"c":3,"a":1}'
     assert default_converter.encode([{"x": moved}]).data == b'[{"x":{"b":2,"c":3,"a":1}}]'
+
+
+def test_sets_that_a_model_computes_are_sorted_and_all_else_stays() -> None:
+    """Sets of computed fields and serializers are sorted; lists, keys and numbers are as pydantic writes them."""
+    assert default_converter.encode(Computed(words=["éa", "b", "a"])).data.decode() == (
+        '{"words":["éa","b","a"],"score":null,"distinct":["a","b","éa"],"by_length":{"5":[],"4":[],"3":[]}}'
+    )
+    assert default_converter.encode(Serialized(words=["b", "a"])).data == b'{"z":["a","b"],"a":[["a","b"]]}'
 
 
 def test_encoding_does_not_change_the_value() -> None:

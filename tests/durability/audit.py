@@ -34,12 +34,12 @@ class Written:
     at_end: dict[tuple[str, str], float] = field(default_factory=dict)
     """When its last one had done its work."""
 
-    ends: dict[str, float] = field(default_factory=dict)
-    """When a run was last seen at work."""
+    first_notes: dict[str, float] = field(default_factory=dict)
+    """When an activity of a run made a note for the first time."""
 
-    def last_at(self, run_id: str) -> float:
-        """When a run was last seen at work, by the machine's monotonic clock; 0 if it never was."""
-        return self.ends.get(run_id, 0.0)
+    def first_at(self, run_id: str) -> float:
+        """Return when an activity of the run first ran, by the machine's monotonic clock; 0 if none ran."""
+        return self.first_notes.get(run_id, 0.0)
 
     @staticmethod
     def read(path: Path) -> Written:
@@ -47,7 +47,9 @@ class Written:
         for line in path.read_text().splitlines():
             said = json.loads(line)
             name = (said["run"], said["activity"], said["attempt"])
-            written.ends[said["run"]] = said["at"]
+            written.first_notes[said["run"]] = min(
+                said["at"], written.first_notes.get(said["run"], said["at"])
+            )
             match said["what"]:
                 case "begun":
                     written.begun[name] += 1

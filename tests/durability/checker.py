@@ -7,6 +7,7 @@ have been carried out once, or not at all.
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import sqlite3
 from collections import Counter, defaultdict
@@ -305,16 +306,20 @@ def children(case: Case) -> Iterator[str]:
                     yield f"{done['workflowExecution']} of {parent} gave {kept}, {history.run_id} got {told}"
 
 
-QUIET = 2.0
-"""So long before a clock was moved a run must have been at work last: its timers, of milliseconds, have fired by then."""
-
-
 def timers(case: Case) -> Iterator[str]:
-    """None fires early: by the times of its history, as long as no clock was moved, and by a clock that no fault moves."""
+    """No timer fires early: by the times of its history if no clock was moved before it fired, and by a clock that no
+    fault moves.
+
+    Where a clock goes back, a timer that was started before it waits its full time again, and the event of its firing
+    has the time of the event before it: the times in the history are closer together than the timer is long. Only an
+    activity that ran after a timer shows when it had fired, by the machine's monotonic clock.
+    """
     moved = min((begun for begun, _ in case.jumps), default=float("inf"))
     for name, runs in case.histories.items():
-        for history in runs:
-            if 0.0 < case.written.last_at(history.run_id) < moved - QUIET or not case.jumps:
+        for history, next_run in itertools.zip_longest(runs, runs[1:]):
+            if not case.jumps or (
+                next_run is not None and 0.0 < case.written.first_at(next_run.run_id) < moved
+            ):
                 yield from _fired(case, name, history)
         if name.startswith("nap"):
             yield from _napped(case, name, runs[0])

@@ -16,6 +16,7 @@ from tests.effort import cases
 from hourglass import Client, History
 
 from . import checker, shim, trips
+from .audit import Written
 from .campaign import FileCampaign
 from .checker import Case
 from .clients import QUEUE, Journal, end_all
@@ -257,6 +258,34 @@ DAMAGES: tuple[tuple[Damage, checker.Check], ...] = (
     (time_goes_back, checker.orderly),
     (code_and_history_differ, checker.replays),
 )
+
+
+def _chain_with_early_timer(next_run_at: float) -> Case:
+    """Two runs; by its history the first one's timer fired at once, and the clock was ahead from 100.0 to 110.0."""
+    started = {"startToFireTimeout": "0.04s"}
+    events = [
+        {
+            "eventId": "5",
+            "eventType": "EVENT_TYPE_TIMER_STARTED",
+            "eventTime": "2026-01-01T00:00:00Z",
+            "timerStartedEventAttributes": started,
+        },
+        {
+            "eventId": "6",
+            "eventType": "EVENT_TYPE_TIMER_FIRED",
+            "eventTime": "2026-01-01T00:00:00Z",
+            "timerFiredEventAttributes": {"startedEventId": "5"},
+        },
+    ]
+    runs = [Edited("trip-1", "run-1", events), Edited("trip-1", "run-2", [])]
+    written = Written(first_notes={"run-1": 90.0, "run-2": next_run_at})
+    return Case([], written, {"trip-1": cast("list[History]", runs)}, jumps=[(100.0, 110.0)])
+
+
+def test_a_timer_that_waited_while_the_clock_was_moved_is_not_judged_by_its_history() -> None:
+    """The time of an event never goes back, so a timer that began while the clock was ahead seems to fire at once."""
+    assert list(checker.timers(_chain_with_early_timer(99.0)))
+    assert not list(checker.timers(_chain_with_early_timer(101.0)))
 
 
 def test_every_check_is_shown_to_see_something() -> None:

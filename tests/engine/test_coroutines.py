@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
 import gc
@@ -397,6 +398,7 @@ POOL = ThreadPoolExecutor(1)
 THREADS: dict[str, Callable[[Callable[[], int]], Any]] = {
     "threading.Thread.start()": lambda work: _start(threading.Thread(target=work)),
     "threading.Timer": lambda work: _start(threading.Timer(0, work)),
+    "_thread.start_new_thread()": lambda work: _thread.start_new_thread(work, ()),
     "concurrent.futures.thread.ThreadPoolExecutor.submit()": lambda work: POOL.submit(work).result(),
     "concurrent.futures.thread.ThreadPoolExecutor.submit() of a new pool": _in_new_pool,
     "concurrent.futures._base.Executor.map()": lambda work: list(POOL.map(lambda _: work(), [1])),

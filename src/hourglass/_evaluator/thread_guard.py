@@ -11,6 +11,7 @@ Allowed are threads of our own (a codec has its loop in one), of logging and imp
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import logging
@@ -38,9 +39,16 @@ _BETWEEN = (str(contextlib.__file__), str(Path(asyncio.__file__).parent))
 
 def install() -> None:
     """Wrap what starts threads and what executors return, once for this process."""
-    for owner, name in ((Thread, "start"), (Future, "__init__")):
-        function = getattr(owner, name)
-        if not hasattr(function, "_refuses_workflows"):
+    starts: tuple[tuple[Any, str], ...] = (
+        (Thread, "start"),
+        (Future, "__init__"),
+        (_thread, "start_new_thread"),
+        (_thread, "start_new"),
+        (_thread, "start_joinable_thread"),
+    )
+    for owner, name in starts:
+        function = getattr(owner, name, None)  # the last one is of Python 3.13
+        if function is not None and not hasattr(function, "_refuses_workflows"):
             setattr(owner, name, _guarded(function))
 
 

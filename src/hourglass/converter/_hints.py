@@ -272,6 +272,11 @@ def model_to_json(model: Any) -> bytes:
     return bytes(type(model).__pydantic_serializer__.to_json(model, by_alias=True))
 
 
+def model_to_python(model: Any) -> Any:
+    """Return a model as builtin values of Python, in which sets are sets."""
+    return type(model).__pydantic_serializer__.to_python(model, by_alias=True)
+
+
 def pydantic_to_plain(value: Any) -> Any:
     """Return a model, or a value of one of pydantic's types, as builtin values."""
     cls = type(value)

@@ -45,6 +45,7 @@ from hourglass.converter._hints import (
     is_pydantic_type,
     message_to_plain,
     model_to_json,
+    model_to_python,
     pydantic_to_plain,
 )
 from hourglass.errors import EncodeError
@@ -155,7 +156,46 @@ class JsonEncoder:
 def encode_model(model: Any) -> bytes:
     """Write a pydantic model as JSON."""
     data = model_to_json(model)
-    return model_to_json(sort_sets(model)) if data.find(b"[") >= 0 else data
+    if data.find(b"[") < 0:
+        return data
+    ordered = sort_sets(model)
+    if ordered is not model:
+        data = model_to_json(ordered)
+    dumped = _model_to_python(ordered)
+    if not _holds_set(dumped):
+        return data
+    return json.dumps(
+        _sort_like(json.loads(data), dumped), separators=(",", ":"), ensure_ascii=False
+    ).encode()
+
+
+def _pydantic_to_plain(model: Any) -> Any:
+    ordered = sort_sets(model)
+    plain, dumped = pydantic_to_plain(ordered), _model_to_python(ordered)
+    return _sort_like(plain, dumped) if _holds_set(dumped) else plain
+
+
+def _model_to_python(model: Any) -> Any:
+    """Return a model as builtin values in which sets are sets. Serializers and computed fields may make sets that are in no
+    field, and iterate like any other. None where the author's serializers know JSON alone.
+    """
+    try:
+        return model_to_python(model)
+    except Exception:
+        return None
+
+
+def _sort_like(plain: Any, dumped: Any) -> Any:
+    """Return JSON data with the lists sorted that are sets in `dumped`, which is the same value with its sets."""
+    if isinstance(plain, list):
+        if isinstance(dumped, (set, frozenset)):
+            return _sort_members(plain, _json_text)
+        if isinstance(dumped, (list, tuple)) and len(plain) == len(dumped):
+            return [_sort_like(item, like) for item, like in zip(plain, dumped, strict=True)]
+    if isinstance(plain, dict) and isinstance(dumped, dict) and len(plain) == len(dumped):
+        pairs = zip(plain.items(), dumped.values(), strict=True)
+        return {key: _sort_like(item, like) for (key, item), like in pairs}
+    return plain
 
 
 def simplify(value: Any) -> Any:
@@ -171,7 +211,7 @@ def simplify(value: Any) -> Any:
     if is_message(value):
         return message_to_plain(value)
     if is_pydantic_type(type(value)):
-        return pydantic_to_plain(sort_sets(value) if is_model(type(value)) else value)
+        return _pydantic_to_plain(value) if is_model(type(value)) else pydantic_to_plain(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -312,10 +352,9 @@ def _holds_set(value: Any) -> bool:
         return True
     if type(value) in _SCALARS:
         return False
-    if isinstance(value, dict):
-        return any(map(_holds_set, value.values()))
-    if isinstance(value, (list, tuple, collections.deque)):
-        return any(map(_holds_set, value))
+    if isinstance(value, (dict, list, tuple, collections.deque)):
+        items = value.values() if isinstance(value, dict) else value
+        return not _SCALARS.issuperset(map(type, items)) and any(map(_holds_set, items))
     return any(_holds_set(getattr(value, name, None)) for name in _attribute_names(value))
 
 

@@ -36,6 +36,8 @@ _TO_WORKFLOWS = frozenset({"signal to another workflow", "child workflow"})
 _RETURNS = frozenset(
     {"give_back", "take_back", "hand_in"}
 )  # signals by which keepers get back what they gave
+_UPDATE_ENDS = frozenset({"result of update", "failure of update"})
+"""Both lead to the same event, so a worker continues a run whose update ends the other way now."""
 _OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
 """Search attributes that SDKs and servers keep by themselves."""
 
@@ -53,10 +55,15 @@ def same_thing(was: AskedCommand, now: AskedCommand, names: Mapping[str, str], *
             return bool(was.key == now.key) or (foreign and now.is_default and is_made_up(was.key))
         case "signal to another workflow" | "cancel request to another workflow":
             return bool(was.key == names.get(now.key, now.key))
-        case "result of update" | "failure of update":
+        case kind if kind in _UPDATE_ENDS:
             return bool(was.key == now.key)
         case _:
             return True
+
+
+def both_end_update(was: AskedCommand, now: AskedCommand) -> bool:
+    """Whether both are the end of an update, by a result or by a failure."""
+    return was.kind in _UPDATE_ENDS and now.kind in _UPDATE_ENDS
 
 
 def same_id(key: str, now: AskedCommand, *, foreign: bool) -> bool:
@@ -132,6 +139,8 @@ def compared(was: AskedCommand, now: AskedCommand, *, foreign: bool = False) -> 
 
 
 def _changed(was: AskedCommand, now: AskedCommand, foreign: bool) -> str:
+    if was.kind != now.kind and both_end_update(was, now):
+        return "outcome"
     if now.kind == "continue-as-new":
         if now.name and was.name != now.name:
             return "type"

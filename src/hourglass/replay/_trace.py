@@ -24,7 +24,7 @@ from hourglass._evaluator.call_sites import NOWHERE, Site
 from hourglass._evaluator.words import AskedCommand, asked, spaced
 from hourglass._history import events as h
 from hourglass.errors import NondeterminismError
-from hourglass.replay._comparison import compared, differs, same_thing
+from hourglass.replay._comparison import both_end_update, compared, differs, same_thing
 from hourglass.replay._foreign_markers import LocalMark, MarkedTask, VersionMark
 from hourglass.replay._foreign_matching import pair_up
 from hourglass.replay._session import ReplayStep
@@ -248,7 +248,7 @@ class Trace:
         was, now = self._recorded.get(event.id), self._asked(command)
         if was is None:
             return
-        if was.kind != now.kind:
+        if was.kind != now.kind and not both_end_update(was, now):
             raise differs(was, now, now.site, self._where(task))
         if self._compare and not (self._foreign and self._drawn):
             changed = compared(was, now, foreign=self._foreign)
