@@ -305,6 +305,8 @@ class Guard:
         return self._exempt is not None and threading.current_thread() not in self._exempt
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._exempt is None:  # also while the interpreter exits, when the names of this module are gone
+            return
         if event in FORBIDDEN and event != "time.sleep" and self.is_on():
             self._reject(event)
 
