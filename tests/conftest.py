@@ -1,4 +1,4 @@
-"""What several directories of tests share: the fixtures of `hourglass.testing.plugin`, and a server with quick timers."""
+"""Hooks and fixtures for all tests: tiers, quarantine, plugin fixtures, and a dev server with fast timers."""
 
 from __future__ import annotations
 
@@ -25,62 +25,66 @@ from effort import THOROUGH
 from hourglass._worker import portal
 from hourglass.testing import DevServer, dev_server
 
-# Where the installed package does not announce its plugin yet.
+# For an installation of the package that has no entry point for the plugin yet.
 pytest_plugins = [] if "hourglass" in entry_points(group="pytest11").names else ["hourglass.testing.plugin"]
 
-# Every worker of every test executes its runs twice and compares, unless the test says otherwise: those that are about another
-# mode do, and so do processes that tests start, which inherit it.
+# Every worker executes its runs twice and compares the results, unless a test sets another mode. Subprocesses
+# inherit the variable.
 os.environ["HOURGLASS_VERIFY"] = "always"
 
-# Workers of a server note in the user's state directory what they are at; those of tests do it elsewhere.
+# Workers of a server write their progress to the user's state directory; those of tests to a temporary one.
 os.environ["HOURGLASS_STATE_DIR"] = tempfile.mkdtemp(prefix="hourglass-tests-")
 
-# Most tests that ask a status endpoint are not about its token; tests/tree/test_status.py is.
+# Only tests/tree/test_status.py is about the token of the status endpoint.
 os.environ["HOURGLASS_STATUS_TOKEN"] = "none"
 
-# What was compiled is kept, also where the environment says otherwise, as it does in containers: tests start hundreds of
-# processes, each of which would compile the package again, and every worker of pytest's would compile all tests again.
+# Write bytecode even if the environment forbids it, as containers often do: tests start hundreds of
+# processes, each of which would compile the package again, and every worker of pytest-xdist would compile all
+# tests again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A change passes or fails for what it holds, not for the cases of the day; `make thorough` looks for new ones.
+# Random cases are the same in every run, so that a result depends on the change alone; `make thorough` tries
+# new cases.
 settings.register_profile("hourglass", derandomize=not THOROUGH, deadline=None, print_blob=True)
 settings.load_profile("hourglass")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--tier`."""
+    """Add the option `--tier`."""
     tiers.add_option(parser)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files without a test of the wanted tiers are not imported."""
+    """Skip files that have no test of the selected tiers, without importing them."""
     return tiers.is_ignored(collection_path, config) or None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Each test is marked with its tier."""
+    """Mark each test with its tier and deselect other tiers."""
     tiers.select(config, items)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Unit tests are guarded from here on."""
+    """Start the guard of a unit test before its fixtures."""
     tiers.begin(item)
     yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """End the guard of a unit test before fixtures are torn down: those of the session may belong to tests of other tiers.
+    """End the guard of a unit test before its fixtures are torn down: session fixtures may belong to tests of
+    other tiers.
 
-    What a file leaves behind for good is frozen, so that tests that collect garbage need not go through it.
+    After the last test of a file, freeze the objects that survive, so that later garbage collections skip
+    them.
     """
-    refused = tiers.GUARD.end()
+    violations = tiers.GUARD.end()
     try:
         yield
-        tiers.check(refused)
+        tiers.check(violations)
     finally:
         if nextitem is None or nextitem.path != item.path:
             gc.collect()
@@ -91,20 +95,22 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A quarantined test does not fail the run."""
+    """Keep a quarantined test from failing the run."""
     report = yield
     quarantine.excuse(report, quarantine.QUARANTINED)
     return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Failures of quarantined tests are named."""
+    """Print the failures of quarantined tests."""
     quarantine.summarize(terminalreporter)
 
 
 def pytest_configure() -> None:
-    """A job in the background ignores SIGINT, and so would every process that a test starts: then no test can interrupt one.
-    With a handler of our own we go on ignoring it, and programs that are started have the system's default.
+    """Replace ignored signals by a handler that does nothing.
+
+    A background job ignores SIGINT, and its subprocesses inherit that, so no test could interrupt them. With
+    a handler this process still ignores the signal, and subprocesses start with the default.
     """
     quarantine.check(quarantine.QUARANTINED)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
@@ -113,15 +119,19 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Load all modules before there are threads: pytest compiles our package by way of syntax trees, and Python 3.11 cannot
-    make those in two threads at once (gh-106905: "AST constructor recursion depth mismatch").
+    """Import all modules before any thread starts.
+
+    pytest compiles the package through syntax trees, and Python 3.11 cannot create those in two threads at
+    once (gh-106905: "AST constructor recursion depth mismatch").
     """
     if sys.version_info < (3, 12):
         _import_all(hourglass.__path__, "hourglass.")
 
 
 def _import_all(path: Iterable[str], prefix: str) -> None:
-    """But for what needs other libraries: `walk_packages` would import those packages to see what is in them."""
+    """Import all modules below `path`, except packages that need optional libraries, which `walk_packages`
+    would import.
+    """
     for module in pkgutil.iter_modules(path, prefix):
         if module.name not in ("hourglass.contrib", "hourglass.__main__"):
             imported = importlib.import_module(module.name)
@@ -130,35 +140,38 @@ def _import_all(path: Iterable[str], prefix: str) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests are a large heap that stays: whoever collects garbage in a test need not go through it."""
+    """Freeze the heap of collected tests, so that garbage collections during tests skip it."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def logging_as_it_was() -> Iterator[None]:
-    """For tests of programs that configure logging, each for its whole process: afterwards it is as it was."""
-    named = [each for each in logging.root.manager.loggerDict.values() if isinstance(each, logging.Logger)]
-    ours = [logging.root, *(each for each in named if each.name.partition(".")[0] == "hourglass")]
-    before = [(each, each.level, each.propagate, list(each.handlers), list(each.filters)) for each in ours]
+    """Restore the logging configuration of this process after a test of a program that changes it."""
+    named = [item for item in logging.root.manager.loggerDict.values() if isinstance(item, logging.Logger)]
+    loggers = [logging.root, *(item for item in named if item.name.partition(".")[0] == "hourglass")]
+    before = [
+        (logger, logger.level, logger.propagate, list(logger.handlers), list(logger.filters))
+        for logger in loggers
+    ]
     yield
-    for each, level, propagate, handlers, filters in before:
-        each.setLevel(level)
-        each.filters[:] = filters
-        each.propagate = propagate
-        for handler in [*each.handlers]:
+    for logger, level, propagate, handlers, filters in before:
+        logger.setLevel(level)
+        logger.filters[:] = filters
+        logger.propagate = propagate
+        for handler in [*logger.handlers]:
             if handler not in handlers:
-                each.removeHandler(handler)
+                logger.removeHandler(handler)
 
 
-# By itself a server fires timers up to a second late, several of them together, lets a second pass between the runs of a chain,
-# and deletes a closed run half a minute after it was asked to.
+# By default a dev server fires timers up to a second late in batches, waits a second between the runs of a
+# chain, and deletes a closed run half a minute after the request.
 _QUICK = (
     "frontend.WorkflowPauseEnabled=true",  # off by default, as the next three
     "frontend.WorkflowTimeSkippingEnabled=true",
     "activity.enableCallbacks=true",
     "nexusoperation.enableStandalone=true",
-    # As many failures in a row as the embedded engine waits for: five, which is the server's number, take their time.
+    # The number of the embedded engine; the server's default, five failures in a row, takes long.
     "system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute=2",
     'history.timerProcessorMaxTimeShift="1ms"',
     'history.continueAsNewMinInterval="1ms"',
@@ -188,7 +201,9 @@ def quick_server() -> Iterator[DevServer]:
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def each_event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Every loop of the test is uvloop's, then every one asyncio's: the portal's, those of `asyncio.run`, the activities'."""
+    """Run the test once with uvloop and once with asyncio for all event loops: portal, `asyncio.run`,
+    activities.
+    """
     uvloop = pytest.importorskip("uvloop")
     new_loop = uvloop.new_event_loop if request.param == "uvloop" else asyncio.SelectorEventLoop
     monkeypatch.setattr(asyncio, "new_event_loop", new_loop)
@@ -196,8 +211,8 @@ def each_event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(portal, "_new_loop", new_loop)
     monkeypatch.setattr(
         portal.Portal, "_current", None
-    )  # a portal has one loop for life: the test has its own
+    )  # a portal keeps its loop, so the test gets a new portal
     yield request.param
-    made = portal.Portal._current
-    if made is not None:
-        made.close()
+    current = portal.Portal._current
+    if current is not None:
+        current.close()

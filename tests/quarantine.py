@@ -1,7 +1,7 @@
-"""Tests that are known to fail now and then, by name: a failure is reported, and does not fail the run.
+"""Tests that are known to be flaky, by name. Their failures are reported but do not fail the run.
 
-A test that fails once is a fault, in the test or in what it tests: find it. Nothing is run a second time. Only while its cause is
-being looked for may a test stand here, with its reason, so that other failures are seen.
+A flaky test is a bug, in the test or in the code under test. No test is retried. A test may be listed here,
+with a reason, only while its cause is under investigation, so that it does not hide other failures.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 QUARANTINED: dict[str, str] = {}
-"""Ids of tests, as pytest prints them, with the reason."""
+"""Test ids, as pytest prints them, each with the reason why the test is listed."""
 
 MOST = 5
 _MARK = "quarantined: "
@@ -18,23 +18,23 @@ _MARK = "quarantined: "
 def check(table: dict[str, str]) -> None:
     """Raise `UsageError` if the table is too long or an entry has no reason."""
     if len(table) > MOST:
-        raise pytest.UsageError(f"tests/quarantine.py holds {len(table)} tests; at most {MOST} may be there")
-    if silent := [name for name, reason in table.items() if not reason.strip()]:
-        raise pytest.UsageError(f"tests/quarantine.py has no reason for {', '.join(silent)}")
+        raise pytest.UsageError(f"tests/quarantine.py lists {len(table)} tests; at most {MOST} are allowed")
+    if unexplained := [name for name, reason in table.items() if not reason.strip()]:
+        raise pytest.UsageError(f"tests/quarantine.py has no reason for {', '.join(unexplained)}")
 
 
 def excuse(report: pytest.TestReport, table: dict[str, str]) -> None:
-    """Make the failure of a quarantined test an expected one, with its reason."""
+    """Report the failure of a quarantined test as an expected failure, with the reason from the table."""
     if report.failed and report.nodeid in table:
         report.outcome = "skipped"
         report.wasxfail = _MARK + table[report.nodeid]
 
 
 def summarize(terminal: pytest.TerminalReporter) -> None:
-    """Name the quarantined tests that failed, with the failure, at the end of the run."""
-    failed = [each for each in terminal.stats.get("xfailed", []) if each.wasxfail.startswith(_MARK)]
+    """Print the quarantined tests that failed, with their failures, at the end of the run."""
+    failed = [report for report in terminal.stats.get("xfailed", []) if report.wasxfail.startswith(_MARK)]
     if failed:
-        terminal.section(f"{len(failed)} failed in quarantine", yellow=True)
+        terminal.section(f"{len(failed)} quarantined tests failed", yellow=True)
         for report in failed:
             terminal.write_line(report.longreprtext)
             terminal.write_line(f"{report.nodeid}: {report.wasxfail}")

@@ -1,16 +1,17 @@
-"""Three tiers of tests, and which test is of which.
+"""The three tiers of tests, and the tier of each test.
 
-unit      pure parts and scripted worlds, all in this process: no program is started, no socket bound or connected, nothing sleeps
-contract  what is promised at a boundary: conformance in memory, on a file and on a server; stores, handles, command line, web UI
-campaign  what takes long: kills, disks, clocks, chaos, soak, long searches
+unit      pure functions and scripted worlds in this process: no subprocess, socket or sleep
+contract  behavior at a boundary: conformance on all engines; stores, handles, command line, web UI
+campaign  slow tests: killed processes, failing disks, clocks, chaos, soak, long searches
 
     pytest --tier unit              # `make test-unit`
-    pytest --tier unit,contract     # several
-    pytest --tier short             # the campaign tests that `make test` runs too (`SHORT`)
+    pytest --tier unit,contract     # two tiers
+    pytest --tier short             # the campaign tests that `make test` also runs (`SHORT`)
 
-Without `--tier` all tests run. `TIERS` names a directory first and its exceptions below it; of several entries that fit a test
-the longest holds. tests/architecture/test_tiers.py checks the table. While a unit test runs, an audit hook refuses what such a
-test must not do (`REFUSED`), and the test fails even if the exception was caught.
+Without `--tier` all tests run. `TIERS` lists directories, and files and functions that differ from their
+directory; the longest matching entry decides. tests/architecture/test_tiers.py checks the table. During a
+unit test an audit hook raises on every operation in `FORBIDDEN`, and the test fails even if it caught the
+exception.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ UNIT, CONTRACT, CAMPAIGN = ALL = ("unit", "contract", "campaign")
 
 TIERS = {
     "tests": CONTRACT,
-    # Nearly all of it is pure, or runs in a scripted world.
+    # Directories of unit tests, with their exceptions.
     "tests/architecture": UNIT,
     "tests/architecture/test_changed.py::test_changes_of_a_branch": CONTRACT,
     "tests/architecture/test_faces.py": CONTRACT,
@@ -105,7 +106,7 @@ TIERS = {
     "tests/testing/test_guard.py": CONTRACT,
     "tests/testing/test_time_skipping.py": CONTRACT,
     "tests/tree/test_signals.py": CAMPAIGN,
-    # Mostly promises at a boundary; the pure parts are unit tests.
+    # Unit tests in directories of contract tests.
     "tests/activities/test_heartbeat_sender.py": UNIT,
     "tests/activities/test_own_executor.py": UNIT,
     "tests/activities/test_resources.py": UNIT,
@@ -139,7 +140,7 @@ TIERS = {
     "tests/temporal/test_version.py": UNIT,
     "tests/temporal/test_versions.py": UNIT,
     "tests/ui/test_finding.py": UNIT,
-    # Kills, outages, disks, and what takes long.
+    # Killed processes, outages, failing disks, and other slow tests.
     "tests/chaos": CAMPAIGN,
     "tests/durability": CAMPAIGN,
     "tests/activities/test_ending.py::test_a_server_that_does_not_answer_keeps_no_process": CAMPAIGN,
@@ -173,7 +174,7 @@ TIERS = {
     "tests/tree/test_reachability.py::test_a_link_that_swallows_everything": CAMPAIGN,
     "tests/tree/test_reachability.py::test_a_server_that_dies_and_comes_back": CAMPAIGN,
     "tests/tree/test_sightings.py::test_a_frozen_link_is_replaced_on_a_real_server": CAMPAIGN,
-    "tests/typing": CAMPAIGN,  # `make check` runs them too
+    "tests/typing": CAMPAIGN,  # `make check` also runs them
     "tests/ui/test_browser.py::test_a_page_left_open_does_not_grow": CAMPAIGN,
     "tests/ui/test_scale.py": CAMPAIGN,
     "tests/ui/test_trouble.py": CAMPAIGN,
@@ -187,7 +188,7 @@ SHORT = (
     "tests/embedded/sharing/test_workers_elsewhere.py",
     "tests/embedded/store/test_kill.py",
 )
-"""Campaign tests that `make test` runs too: short, and the same in every run by their seeds."""
+"""Campaign tests that `make test` also runs. They are short, and fixed seeds make every run the same."""
 
 
 def of(test: str) -> str:
@@ -199,62 +200,59 @@ def of(test: str) -> str:
 
 
 def of_file(path: str) -> set[str]:
-    """Return the tiers that a file has tests of."""
+    """Return the tiers of the tests in a file."""
     return {of(path), *(tier for name, tier in TIERS.items() if name.startswith(f"{path}::"))}
 
 
 def is_short(test: str) -> bool:
-    """Whether `make test` runs this test although it is part of a campaign."""
+    """Whether this is a campaign test that `make test` also runs."""
     return test.partition("[")[0] in SHORT or test.partition("::")[0] in SHORT
 
 
-# --- pytest's hooks, which tests/conftest.py names ---------------------------------------------------------------------
-
-
 def add_option(parser: pytest.Parser) -> None:
-    """Add `--tier`."""
+    """Add the option `--tier` to pytest."""
     parser.addoption(
         "--tier",
         default="",
-        help="run only tests of these tiers: unit, contract, campaign; short for the campaign tests of `make test`",
+        help="run only tests of these tiers: unit, contract, campaign, short (the campaign tests of `make test`)",
     )
 
 
-def wanted(config: pytest.Config) -> set[str]:
+def selected(config: pytest.Config) -> set[str]:
     """Return the tiers that `--tier` names."""
-    found = {name for name in config.getoption("--tier").split(",") if name}
-    if unknown := found - {*ALL, "short"}:
-        raise pytest.UsageError(f"--tier: {', '.join(sorted(unknown))} is none of {', '.join(ALL)}, short")
-    return found
+    tiers = {name for name in config.getoption("--tier").split(",") if name}
+    if unknown := tiers - {*ALL, "short"}:
+        raise pytest.UsageError(
+            f"--tier: unknown tier {', '.join(sorted(unknown))}; choose from {', '.join(ALL)}, short"
+        )
+    return tiers
 
 
 def is_ignored(path: Path, config: pytest.Config) -> bool:
-    """Whether a file has no test of the wanted tiers, so that it need not be imported."""
-    tiers = wanted(config)
+    """Whether a file has no test of the selected tiers, so that pytest need not import it."""
+    tiers = selected(config)
     if not tiers or path.suffix != ".py" or not path.is_relative_to(config.rootpath / "tests"):
         return False
     name = path.relative_to(config.rootpath).as_posix()
-    has_short = "short" in tiers and any(each.partition("::")[0] == name for each in SHORT)
+    has_short = "short" in tiers and any(test.partition("::")[0] == name for test in SHORT)
     return not (of_file(name) & tiers or has_short)
 
 
 def select(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its tier, and leave out those that are not wanted."""
-    tiers = wanted(config)
-    kept, left_out = [], []
+    """Mark each test with its tier, and deselect the tests of other tiers."""
+    tiers = selected(config)
+    matching, deselected = [], []
     for item in items:
         tier = of(item.nodeid)
         item.add_marker(tier)
-        is_wanted = not tiers or tier in tiers or ("short" in tiers and is_short(item.nodeid))
-        (kept if is_wanted else left_out).append(item)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+        matches = not tiers or tier in tiers or ("short" in tiers and is_short(item.nodeid))
+        (matching if matches else deselected).append(item)
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = matching
 
 
-# --- unit tests stay in their process ----------------------------------------------------------------------------------
-
-REFUSED = {
+FORBIDDEN = {
     "os.exec": "replaces this process",
     "os.fork": "forks",
     "os.forkpty": "forks",
@@ -264,60 +262,64 @@ REFUSED = {
     "socket.connect": "connects a socket",
     "time.sleep": "sleeps",
 }
-"""Audit events of Python's that a unit test must not raise, and what it does when it does. `time.sleep` has such an event only
-since Python 3.13, so it is replaced instead. A wait for a condition is `waiting.until`, which ends as soon as it holds.
+"""Audit events that a unit test must not cause, each with the verb for its error message. Python has an audit
+event for `time.sleep` only since 3.13, so the guard replaces that function. To wait for a condition use
+`waiting.until`.
 """
 
 
 class NotAUnitTest(Exception):
-    """A unit test did what only other tests may do."""
+    """A unit test did something that only contract and campaign tests may do."""
 
 
 class Guard:
-    """Refuses what unit tests must not do, while one runs.
+    """Raises on forbidden operations while a unit test runs.
 
-    Threads that were there before the test are let alone, but for the main thread: they may belong to tests of other tiers that
-    ran in this process.
+    Threads that existed before the test are exempt, except the main thread: tests of other tiers in this
+    process may have started them.
     """
 
     def __init__(self) -> None:
         self._is_installed = False
-        self._strangers: set[threading.Thread] | None = None
-        self._refused: list[str] = []
+        self._exempt: set[threading.Thread] | None = None
+        self._violations: list[str] = []
 
     def begin(self) -> None:
-        """A unit test begins."""
+        """Start to guard a unit test."""
         if not self._is_installed:
-            sys.addaudithook(self._audit)  # there is no way to remove it
+            sys.addaudithook(self._audit)  # Python cannot remove an audit hook
             self._is_installed = True
         time.sleep = self._sleep
-        self._refused = []
-        self._strangers = set(threading.enumerate()) - {threading.current_thread()}
+        self._violations = []
+        self._exempt = set(threading.enumerate()) - {threading.current_thread()}
 
     def end(self) -> list[str]:
-        """The test has ended. Return what it was refused."""
-        self._strangers = None
+        """Stop guarding. Return the forbidden operations that the test attempted."""
+        self._exempt = None
         time.sleep = _sleep
-        refused, self._refused = self._refused, []
-        return refused
+        violations, self._violations = self._violations, []
+        return violations
 
     def is_on(self) -> bool:
-        """Whether what is in `REFUSED` is refused now, on this thread."""
-        return self._strangers is not None and threading.current_thread() not in self._strangers
+        """Whether operations in `FORBIDDEN` raise now, on this thread."""
+        return self._exempt is not None and threading.current_thread() not in self._exempt
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event in REFUSED and event != "time.sleep" and self.is_on():
-            self._refuse(event)
+        if self._exempt is None:  # also while the interpreter exits, when the names of this module are gone
+            return
+        if event in FORBIDDEN and event != "time.sleep" and self.is_on():
+            self._reject(event)
 
     def _sleep(self, seconds: float) -> None:
+        # Threads of the package sleep for reasons of their own.
         if seconds > 0 and self.is_on() and threading.current_thread() is threading.main_thread():
-            self._refuse("time.sleep")  # threads of ours have their own reasons
+            self._reject("time.sleep")
         _sleep(seconds)
 
-    def _refuse(self, event: str) -> None:
-        what = f"{REFUSED[event]} ({event})"
-        self._refused.append(what)
-        raise NotAUnitTest(f"a unit test {what}: see tests/tiers.py")
+    def _reject(self, event: str) -> None:
+        violation = f"{FORBIDDEN[event]} ({event})"
+        self._violations.append(violation)
+        raise NotAUnitTest(f"a unit test {violation}: see tests/tiers.py")
 
 
 _sleep = time.sleep
@@ -325,12 +327,12 @@ GUARD = Guard()
 
 
 def begin(item: pytest.Item) -> None:
-    """Guard the test from its fixtures on, if it is a unit test."""
+    """Guard a unit test and its fixtures; do nothing for other tests."""
     if of(item.nodeid) == UNIT:
         GUARD.begin()
 
 
-def check(refused: list[str]) -> None:
-    """Fail the test if it was refused something, also where it caught the exception."""
-    if refused:
-        raise NotAUnitTest(f"this unit test {', '.join(sorted(set(refused)))}: see tests/tiers.py")
+def check(violations: list[str]) -> None:
+    """Fail the test if it attempted a forbidden operation, even if it caught the exception."""
+    if violations:
+        raise NotAUnitTest(f"this unit test {', '.join(sorted(set(violations)))}: see tests/tiers.py")

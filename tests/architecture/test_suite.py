@@ -1,5 +1,5 @@
-"""The suite itself: no test can hang for ever, it runs in the background as it does in a terminal, and what is known
-to fail now and then is quarantined by name.
+"""The suite itself: no test can hang forever, it runs in the background as in a terminal, and flaky tests are
+quarantined by name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def test_hangs_on():
 
 
 def run_pytest(*arguments: object, before: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a process of its own, with this project's settings, after some words to the shell."""
+    """Run pytest in a subprocess with this project's settings; `before` is shell code that runs first."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, arguments)]
     return subprocess.run(
         ["sh", "-c", f'{before}exec "$@"', "sh", *command],
@@ -52,7 +52,7 @@ def run_pytest(*arguments: object, before: str = "", cwd: Path = ROOT) -> subpro
 
 
 def test_every_test_has_a_limit(pytestconfig: pytest.Config) -> None:
-    """One that fails it, and a later one that ends its process."""
+    """A first timeout fails the test; a later one ends its process."""
     limit = float(pytestconfig.getini("timeout"))
     assert limit > 0
     assert float(pytestconfig.getini("faulthandler_timeout")) > limit
@@ -60,7 +60,7 @@ def test_every_test_has_a_limit(pytestconfig: pytest.Config) -> None:
 
 
 def test_a_test_that_hangs_fails_and_shows_all_stacks(tmp_path: Path) -> None:
-    """The stack of the test, and those of the other threads."""
+    """The report shows the stacks of the test and of all other threads."""
     file = tmp_path / "test_it.py"
     file.write_text(HANGS)
     ended = run_pytest("-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, "--timeout", 1, file)
@@ -71,7 +71,7 @@ def test_a_test_that_hangs_fails_and_shows_all_stacks(tmp_path: Path) -> None:
 
 
 def test_a_test_that_hangs_on_ends_its_process(tmp_path: Path) -> None:
-    """It hangs again while it is being failed: the stacks are shown all the same."""
+    """A test that hangs again in its cleanup ends the process, and the stacks are printed."""
     file = tmp_path / "test_it.py"
     file.write_text(HANGS_ON)
     limits = ("--timeout", 1, "--override-ini", "faulthandler_timeout=2")
@@ -82,9 +82,9 @@ def test_a_test_that_hangs_on_ends_its_process(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_the_suite_runs_where_sigint_is_ignored() -> None:
-    """As in any job in the background: tests that interrupt a program of theirs still do."""
-    named = "tests/client/test_portal.py::test_ctrl_c_interrupts_a_call"
-    ended = run_pytest("--timeout", 30, named, before="trap '' INT; ")
+    """In a background job, which ignores SIGINT, tests can still interrupt their programs."""
+    test = "tests/client/test_portal.py::test_ctrl_c_interrupts_a_call"
+    ended = run_pytest("--timeout", 30, test, before="trap '' INT; ")
     assert ended.returncode == 0, ended.stdout
 
 
@@ -150,11 +150,11 @@ def test_quarantined_failures_are_named_and_do_not_fail_the_run(
         check=False,
     )
     assert ended.returncode == int(another), ended.stdout
-    told = ended.stdout.partition("2 failed in quarantine")[2]
-    assert "AssertionError: a known fault" in told
-    assert "test_it.py::test_known[a b]: quarantined: its cause is being looked for" in told
-    assert "test_it.py::test_unready: quarantined: so is this" in told
-    assert "test_steady" not in told
+    summary = ended.stdout.partition("2 quarantined tests failed")[2]
+    assert "AssertionError: a known fault" in summary
+    assert "test_it.py::test_known[a b]: quarantined: its cause is being looked for" in summary
+    assert "test_it.py::test_unready: quarantined: so is this" in summary
+    assert "test_steady" not in summary
 
 
 @pytest.mark.parametrize(

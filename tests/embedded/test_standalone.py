@@ -23,15 +23,6 @@ def doubles(number: int) -> int:
     return 2 * number
 
 
-@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01))
-def fails_once() -> int:
-    """Fail the first attempt; return the number of the second."""
-    attempt = activity.info().attempt
-    if attempt == 1:
-        raise RuntimeError("first attempt")
-    return attempt
-
-
 @workflow.defn
 def waits_for_one(number: int) -> int:
     """One activity of a workflow."""
@@ -59,20 +50,6 @@ def test_it_outlives_its_process(tmp_path: Path) -> None:
         assert again.describe().status == ActivityExecutionStatus.COMPLETED
         assert client.count_workflows() == 0
         assert client.count_activities("ActivityId = 'd-1' AND ExecutionStatus = 'Completed'") == 1
-
-
-def test_standalone_activity_never_gets_a_workflow_task(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A worker that also serves workflows takes only the attempts of a standalone activity, and logs no error."""
-    with (
-        Client.connect(f"local:{tmp_path / 'tasks.db'}") as client,
-        Worker(client, "some", workflows=[waits_for_one], activities=[doubles, fails_once]),
-    ):
-        started = [client.start_activity(doubles, number, task_queue="some") for number in range(5)]
-        started.append(client.start_activity(fails_once, task_queue="some", start_delay=0.01))
-        assert [handle.result(timeout=LIMIT) for handle in started] == [0, 2, 4, 6, 8, 2]
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @workflow.defn

@@ -21,6 +21,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import greenlet
+from greenlet._greenlet import enable_optional_cleanup
 
 from hourglass._evaluator.scheduler import CANCELLED, FAILED, PENDING, RESOLVED, Future, Gathered
 from hourglass._evaluator.state import PathStep
@@ -38,6 +39,11 @@ from hourglass.errors import (
 
 if TYPE_CHECKING:
     from hourglass._evaluator.context import LiveRun
+
+# When a thread ends, greenlet drops a reference to the thread's main greenlet if `gc.get_referrers` finds no owner: it assumes
+# a leak. But `gc.get_referrers` misses objects that the collector is working on, such as the frames of a traceback that have a
+# hub among their variables. The greenlet was then freed while those frames still used it, and the process crashed.
+enable_optional_cleanup(False)
 
 T = TypeVar("T", covariant=True)
 
