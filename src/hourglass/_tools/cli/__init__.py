@@ -1,13 +1,18 @@
 """The `hourglass` command. Commands import their own dependencies when they run, so that `--help` is fast.
 
-app         all commands by name, and how one is run: errors become a message and an exit code console     all
-output to the terminal loading     from a FILE or a MODULE to modules with decorated workflows and activities
-connecting  a client for one command; options shared by several commands logs        log formats of a worker
-picture     a story on a console run, worker, dev, dev_worker                     commands that execute
-workflows workflows, listing, show, why, ui                commands about workflows activities, schedules
-command groups for pending activities and for schedules check, port, replay, debug, doctor, backup, move
-commands about code and files move_schedules  the part of `move` that handles schedules codec_server  decodes
-payloads for Temporal's web UI with the codec of a program docs        the manual
+app             all commands by name, and how one is run: errors become a message and an exit code
+console         all output to the terminal
+loading         from a FILE or a MODULE to modules with decorated workflows and activities
+connecting      a client for one command; options shared by several commands
+logs            log formats of a worker
+picture         a story on a console
+run, worker, dev, dev_worker                       commands that execute workflows
+workflows, listing, show, why, ui                  commands about workflows
+activities, schedules                              command groups for pending activities and for schedules
+check, port, replay, debug, doctor, backup, move   commands about code and files
+move_schedules  the part of `move` that handles schedules
+codec_server    decodes payloads for Temporal's web UI with the codec of a program
+docs            the manual
 """
 
 from __future__ import annotations
