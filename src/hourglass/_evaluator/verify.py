@@ -20,7 +20,7 @@ from hourglass._evaluator.commands import (
     StartChildWorkflow,
 )
 from hourglass._evaluator.evaluator import Evaluator, begin, feed
-from hourglass._evaluator.words import asked, describe
+from hourglass._evaluator.words import describe, summarize
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
@@ -81,7 +81,7 @@ def compare(
 def _described(command: Command | None) -> str:
     if command is None:
         return "nothing"
-    item = asked(command)
+    item = summarize(command)
     return describe(item) + (f" ({_sizes(item.payloads)})" if item.payloads else "")
 
 

@@ -20,7 +20,7 @@ _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 _NUMBERED = ("activity", "local activity", "timer")
 
 
-class AskedCommand(msgspec.Struct, frozen=True):
+class CommandSummary(msgspec.Struct, frozen=True):
     """One thing that a run asked for: as its code did, at `site`, or as its history tells it, by `event_id`.
 
     `key` tells those of one kind apart.
@@ -40,13 +40,13 @@ class AskedCommand(msgspec.Struct, frozen=True):
     """Whether its key is one that the author did not choose."""
 
 
-def asked(command: c.Command, site: Site = NOWHERE) -> AskedCommand:
+def summarize(command: c.Command, site: Site = NOWHERE) -> CommandSummary:
     """A command as what it asks for. A kind that histories do not tell of goes by its own name."""
     tell = _TELL.get(type(command))
     if tell is None:
-        return AskedCommand(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
+        return CommandSummary(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
     kind, facts = tell(command)
-    return AskedCommand(kind, **facts, site=site)
+    return CommandSummary(kind, **facts, site=site)
 
 
 def is_made_up(key: str) -> bool:
@@ -54,7 +54,7 @@ def is_made_up(key: str) -> bool:
     return bool(_MADE_UP.fullmatch(key))
 
 
-def describe(item: AskedCommand | None) -> str:
+def describe(item: CommandSummary | None) -> str:
     """What was asked for in a few words."""
     if item is None:
         return "nothing more"

@@ -102,15 +102,15 @@ class _Details:
 
     def decoded(self, key: str) -> Payloads:
         """The payloads of this one as the code knew them."""
-        found = self.payloads(key)
-        if self._decode is None or all(each.encoding in _READABLE for each in found):
-            return found
-        return tuple(self._decode(found))
+        payloads = self.payloads(key)
+        if self._decode is None or all(payload.encoding in _READABLE for payload in payloads):
+            return payloads
+        return tuple(self._decode(payloads))
 
     def json(self, *keys: str) -> Any:
         """The value of the first of these that is there."""
-        found = self.payloads(*keys)
-        return json.loads(self.plain(found[0]).data) if found else None
+        payloads = self.payloads(*keys)
+        return json.loads(self.plain(payloads[0]).data) if payloads else None
 
     def plain(self, payload: Payload) -> Payload:
         """A payload that describes the marker, as its SDK understood it."""
@@ -137,7 +137,8 @@ def marked_tasks(events: Sequence[h.HistoryEvent], decode: Decode | None = None)
     """The tasks of a history, in order. Raises `HistoryError`."""
     return [
         MarkedTask(
-            **msgspec.structs.asdict(task), marks=tuple(read_marker(each, decode) for each in task.markers)
+            **msgspec.structs.asdict(task),
+            marks=tuple(read_marker(marker, decode) for marker in task.markers),
         )
         for task in tasks_of(events)
     ]
@@ -152,8 +153,8 @@ def read_marker(event: h.HistoryEvent, decode: Decode | None = None) -> Mark:
             return _own_local(event.id, local)
         case h.ForeignMarkerRecorded() as marker:
             return _read_foreign(event.id, marker, decode)
-        case other:
-            raise TypeError(other)
+        case attributes:
+            raise TypeError(attributes)
 
 
 def _own_local(event_id: int, marker: h.LocalActivityMarkerRecorded) -> Mark:

@@ -48,7 +48,7 @@ class ForeignLocalActivities:
     time_ns: int = 0
     _turns: dict[int, Any] = field(default_factory=dict)
     _numbers: dict[str, list[int]] = field(default_factory=dict)
-    _doomed: dict[str, list[int]] = field(default_factory=dict)
+    _cancelled_numbers: dict[str, list[int]] = field(default_factory=dict)
     _cancelled: list[str] = field(default_factory=list)
     _named: dict[str, Payload | None] = field(default_factory=dict)
     _effects: dict[str, str] = field(default_factory=dict)
@@ -56,18 +56,20 @@ class ForeignLocalActivities:
     changed: list[tuple[LocalMark, c.ScheduleLocalActivity]] = field(default_factory=list)
     """Those that were asked for with other arguments than their marks say."""
 
-    def foresee(self, marks: Iterable[Mark]) -> None:
+    def prepare(self, marks: Iterable[Mark]) -> None:
         """These are the marks of the whole history."""
         for mark in marks:
             if isinstance(mark, LocalMark) and mark.activity_id.isdigit():
-                for table in (self._numbers, self._doomed) if _is_cancelled(mark) else (self._numbers,):
+                for table in (
+                    (self._numbers, self._cancelled_numbers) if _is_cancelled(mark) else (self._numbers,)
+                ):
                     insort(table.setdefault(mark.activity_type, []), int(mark.activity_id))
 
     def begin_task(self, marks: Iterable[Mark]) -> None:
         """Another task, with its marks."""
         self.marks = [mark for mark in marks if isinstance(mark, (LocalMark, EffectMark))]
 
-    def untold(self) -> LocalMark | None:
+    def unmatched_mark(self) -> LocalMark | None:
         """A mark of the task in hand that is of nothing that the run asked for."""
         for mark in self.marks:
             if isinstance(mark, LocalMark) and not self._was_cancelled(mark):
@@ -84,7 +86,7 @@ class ForeignLocalActivities:
     def schedule(self, command: c.ScheduleLocalActivity, turn: Any) -> None:
         """The run asks for one; `turn` says when the other SDK would have, compared with the others."""
         self._turns[command.seq] = turn
-        insort(self.waiting, command, key=lambda each: self._turns[each.seq])
+        insort(self.waiting, command, key=lambda scheduled: self._turns[scheduled.seq])
 
     def cancel(self, seq: int) -> list[e.AnyEvent]:
         """The run asks to cancel one; gives what it is told at once."""
@@ -94,18 +96,18 @@ class ForeignLocalActivities:
                 cause = Failure("Activity cancelled", CanceledFailure())
                 wrapped = _wrapped(command, cause, RetryState.CANCEL_REQUESTED, "Local Activity cancelled")
                 self._cancelled.append(command.activity_type)
-                self._take_number(command.activity_type)
+                self._drop_cancelled_number(command.activity_type)
                 return [e.ActivityCancelled(seq, wrapped, is_local=True)]
         return []
 
-    def _take_number(self, activity_type: str) -> None:
+    def _drop_cancelled_number(self, activity_type: str) -> None:
         """One was cancelled: the number of such a one is no longer among those that are waited for."""
-        doomed = self._doomed.get(activity_type)
+        doomed = self._cancelled_numbers.get(activity_type)
         if doomed:
             self._drop_number(activity_type, doomed[0])
 
     def _drop_number(self, activity_type: str, number: int) -> None:
-        for table in (self._numbers, self._doomed):
+        for table in (self._numbers, self._cancelled_numbers):
             numbers = table.get(activity_type, [])
             if number in numbers:
                 numbers.remove(number)
@@ -117,45 +119,47 @@ class ForeignLocalActivities:
             if isinstance(mark, LocalMark) and self._was_cancelled(mark):
                 self._forget(mark)
                 continue
-            command = self._of(mark)
+            command = self._command_for(mark)
             if command is not None:
                 self._forget(mark)
                 self.waiting.remove(command)
-                return [self._told(command, mark)]
-        return self._repeated()
+                return [self._event_of(command, mark)]
+        return self._unchanged_effect()
 
     def _forget(self, mark: LocalMark | EffectMark) -> None:
         self.marks.remove(mark)
         if isinstance(mark, LocalMark) and mark.activity_id.isdigit():
             self._drop_number(mark.activity_type, int(mark.activity_id))
 
-    def _of(self, mark: LocalMark | EffectMark) -> c.ScheduleLocalActivity | None:
+    def _command_for(self, mark: LocalMark | EffectMark) -> c.ScheduleLocalActivity | None:
         if isinstance(mark, EffectMark):
-            own = {each.activity_type for each in self.marks if isinstance(each, LocalMark)}
-            others = [each for each in self.waiting if each.activity_type not in own]
-            others.sort(key=lambda each: each.activity_type != mark.name)
-            return next((each for each in others if self._is_call(each.activity_type, mark)), None)
+            marked_types = {entry.activity_type for entry in self.marks if isinstance(entry, LocalMark)}
+            unmarked = [command for command in self.waiting if command.activity_type not in marked_types]
+            unmarked.sort(key=lambda command: command.activity_type != mark.name)
+            return next(
+                (command for command in unmarked if self._matches_call(command.activity_type, mark)), None
+            )
         fitting = [
-            each
-            for each in self.waiting
-            if not mark.activity_type or each.activity_type == mark.activity_type
+            command
+            for command in self.waiting
+            if not mark.activity_type or command.activity_type == mark.activity_type
         ]
         if len(fitting) > 1 and mark.activity_id.isdigit():
             before = bisect_left(self._numbers[mark.activity_type], int(mark.activity_id))
             return fitting[min(before, len(fitting) - 1)]
         if mark.arguments is not None:  # Java writes them down
-            known = mark.arguments
-            fitting.sort(key=lambda each: not same_payloads(known, each.arguments))
+            arguments = mark.arguments
+            fitting.sort(key=lambda command: not same_payloads(arguments, command.arguments))
         return fitting[0] if fitting else None
 
-    def _is_call(self, activity_type: str, mark: EffectMark) -> bool:
+    def _matches_call(self, activity_type: str, mark: EffectMark) -> bool:
         """Whether it is for this call that a value was written down: Go counts the calls of each name."""
-        known = self._effects.get(activity_type)
-        if known is None:
+        name = self._effects.get(activity_type)
+        if name is None:
             return True
-        return known == mark.name and mark.call <= self._calls[activity_type] + 1
+        return name == mark.name and mark.call <= self._calls[activity_type] + 1
 
-    def _repeated(self) -> list[e.AnyEvent]:
+    def _unchanged_effect(self) -> list[e.AnyEvent]:
         """A `MutableSideEffect` is written down when its value changes: without a mark it is as it was."""
         for command in self.waiting:
             if command.activity_type in self._named:
@@ -164,7 +168,7 @@ class ForeignLocalActivities:
                 return [e.ActivityCompleted(command.seq, self._named[command.activity_type], is_local=True)]
         return []
 
-    def _told(self, command: c.ScheduleLocalActivity, mark: LocalMark | EffectMark) -> e.AnyEvent:
+    def _event_of(self, command: c.ScheduleLocalActivity, mark: LocalMark | EffectMark) -> e.AnyEvent:
         seq = command.seq
         if isinstance(mark, EffectMark):
             if mark.name:
@@ -224,7 +228,7 @@ class Pairing(msgspec.Struct, frozen=True):
 
 
 def pair_up(
-    asked: Iterable[h.HistoryEvent],
+    events: Iterable[h.HistoryEvent],
     commands: Iterable[c.Command],
     outcomes: Outcomes,
     names: Mapping[str, str],
@@ -235,38 +239,42 @@ def pair_up(
     `names` are the ids of children, from ours to the history's; `recorded` says by event with which arguments things were
     asked for, decoded.
     """
-    open_events = list(asked)
-    left = list(commands)
+    open_events = list(events)
+    remaining = list(commands)
     pairs: list[tuple[h.HistoryEvent, c.Command]] = []
     ambiguous = False
     for exact in (True, False):
         for event in list(open_events):
-            known = recorded.get(event.id)
-            view = _View(event.attributes, known.payloads if known is not None else (), names, exact)
-            fit = next((each for each in left if _fits(each, view, outcomes)), None)
+            summary = recorded.get(event.id)
+            view = _View(event.attributes, summary.payloads if summary is not None else (), names, exact)
+            fit = next((command for command in remaining if _fits(command, view, outcomes)), None)
             if fit is not None:
-                left = [each for each in left if each is not fit]
-                ambiguous = ambiguous or any(_alike(fit, each) for each in left)
+                remaining = [command for command in remaining if command is not fit]
+                ambiguous = ambiguous or any(_indistinguishable(fit, command) for command in remaining)
                 open_events.remove(event)
                 pairs.append((event, fit))
     pairs.sort(key=lambda pair: pair[0].id)
     return Pairing(
         tuple(pairs),
         tuple(event for event in open_events if not isinstance(event.attributes, h.TimerCanceled)),
-        tuple(command for command in left if not isinstance(command, c.CancelTimer)),
+        tuple(command for command in remaining if not isinstance(command, c.CancelTimer)),
         ambiguous,
     )
 
 
-def _alike(one: c.Command, other: c.Command) -> bool:
+def _indistinguishable(first: c.Command, second: c.Command) -> bool:
     """Whether nothing in a history would tell which of the two is which."""
-    match one, other:
+    match first, second:
         case c.StartTimer(), c.StartTimer():
-            return one.duration_ns == other.duration_ns
+            return first.duration_ns == second.duration_ns
         case c.ScheduleActivity(), c.ScheduleActivity():
-            return one.activity_type == other.activity_type and same_payloads(one.arguments, other.arguments)
+            return first.activity_type == second.activity_type and same_payloads(
+                first.arguments, second.arguments
+            )
         case c.StartChildWorkflow(), c.StartChildWorkflow():
-            return one.workflow_type == other.workflow_type and same_payloads(one.arguments, other.arguments)
+            return first.workflow_type == second.workflow_type and same_payloads(
+                first.arguments, second.arguments
+            )
         case _:
             return False
 
@@ -290,8 +298,8 @@ def _fits(command: c.Command, view: _View, outcomes: Outcomes) -> bool:
         return False
     match command:
         case c.ScheduleActivity():
-            same = command.activity_type == attributes.activity_type and view.has(command.arguments)
-            return same and _has_id(command, attributes.activity_id)
+            matches = command.activity_type == attributes.activity_type and view.has(command.arguments)
+            return matches and _has_id(command, attributes.activity_id)
         case c.StartTimer():
             return not exact or abs(command.duration_ns - attributes.duration_ns) <= _TOLERANCE_NS
         case c.CancelTimer():
@@ -301,8 +309,8 @@ def _fits(command: c.Command, view: _View, outcomes: Outcomes) -> bool:
         case c.StartChildWorkflow():
             return _fits_child(command, view)
         case c.SignalExternalWorkflow():
-            same = command.signal_name == attributes.signal_name and view.has(command.arguments)
-            return same and _reaches(command.workflow_id, view)
+            matches = command.signal_name == attributes.signal_name and view.has(command.arguments)
+            return matches and _reaches(command.workflow_id, view)
         case c.RequestCancelExternal() | RequestCancelChild():
             return _reaches(command.workflow_id, view)
         case c.AcceptUpdate() | c.CompleteUpdate() | c.RejectUpdate():
@@ -321,8 +329,8 @@ def _fits_child(command: c.StartChildWorkflow, view: _View) -> bool:
     if command.workflow_id == view.attributes.workflow_id:
         return True
     # An id that was not chosen comes from the run's randomness, which is another in each language.
-    drawn = is_made_up(command.workflow_id) and is_made_up(view.attributes.workflow_id)
-    return drawn and view.has(command.arguments)
+    is_generated = is_made_up(command.workflow_id) and is_made_up(view.attributes.workflow_id)
+    return is_generated and view.has(command.arguments)
 
 
 def _has_id(command: c.ScheduleActivity, recorded: str) -> bool:

@@ -21,7 +21,7 @@ from hourglass._history.words import all_recorded
 from hourglass.errors import HistoryError
 
 if TYPE_CHECKING:
-    from hourglass._evaluator.words import AskedCommand
+    from hourglass._evaluator.words import CommandSummary
     from hourglass._temporal.histories import Recorded
     from hourglass.replay._foreign_markers import MarkedTask
 
@@ -33,7 +33,7 @@ class HistoryFacts(msgspec.Struct, frozen=True):
     workflow_id: str
     run_id: str
     task_queue: str
-    expected: tuple[AskedCommand, ...]
+    expected: tuple[CommandSummary, ...]
     dialect: Dialect
     may_be_python: bool
     """Whether Python's SDK may have written it: histories that name no SDK do not say."""
@@ -140,7 +140,7 @@ class History:
         return with_next_task(self.encoded) if self._facts.is_open else self.encoded
 
     @cached_property
-    def _told(self) -> tuple[HistoryEvent, ...]:
+    def _lenient_events(self) -> tuple[HistoryEvent, ...]:
         """The events as data, as far as they can be understood. Raises `HistoryError` where this is no history."""
         if isinstance(self._text, bytes) and not self._text.lstrip().startswith((b"{", b"[")):
             return self._recorded.events  # Temporal's binary form

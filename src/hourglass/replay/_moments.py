@@ -80,7 +80,7 @@ class Moment(msgspec.Struct, frozen=True):
     number: int
     event_id: int
     time_ns: int
-    told: tuple[str, ...]
+    events: tuple[str, ...]
     issued: tuple[Issued, ...]
     fibers: tuple[Fiber, ...] | None = None
     closed: bool = False
@@ -98,23 +98,23 @@ class ValueChange(msgspec.Struct, frozen=True):
 
 def changes(before: Moment | None, after: Moment) -> tuple[ValueChange, ...]:
     """What changed from one moment to the next, in the frames of fibers that both have."""
-    known = {} if before is None else {fiber.path: fiber for fiber in before.fibers or ()}
-    found: list[ValueChange] = []
+    earlier_fibers = {} if before is None else {fiber.path: fiber for fiber in before.fibers or ()}
+    value_changes: list[ValueChange] = []
     for fiber in after.fibers or ():
-        earlier = known.get(fiber.path)
+        earlier = earlier_fibers.get(fiber.path)
         for depth, frame in enumerate(fiber.frames):
-            was: Mapping[str, str] = {}
+            previous: Mapping[str, str] = {}
             if earlier is not None and depth < len(earlier.frames):
                 candidate = earlier.frames[depth]
                 if (candidate.file, candidate.function) == (frame.file, frame.function):
-                    was = candidate.values
-            names = [*frame.values, *(name for name in was if name not in frame.values)]
-            found += [
-                ValueChange(frame.function, name, was.get(name, ""), frame.values.get(name, ""))
+                    previous = candidate.values
+            names = [*frame.values, *(name for name in previous if name not in frame.values)]
+            value_changes += [
+                ValueChange(frame.function, name, previous.get(name, ""), frame.values.get(name, ""))
                 for name in names
-                if was.get(name, "") != frame.values.get(name, "")
+                if previous.get(name, "") != frame.values.get(name, "")
             ]
-    return tuple(found)
+    return tuple(value_changes)
 
 
 class MomentRecorder:
@@ -125,35 +125,35 @@ class MomentRecorder:
         self._names: dict[tuple[str, int], str] = {}
         self.moments: list[Moment] = []
 
-    def after(
+    def record(
         self, run: Evaluator, activation: e.Activation, issued: tuple[tuple[c.Command, Site], ...]
     ) -> None:
         """The run has answered an activation."""
         number = len(self.moments)
         live = run.live
-        looks = live is not None and (self._wanted is None or number in self._wanted)
+        has_fibers = live is not None and (self._wanted is None or number in self._wanted)
         self.moments.append(
             Moment(
                 number=number,
                 event_id=activation.history_length,
                 time_ns=activation.timestamp_ns,
-                told=tuple(self._told(event) for event in activation.events),
-                issued=tuple(Issued(self._asked(command), *site) for command, site in issued),
-                fibers=_fibers(live) if looks and live is not None else None,
+                events=tuple(self._event_text(event) for event in activation.events),
+                issued=tuple(Issued(self._command_text(command), *site) for command, site in issued),
+                fibers=_fibers(live) if has_fibers and live is not None else None,
                 closed=run.closed,
                 error="" if run.error is None else f"{type(run.error).__name__}: {run.error}",
             )
         )
 
-    def _asked(self, command: c.Command) -> str:
-        kind, name = _thing(command)
+    def _command_text(self, command: c.Command) -> str:
+        kind, name = _kind_and_name(command)
         seq = getattr(command, "seq", None)
         if seq is not None and name:
             self._names[kind, seq] = name
         return f"{_words(command)} {name or self._names.get((kind, seq or 0), '')}".strip()
 
-    def _told(self, event: e.AnyEvent) -> str:
-        kind, name = _thing(event)
+    def _event_text(self, event: e.AnyEvent) -> str:
+        kind, name = _kind_and_name(event)
         seq = getattr(event, "seq", None)
         return f"{_words(event)} {name or self._names.get((kind, seq or 0), '')}".strip()
 
@@ -163,22 +163,22 @@ class MomentRecorder:
 
 def _fibers(live: LiveRun) -> tuple[Fiber, ...]:
     with live.looking("a look at a moment"):
-        return tuple(_fiber(each, frames) for each in live.lines if (frames := each.frames()))
+        return tuple(_fiber(line, frames) for line in live.lines if (frames := line.frames()))
 
 
 def _fiber(line: FiberTask[Any] | TaskLine, frames: list[FrameType]) -> Fiber:
-    shown = tuple(reversed([_frame(each) for each in _authors_frames(frames)]))
-    return Fiber(line.path, line.label, shown, waits(line.waiting_on))
+    visible_frames = tuple(reversed([_frame(frame) for frame in _authors_frames(frames)]))
+    return Fiber(line.path, line.label, visible_frames, wait_text(line.waiting_on))
 
 
 def _authors_frames(frames: list[FrameType]) -> Iterator[FrameType]:
-    left = _MOST_FRAMES
+    remaining = _MOST_FRAMES
     for frame in frames:
-        if not left:
+        if not remaining:
             return
         name = frame.f_code.co_filename
         if not name.startswith("<frozen") and not is_library(name):
-            left -= 1
+            remaining -= 1
             yield frame
 
 
@@ -187,22 +187,22 @@ def _frame(frame: FrameType) -> Frame:
     return Frame(code.co_filename, frame.f_lineno, code.co_qualname, dict(_values(frame.f_locals)))
 
 
-def _values(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    left = _MOST_VALUES
-    for name, value in found.items():
-        if not left:
+def _values(local_values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    remaining = _MOST_VALUES
+    for name, value in local_values.items():
+        if not remaining:
             return
-        if name == "self" and "__repr__" not in _defined(type(value)) and hasattr(value, "__dict__"):
+        if name == "self" and "__repr__" not in _attribute_names(type(value)) and hasattr(value, "__dict__"):
             for attribute, inner in vars(value).items():  # an object's state is what a reader looks for
-                left -= 1
-                yield f"self.{attribute}", shown(inner)
+                remaining -= 1
+                yield f"self.{attribute}", value_text(inner)
             continue
-        left -= 1
-        yield name, shown(value)
+        remaining -= 1
+        yield name, value_text(value)
 
 
-def _defined(kind: type) -> set[str]:
-    return {name for each in kind.__mro__ if each is not object for name in vars(each)}
+def _attribute_names(kind: type) -> set[str]:
+    return {name for base in kind.__mro__ if base is not object for name in vars(base)}
 
 
 class _Short(reprlib.Repr):
@@ -216,14 +216,14 @@ class _Short(reprlib.Repr):
 
     def repr1(self, x: object, level: int) -> str:
         """A task of the run says what it is."""
-        return f"<task: {waits(x) or 'pending'}>" if isinstance(x, Future) else super().repr1(x, level)
+        return f"<task: {wait_text(x) or 'pending'}>" if isinstance(x, Future) else super().repr1(x, level)
 
 
 _short = _Short()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """A value as text, whatever its class does when it is asked for that."""
     try:
         text = _short.repr(value)
@@ -236,7 +236,7 @@ def shown(value: object) -> str:
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def waits(future: Future | None) -> str:
+def wait_text(future: Future | None) -> str:
     """What will wake a fiber, in words."""
     match future:
         case ActivityOperation():
@@ -251,19 +251,19 @@ def waits(future: Future | None) -> str:
             return ""
 
 
-def _words(thing: object) -> str:
+def _words(item: object) -> str:
     """`ActivityCompleted` as "activity completed"."""
-    return re.sub(r"(?<!^)(?=[A-Z])", " ", type(thing).__name__).lower()
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", type(item).__name__).lower()
 
 
 _KINDS = ("Activity", "Timer", "Child", "Signal", "Cancel")
 _NAMES = ("activity_type", "workflow_type", "signal_name", "patch_id", "name")
 
 
-def _thing(thing: object) -> tuple[str, str]:
+def _kind_and_name(item: object) -> tuple[str, str]:
     """What a command or an event is about, to find the name that the command gave it; and that name, if it is here."""
-    title = type(thing).__name__
-    kind = next((each for each in _KINDS if each in title), "")
-    if isinstance(thing, c.StartTimer):
-        return kind, f"of {thing.duration_ns / 1e9:g} s"
-    return kind, next((name for field in _NAMES if (name := getattr(thing, field, ""))), "")
+    title = type(item).__name__
+    kind = next((kind_name for kind_name in _KINDS if kind_name in title), "")
+    if isinstance(item, c.StartTimer):
+        return kind, f"of {item.duration_ns / 1e9:g} s"
+    return kind, next((name for field in _NAMES if (name := getattr(item, field, ""))), "")

@@ -41,7 +41,7 @@ _TICK = 0.05
 _SILENT_TICKS = (
     16  # Core answers within milliseconds; silence for this long while the loop is on time means never
 )
-_BYTES_A_TICK = 20_000  # of the encoded history; an event has about a hundred
+_BYTES_PER_TICK = 20_000  # of the encoded history; an event has about a hundred
 
 
 _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled)
@@ -90,31 +90,31 @@ class HistoryExecution:
             self.eviction = event
             return Succeeded(activation.run_id)
         if self.run is None:
-            refused = self._begin(activation)
-            if refused is not None:
-                return refused
+            failure = self._begin(activation)
+            if failure is not None:
+                return failure
         run = self.run
         assert run is not None
-        self._waited_on = {each.path: each.waiting_on for each in run.live.fibers} if run.live else {}
+        self._waited_on = {fiber.path: fiber.waiting_on for fiber in run.live.fibers} if run.live else {}
         self.is_evaluating = True
         try:
             completion = run.activate(activation)
         finally:
             self.is_evaluating = False
-        found: tuple[tuple[Command, Site], ...] = ()
+        issued: tuple[tuple[Command, Site], ...] = ()
         if isinstance(completion, Succeeded):
             sites = run.live.sites if run.live is not None else None
-            found = tuple(
+            issued = tuple(
                 zip(completion.commands, sites or [("", 0)] * len(completion.commands), strict=False)
             )
             self._follow_local_activities(activation, completion)
-            self.commands += found
+            self.commands += issued
             drawn = run.live is not None and run.live.has_drawn
-            self.steps.append(ReplayStep(activation.history_length, found, drawn))
+            self.steps.append(ReplayStep(activation.history_length, issued, drawn))
         else:
             self.error = run.error
         if self.recorder is not None:
-            self.recorder.after(run, activation, found)
+            self.recorder.record(run, activation, issued)
         return completion
 
     def _begin(self, activation: Activation) -> TaskFailed | None:
@@ -149,14 +149,20 @@ class HistoryExecution:
 
     def command_ids(self) -> list[CommandId]:
         """The names of what the run asked for in its last activation, in that order."""
-        return [name for name, _ in reversed(self.run.state.commands)] if self.run is not None else []
+        return (
+            [command_id for command_id, _ in reversed(self.run.state.commands)]
+            if self.run is not None
+            else []
+        )
 
     def waiting_at(self) -> Site:
         """File and line where the fiber waits that ran last: the body, if it did, ("", 0) if none waits in the author's code."""
         live = self.run.live if self.run is not None else None
         if live is None or live.main is None:
             return ("", 0)
-        ran = [each for each in live.fibers if each.waiting_on is not self._waited_on.get(each.path, self)]
+        ran = [
+            fiber for fiber in live.fibers if fiber.waiting_on is not self._waited_on.get(fiber.path, self)
+        ]
         for fiber in (live.main,) if live.main in ran else (*ran, live.main):
             site = place_in(fiber.frames())
             if site[0]:
@@ -245,15 +251,15 @@ class ReplaySession:
         handle = self._handle
         await handle.push(workflow_id, history)
         # Core takes its time with a long history: a second for every ten thousand events before it says a word.
-        patience = _SILENT_TICKS + len(history) // _BYTES_A_TICK
+        patience = _SILENT_TICKS + len(history) // _BYTES_PER_TICK
         watch = _Watch(self._loop, asyncio.current_task(), patience)
         try:
             while execution.eviction is None:
                 activation = await handle.poll_activation()
                 completion = execution.activate(activation)
-                watch.heard()
+                watch.reset()
                 await handle.complete_activation(completion)
-                watch.heard()
+                watch.reset()
             return execution.waiting_at()
         except asyncio.CancelledError:
             if watch.silent and execution.waits_for_local_activity:
@@ -322,7 +328,7 @@ class _Watch:
         self._due = loop.time() + _TICK
         self._timer = loop.call_at(self._due, self._tick)
 
-    def heard(self) -> None:
+    def reset(self) -> None:
         """Core answered."""
         self._quiet = 0
 
