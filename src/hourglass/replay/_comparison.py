@@ -1,8 +1,8 @@
-"""What a replay asked for against what the history says: what differs, in words. Pure.
+"""Comparison of an issued command with the recorded one, and the error that describes the difference. Pure.
 
-Must not know: tasks, order, which command goes with which event (see `_trace` and `_foreign_matching`). What Temporal lets
-change between two executions (arguments, durations, results, failures, memos, search attributes) is compared apart from what it
-does not (kinds, names, ids).
+Must not know: tasks, order, or which command belongs to which event (see `_trace` and `_foreign_matching`).
+Properties that Temporal allows to change between two executions (arguments, durations, results, failures,
+memos, search attributes) are compared separately from those that it does not (kinds, names, ids).
 """
 
 from __future__ import annotations
@@ -25,25 +25,23 @@ from hourglass.converter import (
 )
 from hourglass.errors import NondeterminismError
 
-_TOLERANCE_NS = 2_000_000  # SDKs round durations differently, to the millisecond at worst
+_TOLERANCE_NS = 2_000_000  # SDKs round durations differently, at most by a millisecond
 _NULL = Payload(b"", "binary/null")
-_NO_TYPE = (
-    "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
-)
+_NO_TYPE = "ApplicationError"  # Hourglass's type of an application failure without a type of its own
 _CANCELLATIONS = frozenset({"CancelledError", "Cancelled", "TaskCancelledError"})
-"""Exceptions of asyncio and of ours by which code learns that it is cancelled, as types of failures."""
+"""Failure types by which code learns of its cancellation: asyncio's exceptions and ours."""
 _TO_WORKFLOWS = frozenset({"signal to another workflow", "child workflow"})
 _RETURN_SIGNALS = frozenset(
     {"give_back", "take_back", "hand_in"}
-)  # signals by which keepers get back what they gave
+)  # signals that return a slot or turn to the workflow that manages the limit
 _SERVER_ATTRIBUTES = frozenset({"TemporalChangeVersion", "BuildIds"})
-"""Search attributes that SDKs and servers keep by themselves."""
+"""Search attributes that SDKs and servers maintain themselves."""
 
 
 def same_thing(
     recorded: CommandSummary, issued: CommandSummary, names: Mapping[str, str], *, foreign: bool
 ) -> bool:
-    """Whether what is asked for now goes by the name and the id of what is on record."""
+    """Return whether the issued command has the name and the id of the recorded one."""
     if issued.kind in ("continue-as-new", "acceptance of update"):
         return True
     if recorded.name != issued.name and recorded.kind == issued.kind:
@@ -64,7 +62,9 @@ def same_thing(
 
 
 def same_id(key: str, issued: CommandSummary, *, foreign: bool) -> bool:
-    """Whether an activity's id is the one on record: chosen here as there, or chosen neither here nor there."""
+    """Return whether an activity has the recorded id. Ids that the SDK generated on both sides are considered
+    equal.
+    """
     if key == issued.key:
         return True
     return foreign and issued.is_default and (key.isdigit() or is_made_up(key))
@@ -73,7 +73,9 @@ def same_id(key: str, issued: CommandSummary, *, foreign: bool) -> bool:
 def mismatch(
     recorded: CommandSummary | None, issued: CommandSummary | None, site: Site, reason: str
 ) -> NondeterminismError:
-    """The report for code that went another way than its history: what was expected, what came, and where."""
+    """Return the error for code that differs from its history: the expected command, the actual one, and its
+    position.
+    """
     expected = _described(recorded) + (f" (event {recorded.event_id})" if recorded is not None else "")
     produced = _described(issued)
     if recorded is None and issued is None:
@@ -94,7 +96,9 @@ def mismatch(
 
 
 def _described(command: CommandSummary | None) -> str:
-    """A command in words: those to the keeper of a limit as what the author asked for."""
+    """Describe a command. Messages to the workflow of a limit are described as the author's call: a slot or a
+    turn.
+    """
     if command is not None:
         for prefix, limit in ((SLOTS, "slot"), (TURNS, "turn")):
             if command.kind in _TO_WORKFLOWS and command.key.startswith(prefix):
@@ -115,10 +119,11 @@ def _place(site: Site) -> str:
 def changed_value(
     recorded: CommandSummary, issued: CommandSummary, *, foreign: bool = False
 ) -> NondeterminismError | None:
-    """What changed between a thing on record and the same thing as it is asked for now, if anything did.
+    """Return an error if a permitted property of a command changed since it was recorded, else None.
 
-    `foreign`: the history is of another language, whose failures are worded otherwise. What the library issues for a call of
-    the author's holds values that may change, such as the limit of a slot.
+    `foreign`: another SDK recorded the history, and its failures have other messages. Commands that the
+    library issues on behalf of the author are skipped, because they contain values that may change, such as
+    the size of a limit.
     """
     if isinstance(issued.site, Place) and issued.site.is_on_behalf:
         return None
@@ -141,7 +146,7 @@ def _changed(recorded: CommandSummary, issued: CommandSummary, foreign: bool) ->
     if issued.kind == "continue-as-new":
         if issued.name and recorded.name != issued.name:
             return "type"
-        # What the code does not give goes along from this run.
+        # Fields that the code does not set are inherited from this run, and not compared.
         if not _same_fields({key: recorded.memo.get(key, _NULL) for key in issued.memo}, issued.memo):
             return "memo"
         attributes = issued.search_attributes
@@ -166,12 +171,12 @@ def _changed(recorded: CommandSummary, issued: CommandSummary, foreign: bool) ->
 
 
 def _same_result(recorded: Payloads, issued: Payloads) -> bool:
-    """A result of nothing may be sent as null or not at all."""
+    """Return whether two results are equal. A result of None may be recorded as null or omitted."""
     return same_payloads(recorded, issued) or (not recorded and all(_is_null(p) for p in issued))
 
 
 def same_payloads(recorded: Payloads, issued: Payloads) -> bool:
-    """Whether two lists of payloads mean the same: key order and spacing of JSON do not count."""
+    """Return whether two lists of payloads are equal. The key order and whitespace of JSON are ignored."""
     return len(recorded) == len(issued) and all(
         _same_payload(a, b) for a, b in zip(recorded, issued, strict=True)
     )
@@ -181,7 +186,7 @@ def _same_payload(recorded: Payload, issued: Payload) -> bool:
     if recorded.data == issued.data and recorded.encoding == issued.encoding:
         return True
     if _is_null(recorded) and _is_null(issued):
-        return True  # SDKs differ in how they say nothing
+        return True  # SDKs encode None in different ways
     if {recorded.encoding, issued.encoding} <= {"json/plain", "json/protobuf"}:
         try:
             return _same_value(json.loads(recorded.data), json.loads(issued.data))
@@ -191,7 +196,7 @@ def _same_payload(recorded: Payload, issued: Payload) -> bool:
 
 
 def _same_value(recorded: Any, issued: Any) -> bool:
-    """Whether two values of JSON are the same. `true` is not 1, though Python says so."""
+    """Return whether two JSON values are equal. Unlike in Python, `true` is not equal to 1."""
     if isinstance(recorded, bool) or isinstance(issued, bool):
         return recorded is issued
     if isinstance(recorded, dict) and isinstance(issued, dict):
@@ -208,7 +213,9 @@ def _is_null(payload: Payload) -> bool:
 
 
 def _same_fields(recorded: Mapping[str, Payload], issued: Mapping[str, Payload]) -> bool:
-    """Whether memos or search attributes are the same. SDKs write one value as itself or as a list of it."""
+    """Return whether memos or search attributes are equal. Some SDKs write a single value as a list with one
+    element.
+    """
     left = {key: _unwrap_list(value) for key, value in recorded.items() if key not in _SERVER_ATTRIBUTES}
     right = {key: _unwrap_list(value) for key, value in issued.items() if key not in _SERVER_ATTRIBUTES}
     return left.keys() == right.keys() and all(_same_payload(left[key], right[key]) for key in left)
@@ -227,30 +234,30 @@ def _unwrap_list(payload: Payload) -> Payload:
 
 
 def failure_change(recorded: Failure, issued: Failure, *, foreign: bool) -> str:
-    """What differs between two failures, "" if nothing does that the code decides."""
+    """Return the name of the first difference that the workflow's code determines, or ""."""
     left: Failure | None = recorded
     right: Failure | None = issued
     suffix = ""
     while left is not None and right is not None:
         if left.encoded_attributes is not None:
-            return ""  # its words are behind a codec that was not given
+            return ""  # a codec that was not passed has encrypted its message
         if _is_cancellation(left) and _is_cancellation(right) and _cancellation_types_differ(left, right):
-            return ""  # how a cancellation is told that ends a handler or a task is the SDK's own
+            return ""  # each SDK has its own failure for a cancellation that ends a handler or task
         if foreign and type(left.info) is not type(right.info):
-            # Some SDKs let what an activity raised pass as it is, others say whose it was.
+            # Some SDKs raise an activity's failure directly, others wrap it in an activity failure.
             left, right = _unwrapped(left), _unwrapped(right)
         difference = _failure_difference(left, right, foreign)
         if difference:
             return f"{difference}{suffix}"
         if isinstance(left.info, CanceledFailure) or _is_timeout(left):
-            return ""  # their causes are the SDK's
+            return ""  # the SDK chooses the causes of these
         left, right = left.cause, right.cause
         suffix = " (in its cause)"
     return "" if foreign or (left is None and right is None) else "cause"
 
 
 def _is_cancellation(failure: Failure) -> bool:
-    """Whether a failure says no more than that something was cancelled, in the words of one SDK or another."""
+    """Return whether a failure only reports a cancellation, in the terms of any SDK."""
     match failure.info:
         case CanceledFailure():
             return True
@@ -275,13 +282,14 @@ def _unwrapped(failure: Failure) -> Failure:
 
 
 def _is_timeout(failure: Failure) -> bool:
-    """Whether a wait of the language's own was over, in words of its own."""
+    """Return whether a failure is the timeout of a wait in the workflow's own language."""
     return isinstance(failure.info, ApplicationFailure) and failure.info.type == "TimeoutError"
 
 
 def _failure_difference(recorded: Failure, issued: Failure, foreign: bool) -> str:
     if type(recorded.info) is not type(issued.info):
-        if recorded.info is None:  # temporalio says no kind where a child's id was taken; the words must do
+        # temporalio gives the failure for a child id already in use no kind, so compare messages
+        if recorded.info is None:
             return "" if foreign or recorded.message == issued.message else "failure's message"
         return "kind of failure"
     match recorded.info, issued.info:

@@ -1,15 +1,14 @@
-"""Replays a history of another SDK, task by task, without Core: events in, commands out, compared.
+"""Replay of a history of another SDK without Core: task by task, events in, commands out, compared.
 
-Core cannot: it knows only its own markers and ids, and wants commands in the order in which its own languages issue
-them. The rules by which outcomes are told are the embedded engine's, which are Core's. Invariants: a task's commands
-are compared when the run has nothing more to be told in it; the first difference ends the replay; nothing is
-executed.
+Core cannot replay these histories: it accepts only its own markers and ids, and expects commands in the order
+of its own languages. The rules for delivering outcomes are the embedded engine's, which are Core's.
+Invariants: a task's commands are compared after all its events have been delivered; the first difference ends
+the replay; nothing is executed.
 
-`Origins` knows where in the code each command was asked for, by which fiber, and the orders in which SDKs would have
-asked; it is pure and must not know events, nor what commands lead to. Two timers of the same length that were started
-in one task look alike in a history; which is which follows only from the order in which they were asked for. That
-order is not the same everywhere: a function that is spawned begins at once in TypeScript and .NET, and in the next
-turn in Python and here.
+`Origins` records for each command its position in the code, its fiber, and its place in the order of each
+SDK; it is pure and must not know events or the effects of commands. Two timers of the same length that were
+started in one task look the same in a history; only the order of the commands distinguishes them. That order
+differs: TypeScript and .NET run a spawned function at once, Python and Hourglass in the next turn.
 """
 
 from __future__ import annotations
@@ -48,21 +47,17 @@ from hourglass.replay._foreign_matching import ForeignLocalActivities, pair_up
 from hourglass.replay._session import HistoryExecution
 from hourglass.replay._trace import summarize_issued, summarize_local, unknown_command
 
-# --- the order of what happened at once ------------------------------------------------------------------------
+# Order of simultaneous events, and the search for the order that another SDK used. Pure; must not know the
+# events' contents or how commands are compared.
 #
-# In which order a run is told what happened at once, and the search for the one that another SDK had. Pure.
+# Events that occur between two workflow tasks are delivered in one task. Whether a signal's handler runs
+# before the body, and which of two timers that fired in the same task wins, differs between SDKs. So a
+# history is first replayed in its own order. If that does not fit, the latest task with alternatives, at or
+# before the one that failed, is delivered in another order, and so on, a limited number of times.
 #
-# Must not know: what is told, or compared. What happened between two workflow tasks is told in one; whether a
-# signal's handler runs before the body, and which of two timers that fired in the same task wins, differs from SDK to
-# SDK. So a history is replayed in its own order first. Where that does not fit, the last task with a choice, up to
-# the one that did not fit, is told in another, and so on, a bounded number of times.
-#
-# `ShortSleeps`: for `workflow.sleep(0)` TypeScript's and .NET's SDKs start a timer of a millisecond. Python's gives
-# way for a turn and starts none, and so does Hourglass. Where a history of such an SDK has timers of a millisecond, a
-# sleep of nothing is replayed as one of them.
-
-
-# --- sleeps of nothing ----------------------------------------------------------------------------
+# `ShortSleeps`: for `workflow.sleep(0)` the SDKs of TypeScript and .NET start a timer of one millisecond;
+# Python's and ours only yield for a turn. If such a history contains timers of one millisecond, a sleep of 0
+# is replayed as one of them.
 
 
 _SHORT_SLEEP = 0.001
@@ -70,15 +65,15 @@ _SHORT_SLEEP_NS = 1_000_000
 
 
 def has_millisecond_timers(summaries: Iterable[Any]) -> bool:
-    """Whether what a history says that was asked for has timers of a millisecond."""
+    """Return whether a history contains timers of one millisecond."""
     return any(summary.duration_ns == _SHORT_SLEEP_NS for summary in summaries)
 
 
 class ShortSleeps(WorkflowInboundInterceptor):
-    """Stands next to a run's code, and lets sleeps of nothing take a millisecond."""
+    """An interceptor that turns sleeps of 0 seconds into timers of one millisecond."""
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        """The run begins."""
+        """Install the outbound interceptor for the run."""
         self.next.init(_ShortSleepCalls(outbound))
 
 
@@ -89,36 +84,38 @@ class _ShortSleepCalls(WorkflowOutboundInterceptor):
         self.next.sleep(input)
 
 
-# --- orders ---------------------------------------------------------------------------------------
-
-
 _MODES = 6
-"""All at once; messages first; one by one; one by one, the last first; all at once and one by one with the timers at the end,
-the last of them first."""
-_MODES_WITHOUT_TIMERS = 4  # of them there are where there are no timers to set apart
+"""The number of orders in which the events of a task can be delivered.
+
+All together; messages first; one by one; one by one in reverse; all together and one by one with the timers
+at the end, the last of them first.
+"""
+_MODES_WITHOUT_TIMERS = 4  # without timers to move
 _MAX_TRIES = 48
-_MAX_EVENTS = 50_000  # about so many are told in all tries together
-_RANK_AFTER_MESSAGES = 3  # the rank of messages: what is below comes before all else
+_MAX_EVENTS = 50_000  # upper limit of events over all attempts
+_RANK_AFTER_MESSAGES = 3  # messages have lower ranks, and are delivered before all other events
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The ways in which tasks are told, by their place; all that are not named in the first."""
+    """The delivery order of each task, by the task's index. Tasks without an entry use the first order."""
 
     modes: Mapping[int, int] = {}
-    """How a task is told; beyond the ways to tell it, the same once more, with its commands paired up in another order."""
+    """Task index to delivery order. Numbers beyond the last delivery order repeat them with another pairing
+    of commands.
+    """
     late_updates: bool = False
     """Whether updates wait for handlers that the body registers."""
     eager: bool = False
-    """Whether commands are first paired up as if spawned functions began at once."""
+    """Whether commands are first paired as if spawned functions began at once."""
 
     def choices(self, due: Sequence[e.AnyEvent]) -> int:
-        """How many ways there are to tell a run these."""
+        """Return the number of orders in which these events can be delivered."""
         if len([event for event in due if rank(event) > 1]) < 2 and not _meets_start(due):
             return 1
         return _MODES if len(_timers(due)) > 1 else _MODES_WITHOUT_TIMERS
 
     def of(self, index: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
-        """The flags, and the batches, in which a task is told."""
+        """Return the flags and the batches in which the events of a task are delivered."""
         mode = self.modes.get(index, 0) % self.choices(due)
         flags = (
             *((Flag.SINGLE_BATCH,) if mode != 1 else ()),
@@ -134,7 +131,7 @@ class Order(msgspec.Struct, frozen=True):
         return flags, [messages, *ordered] if messages else ordered
 
     def pairing_of(self, index: int, choices: int) -> int:
-        """The order in which the commands of a task are paired up, where there are so many ways to tell it."""
+        """Return the pairing order of a task's commands; `choices` is the number of delivery orders."""
         pairing = self.modes.get(index, 0) // choices
         return 1 - pairing if self.eager and pairing < 2 else pairing
 
@@ -152,7 +149,9 @@ def _meets_start(due: Sequence[e.AnyEvent]) -> bool:
 
 
 class TurnSearch:
-    """Orders to try, one after another; after each that did not fit it is to be `missed`."""
+    """An iterator over orders to try. The caller rejects each order that does not fit, before it takes the
+    next.
+    """
 
     def __init__(self, event_count: int, *, has_updates: bool, eager: bool = False) -> None:
         self._tries = max(3, min(_MAX_TRIES, _MAX_EVENTS // max(event_count, 1)))
@@ -162,7 +161,9 @@ class TurnSearch:
         self._eager = eager
 
     def reject(self, at: int, choices: Sequence[int]) -> None:
-        """The order did not fit: seen in the task at this place, of tasks with so many choices."""
+        """Reject the current order: it failed in the task at index `at`. `choices` has the number of orders
+        of each task.
+        """
         for index in range(min(at, len(choices) - 1), -1, -1):
             mode = self._modes.get(index, 0) + 1
             if mode < choices[index]:
@@ -172,7 +173,7 @@ class TurnSearch:
         self._again = False
 
     def orders(self) -> Iterator[Order]:
-        """The orders, fewer for a long history."""
+        """Yield the orders to try; fewer for a long history."""
         for late_updates in self._late_updates:
             self._modes, self._again = {}, True
             for _ in range(self._tries):
@@ -181,11 +182,8 @@ class TurnSearch:
                 yield Order(dict(self._modes), late_updates, self._eager)
 
 
-# --- where commands come from ---------------------------------------------------------------------
-
-
 ORDERS = 3
-"""As asked for here; as if spawned functions began at once; the last first."""
+"""The number of pairing orders: as issued here; as if spawned functions began at once; in reverse."""
 
 C = TypeVar("C", bound=c.Command)
 _Path: TypeAlias = tuple[PathStep, ...]
@@ -196,11 +194,12 @@ class _Origin(msgspec.Struct, frozen=True):
     command: c.Command
     site: Site
     turn: Turn
-    """When it would be asked for where spawned functions begin at once: those of one fiber one after another."""
+    """The position of the command if spawned functions began at once; commands of one fiber stay in sequence.
+    """
 
 
 class Origins:
-    """What is known of all commands of a run."""
+    """The origins of all commands of a run."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Origin] = {}
@@ -213,7 +212,9 @@ class Origins:
         ids: Iterable[CommandId],
         existing: Collection[_Path],
     ) -> None:
-        """These were asked for in one activation, in this order; the fibers with these paths had been there before it."""
+        """Record the commands of one activation, in order. `there` are the paths of the fibers that existed
+        before it.
+        """
         self._batches += 1
         first_index: dict[_Path, int] = {}
         for index, ((command, site), (path, _)) in enumerate(zip(commands, ids, strict=True)):
@@ -224,7 +225,7 @@ class Origins:
             self._numbered[type(command), getattr(command, "seq", 0)] = origin
 
     def site(self, command: c.Command) -> Site:
-        """File and line."""
+        """Return the file and line that issued the command."""
         origin = self._find(command)
         return NOWHERE if origin is None else origin.site
 
@@ -232,11 +233,11 @@ class Origins:
         origin = self._known.get(id(command))
         if origin is not None and origin.command is command:
             return origin
-        # A child's command is kept with its namespace filled in: it is found by its number.
+        # A child's command is a copy with its namespace filled in, so look it up by its number.
         return self._numbered.get((type(command), getattr(command, "seq", 0)))
 
     def ordered(self, commands: Sequence[C], order: int) -> list[C]:
-        """Commands, as they were asked for, in one of the orders, numbered from 0."""
+        """Return the commands in one of the `ORDERS`."""
         if order == 0 or len(commands) < 2:
             return list(commands)
         if order == 2:
@@ -244,24 +245,22 @@ class Origins:
         return sorted(commands, key=self.turn)
 
     def turn(self, command: c.Command) -> Turn:
-        """Where a command stands in the second of the orders."""
+        """Return the position of a command if spawned functions began at once."""
         origin = self._find(command)
         return (0, 0, (), 0) if origin is None else origin.turn
 
 
 def _earlier_fiber(path: _Path, existing: Collection[_Path]) -> _Path:
-    """The fiber itself, or the nearest of those that spawned it which was there before the activation."""
-    root_size = 2 if path and isinstance(path[0], str) else 0  # a handler, or the body
+    """Return the fiber's path, or the path of its nearest ancestor that existed before the activation."""
+    # a handler's path has two steps, the body's none
+    root_size = 2 if path and isinstance(path[0], str) else 0
     return next(
         (path[:size] for size in range(len(path), root_size, -1) if path[:size] in existing), path[:root_size]
     )
 
 
-# --- the walk -------------------------------------------------------------------------------------
-
-
 class Walk:
-    """One history of another SDK on its way through a workflow's code."""
+    """The replay of one history of another SDK through a workflow's code."""
 
     def __init__(
         self,
@@ -294,7 +293,7 @@ class Walk:
         self._patches: set[str] = set()
 
     def run(self, events: Sequence[HistoryEvent]) -> None:
-        """Replay these events. Raises `NondeterminismError` or `HistoryError`."""
+        """Replay the events. Raise `NondeterminismError` or `HistoryError`."""
         tasks = marked_tasks(events, self._decode)
         self._locals.prepare(mark for task in tasks for mark in task.marks)
         for at, task in enumerate(tasks):
@@ -303,8 +302,6 @@ class Walk:
             if self._execution.error is not None or not task.is_completed:
                 return
             self._compare_task(task)
-
-    # --- telling ----------------------------------------------------------------------------------------------------
 
     def _begin(self, task: MarkedTask) -> None:
         self._locals.begin_task(task.marks)
@@ -328,7 +325,9 @@ class Walk:
         self._deliver([], flags)
 
     def _deliver(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> None:
-        """Tell the run these, and whatever follows from what it asks for then; in the end, how local activities ended."""
+        """Deliver events and the events that follow from the issued commands; with no events, deliver the
+        ends of local activities.
+        """
         is_last = not due
         while self._execution.error is None:
             due = due or self._zero_timers() or (self._locals.next_end() if is_last else [])
@@ -358,7 +357,7 @@ class Walk:
         return self._outcomes.updates.receive(request, 0, is_replaying=True)
 
     def _activate(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> list[e.AnyEvent]:
-        """Tell the run; gives what it is to be told next because of what it asked for."""
+        """Activate the run. Return the events that follow from its commands."""
         self._time_ns = max(self._time_ns, self._locals.time_ns)
         activation = e.Activation(
             run_id=self._run_id,
@@ -398,7 +397,7 @@ class Walk:
                 ]
             case c.SetPatchMarker():
                 self._patches.add(command.patch_id)
-                return []  # the history's own markers have said what it is to take
+                return []  # the history's own markers have already delivered the version
             case _:
                 pass
         try:
@@ -407,7 +406,9 @@ class Walk:
             raise NondeterminismError(str(error)) from None
 
     def _zero_timers(self) -> list[e.AnyEvent]:
-        """Go and Java start no timer for no time at all: where the history has none, ours is over at once."""
+        """Return the ends of timers of 0 seconds. Go and Java start no such timer: if the history has none,
+        ours end at once.
+        """
         if any(getattr(event.attributes, "duration_ns", None) == 0 for event in self._task.command_events):
             return []
         issued = self._outcomes.issued
@@ -417,8 +418,6 @@ class Walk:
         for command in zero_timers:
             self._outcomes.issue(c.CancelTimer(command.seq))
         return [e.TimerFired(command.seq) for command in zero_timers]
-
-    # --- comparing --------------------------------------------------------------------------------------------------
 
     def _compare_task(self, task: MarkedTask) -> None:
         issued = list(self._outcomes.issued)
@@ -434,7 +433,7 @@ class Walk:
             for event in pairing.missing
             if event.id not in given_up and not self._was_cancelled_timer(event.attributes)
         )
-        # What was asked for after the end is not in every history: some SDKs hold it back.
+        # Commands issued after the terminal one are not in every history, because some SDKs discard them.
         late = issued[issued.index(terminal[0]) + 1 :] if terminal else []
         surplus = tuple(
             command
@@ -452,10 +451,11 @@ class Walk:
             self._outcomes.bind(command, event.id)
         self._outcomes.issued.clear()
         if pairing.is_ambiguous:
-            self.choices[-1] *= ORDERS  # what looks alike fits in this task; the order shows in a later one
+            # indistinguishable commands fit in this task, but the order may matter in a later one
+            self.choices[-1] *= ORDERS
 
     def _was_cancelled_timer(self, attributes: Any) -> bool:
-        """Whether this is a timer that our code asked for, too, and no longer wanted at the end of the task."""
+        """Return whether this is a timer that our code also started, and cancelled in the same task."""
         duration = getattr(attributes, "duration_ns", None)
         if duration not in self._cancelled_timers:
             return False
@@ -463,7 +463,9 @@ class Walk:
         return True
 
     def _cancelled_in_this_task(self, missing: Sequence[HistoryEvent]) -> set[int]:
-        """The events of activities that were cancelled in the task that asked for them: some SDKs ask for both all the same."""
+        """Return the ids of the events of activities that were scheduled and cancelled in the same task: some
+        SDKs send both commands.
+        """
         event_ids: set[int] = set()
         cancels = {
             event.attributes.scheduled_event_id: event.id
@@ -488,7 +490,9 @@ class Walk:
         return event_ids
 
     def _has_drawn(self) -> bool:
-        """Whether the code has asked for randomness: from then on its values are others than those on record."""
+        """Return whether the code has used random numbers: from then on its values differ from the recorded
+        ones.
+        """
         run = self._execution.run
         return run is not None and run.live is not None and run.live.has_drawn
 
@@ -535,7 +539,10 @@ class Walk:
         self._locals.changed.clear()
 
     def _check_patches(self, task: MarkedTask) -> None:
-        """A patch on record is one that the code still asks for, unless it was given up. Go and Java let code forget it."""
+        """Raise `NondeterminismError` if the code no longer checks a recorded patch that is not deprecated.
+
+        In Go and Java code may drop the check without notice.
+        """
         if not self._order.eager:
             return
         for mark in task.marks:

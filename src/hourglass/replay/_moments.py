@@ -1,11 +1,12 @@
-"""Moments: a run's history, walked step by step on today's code, with what the code knew at each step.
+"""Moments: the states of a run during a replay on the current code, one after each activation.
 
-A moment is the state of a run after one activation: where every fiber stands, the author's frames with their local variables,
-what the run had just been told and what it asked for. It is a replay: nothing takes effect, nothing is written.
+A moment holds the position of every fiber, the author's frames with their local variables, the events
+delivered and the commands issued. Replay has no effects and writes nothing.
 
-Must not know: how histories are replayed (see `_replayer`), how moments are shown. Invariants: values are kept as text, made
-while the run is read-only, so that looking at a moment changes no later one; text holds no addresses, so that two replays of
-one history give equal moments; a value whose `repr` raises or is long is said to be so.
+Must not know: how histories are replayed (see `_replayer`), or how moments are displayed. Invariants: values
+are stored as text, made while the run is read-only, so that looking at one moment does not change a later
+one. The text contains no addresses, so that two replays of a history give equal moments. A value whose `repr`
+raises or is too long is marked as such.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
     from hourglass._evaluator.event_loop import TaskLine
 
 LONGEST_VALUE = 2_000
-"""Characters of a value that are kept."""
+"""The maximum number of characters stored for a value."""
 
 _MOST_VALUES = 200
 _MOST_FRAMES = 50
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One of the author's frames: where it stands, and its local variables as text."""
+    """One of the author's frames: its position, and its local variables as text."""
 
     file: str
     line: int
@@ -47,9 +48,11 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Fiber(msgspec.Struct, frozen=True):
-    """A line of execution of the run: the body, a handler, or a function that was spawned. The outermost frame is the first.
+    """A line of execution of the run: the body, a handler or a spawned function. The outermost frame comes
+    first.
 
-    `waits_for` is what will wake it; empty for a condition of the author's, which the innermost frame shows.
+    `waits_for` describes what the fiber waits for; it is empty for a condition of the author, which the
+    innermost frame shows.
     """
 
     path: tuple[int | str, ...]
@@ -59,12 +62,12 @@ class Fiber(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> Site:
-        """File and line of the innermost frame, ("", 0) where none of the author's is there."""
+        """The file and line of the innermost frame, ("", 0) if there is no frame of the author."""
         return (self.frames[-1].file, self.frames[-1].line) if self.frames else ("", 0)
 
 
 class Issued(msgspec.Struct, frozen=True):
-    """Something that the run asked for, and where."""
+    """A command that the run issued, and its position in the code."""
 
     what: str
     file: str = ""
@@ -72,9 +75,9 @@ class Issued(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A run after one activation. `event_id` is the event with which the activation's workflow task started.
+    """The state of a run after one activation. `event_id` is the event that started its workflow task.
 
-    `fibers` is None where the moment was only passed: see `Replayer.moments`.
+    `fibers` is None if the number of the moment was not requested: see `Replayer.moments`.
     """
 
     number: int
@@ -88,7 +91,9 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class ValueChange(msgspec.Struct, frozen=True):
-    """A local variable of a frame that has another value than at the moment before; empty text: it was not there, or is gone."""
+    """A local variable whose value differs from the previous moment's. Empty text: the variable did not
+    exist, or no longer exists.
+    """
 
     function: str
     name: str
@@ -97,7 +102,7 @@ class ValueChange(msgspec.Struct, frozen=True):
 
 
 def changes(before: Moment | None, after: Moment) -> tuple[ValueChange, ...]:
-    """What changed from one moment to the next, in the frames of fibers that both have."""
+    """Return the changed variables of all fibers that exist in both moments."""
     earlier_fibers = {} if before is None else {fiber.path: fiber for fiber in before.fibers or ()}
     value_changes: list[ValueChange] = []
     for fiber in after.fibers or ():
@@ -118,7 +123,7 @@ def changes(before: Moment | None, after: Moment) -> tuple[ValueChange, ...]:
 
 
 class MomentRecorder:
-    """Takes down moments while a run is replayed; `wanted` are those of which the fibers are kept."""
+    """A recorder of moments during a replay; it stores the fibers of the moments whose numbers are `wanted`."""
 
     def __init__(self, wanted: range | None) -> None:
         self._wanted = wanted
@@ -128,7 +133,7 @@ class MomentRecorder:
     def record(
         self, run: Evaluator, activation: e.Activation, issued: tuple[tuple[c.Command, Site], ...]
     ) -> None:
-        """The run has answered an activation."""
+        """Record the moment after an activation."""
         number = len(self.moments)
         live = run.live
         has_fibers = live is not None and (self._wanted is None or number in self._wanted)
@@ -156,9 +161,6 @@ class MomentRecorder:
         kind, name = _kind_and_name(event)
         seq = getattr(event, "seq", None)
         return f"{_words(event)} {name or self._names.get((kind, seq or 0), '')}".strip()
-
-
-# --- fibers and frames ------------------------------------------------------------------------------------------------
 
 
 def _fibers(live: LiveRun) -> tuple[Fiber, ...]:
@@ -193,7 +195,7 @@ def _values(local_values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if not remaining:
             return
         if name == "self" and "__repr__" not in _attribute_names(type(value)) and hasattr(value, "__dict__"):
-            for attribute, inner in vars(value).items():  # an object's state is what a reader looks for
+            for attribute, inner in vars(value).items():  # readers look for the object's attributes
                 remaining -= 1
                 yield f"self.{attribute}", value_text(inner)
             continue
@@ -206,7 +208,7 @@ def _attribute_names(kind: type) -> set[str]:
 
 
 class _Short(reprlib.Repr):
-    """Text of a value: containers are cut where they are long, so that a large one does not cost what it holds."""
+    """A `repr` that shortens large containers, so that its cost does not grow with their size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,7 +217,7 @@ class _Short(reprlib.Repr):
         self.maxstring = self.maxlong = self.maxother = LONGEST_VALUE
 
     def repr1(self, x: object, level: int) -> str:
-        """A task of the run says what it is."""
+        """Return the text of a value; a task of the run is shown by what it waits for."""
         return f"<task: {wait_text(x) or 'pending'}>" if isinstance(x, Future) else super().repr1(x, level)
 
 
@@ -224,20 +226,17 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def value_text(value: object) -> str:
-    """A value as text, whatever its class does when it is asked for that."""
+    """Return a value as text, even if its `__repr__` raises."""
     try:
         text = _short.repr(value)
-    except BaseException as error:  # the author's code, which must not end the replay
+    except BaseException as error:  # raised by the author's `__repr__`, which must not end the replay
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
     text = _ADDRESS.sub("", text)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
 def wait_text(future: Future | None) -> str:
-    """What will wake a fiber, in words."""
+    """Return a description of the event that will wake a fiber."""
     match future:
         case ActivityOperation():
             return f"activity {future.command.activity_type}"
@@ -252,7 +251,7 @@ def wait_text(future: Future | None) -> str:
 
 
 def _words(item: object) -> str:
-    """`ActivityCompleted` as "activity completed"."""
+    """Return the name of a type as words: `ActivityCompleted` as "activity completed"."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", type(item).__name__).lower()
 
 
@@ -261,7 +260,9 @@ _NAMES = ("activity_type", "workflow_type", "signal_name", "patch_id", "name")
 
 
 def _kind_and_name(item: object) -> tuple[str, str]:
-    """What a command or an event is about, to find the name that the command gave it; and that name, if it is here."""
+    """Return the kind of object that a command or event is about, and its name, which only the first command
+    may carry.
+    """
     title = type(item).__name__
     kind = next((kind_name for kind_name in _KINDS if kind_name in title), "")
     if isinstance(item, c.StartTimer):

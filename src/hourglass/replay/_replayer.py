@@ -1,4 +1,4 @@
-"""`Replayer`: histories against today's code."""
+"""`Replayer`: replays histories against the current code."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """How the replay of one history went: the answers to two questions.
+    """The result of replaying one history: the answers to two questions.
 
-    `error` answers whether a worker of the engine that holds the run would continue it on today's code: it says why not. What
-    no engine compares counts too: other targets of signals, and arguments unless `compare_arguments=False`. `difference`
-    answers whether the code does the same things as the history says, in whatever order another SDK does them within a task:
-    it says what is otherwise.
+    `error` answers: would a worker of the engine that holds the run continue it with the current code? If
+    not, it is the reason. Differences that no engine checks count too: changed targets of signals, and
+    changed arguments unless `compare_arguments=False`. `difference` answers: does the code do what the
+    history says, in whatever order another SDK does it within a task? If not, it describes the difference.
 
-    The engines differ in open runs: a worker of a Temporal server accepts commands that come too early or are new, as long as
-    the recorded ones follow in their order, and sends the new ones with its next task; a worker of the embedded engine
-    compares task by task. Then `error` is None for a run of a server, `difference` says what the code does otherwise, and
-    `refused_by` names the engine that would refuse. The history of a closed run, or one that does not tell its engine, must
-    fit both.
+    The engines treat open runs differently. A worker of a Temporal server accepts commands that are new or
+    come too early, as long as the recorded ones follow in their order, and sends the new ones with its next
+    task. A worker of the embedded engine compares task by task. For such a run of a server, `error` is None,
+    `difference` describes the change, and `refused_by` names the engine that would reject it. The history of
+    a closed run, or of an unknown engine, must be valid for both.
     """
 
     history: History
@@ -84,7 +84,7 @@ class ReplayResult:
 
     @property
     def engine(self) -> str:
-        """The engine that holds the run, as its history tells: "embedded", "temporal", or "" if it does not tell."""
+        """The engine that holds the run, according to its history: "embedded", "temporal", or "" if unknown."""
         try:
             return self.history._facts.engine
         except HistoryError:
@@ -97,23 +97,26 @@ class ReplayResult:
 
     @property
     def does_the_same(self) -> bool:
-        """Whether the code does the things that the history says. True also where only their order keeps a worker from it."""
+        """Whether the code does what the history says. True also if a worker would reject only the order."""
         return self.difference is None
 
 
 class _Verdict(NamedTuple):
-    """What differs from the history, and which engines' workers would not continue an open run because of it."""
+    """The difference from the history, and the engines whose workers would not continue an open run because
+    of it.
+    """
 
     difference: HourglassError | None
     refused_by: tuple[str, ...] = ()
 
 
 class Replayer:
-    """Replays histories on the given workflows. Use it as a context manager when there are many, or call `close`.
+    """Replays histories with the given workflows. Use it as a context manager, or call `close`, if there are
+    many.
 
-    `compare_arguments` also compares the arguments, durations and results that the code produces with those on record;
-    Temporal itself allows them to change. `interceptors` are those of the worker: they may change what a workflow asks for.
-    `timeout` is how many seconds one history may take.
+    `compare_arguments` also compares the arguments, durations and results that the code produces with the
+    recorded ones; Temporal itself allows them to change. `interceptors` are those of the worker: they may
+    change the commands of a workflow. `timeout` is the maximum duration of one replay in seconds.
     """
 
     def __init__(
@@ -140,7 +143,7 @@ class Replayer:
             failure_exceptions=tuple(config["failure_exceptions"]),
             trace=True,
             interceptors=workflow_interceptors(checked(config["interceptors"])),
-            metrics=Registry(),  # what is replayed was counted when it happened
+            metrics=Registry(),  # the metrics of the original execution must not be counted twice
         )
         self._codec = with_headers(config["codec"], config["header_codec_behavior"])
         self._compare = config["compare_arguments"]
@@ -151,33 +154,38 @@ class Replayer:
         self._wanted: range | None = None
 
     def config(self) -> ReplayerConfig:
-        """What it was made with, after its plugins had their way: `Replayer(**replayer.config())` is another of its kind."""
+        """Return the constructor arguments after the plugins have changed them:
+        `Replayer(**replayer.config())` creates an equal replayer.
+        """
         return {**self._config, "plugins": ()}
 
     def replay(self, history: History) -> ReplayResult:
-        """Replay one history; raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … where the code does not fit."""
+        """Replay one history. Raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … if the code
+        does not fit it.
+        """
         result = self.try_replay(history)
         if result.error is not None:
             raise result.error
         return result
 
     def replay_all(self, histories: Iterable[History]) -> Iterator[ReplayResult]:
-        """Replay many histories, one after another; errors are in the results, not raised."""
+        """Replay many histories, one after another. Errors are in the results, not raised."""
         for history in histories:
             yield self.try_replay(history)
 
     def try_replay(self, history: History) -> ReplayResult:
-        """Replay one history; an error is in the result, not raised."""
+        """Replay one history. An error is in the result, not raised."""
         with self._lock:
             return self._try_replay(history)[0]
 
     def moments(
         self, history: History, wanted: range | None = None
     ) -> tuple[tuple[Moment, ...], ReplayResult]:
-        """Walk a history step by step: all moments up to its end, or to where the code goes another way; and the result.
+        """Replay a history step by step. Return all moments up to its end, or up to the first difference, and
+        the result.
 
-        Where fibers stand, with their frames and local variables, is kept of the moments whose numbers are `wanted`: by
-        default of all, which takes room for as many.
+        Fibers, with their frames and local variables, are stored only for the moments whose numbers are in
+        `wanted`; by default for all, which takes memory accordingly.
         """
         with self._lock:
             self._wanted, self._records_moments = wanted, True
@@ -207,7 +215,7 @@ class Replayer:
                     if facts.engine == "temporal" and refused_by == ("embedded",):
                         error = None
                 if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
-                    # Its SDK may only have issued the same commands in another order, which Core does not accept.
+                    # Its SDK may have issued the same commands in another order, which Core does not accept.
                     difference = self._replay_ignoring_order(history, settings)
         except (HourglassError, TimeoutError) as raised:
             error = difference = raised
@@ -219,7 +227,7 @@ class Replayer:
     def _replay_ignoring_order(
         self, history: History, settings: RunSettings
     ) -> HourglassError | TimeoutError | None:
-        """What the code does otherwise than a history of another SDK on Core, in whatever order that had."""
+        """Return the difference from a history of another SDK on Core, ignoring the order within tasks."""
         sleep_interceptors = (ShortSleeps,) if has_millisecond_timers(history._facts.expected) else ()
         lenient = msgspec.structs.replace(
             settings, interceptors=(*settings.interceptors, *sleep_interceptors)
@@ -231,7 +239,9 @@ class Replayer:
             return raised
 
     def _replay_with_core(self, history: History, settings: RunSettings) -> tuple[HistoryExecution, _Verdict]:
-        """Replay a history through Core, in the turns of each Python that may have written it. The first verdict counts."""
+        """Replay a history through Core, in the order of each Python version that may have written it. Return
+        the successful replay, else the first.
+        """
         execution = self._execution(settings)
         verdict = self._replay_once(history, execution)
         is_of_unknown_python = execution.run is not None and execution.run.behaviour.python_is_unknown
@@ -250,7 +260,7 @@ class Replayer:
         return (second_execution, second) if second.difference is None else (execution, verdict)
 
     def _replay_once(self, history: History, execution: HistoryExecution) -> _Verdict:
-        """Replay a history through Core."""
+        """Replay a history through Core once."""
         waiting_at = self._open_session().execute(
             history.workflow_id, history.replayable, execution, self._timeout
         )
@@ -261,8 +271,8 @@ class Replayer:
     def _replay_in_each_order(
         self, history: History, settings: RunSettings
     ) -> tuple[HistoryExecution, HourglassError | None]:
-        """Replay a history whose order is not ours, in each order that its SDK may have had. The error that comes last in the
-        history counts: that order went furthest.
+        """Replay a history in each order that its SDK may have used. Return the error that occurs latest in
+        the history, because that order is the closest.
         """
 
         execution = self._execution(settings)
@@ -270,7 +280,7 @@ class Replayer:
             isinstance(event.attributes, WorkflowExecutionUpdateAccepted)
             for event in history._recorded.events
         )
-        # TypeScript's and .NET's SDKs let a function that is spawned begin at once.
+        # The SDKs of TypeScript and .NET run a spawned function at once.
         eager = history._facts.dialect is Dialect.CORE
         search = TurnSearch(len(history), has_updates=has_updates, eager=eager)
         error: HourglassError | None = None
@@ -317,7 +327,7 @@ class Replayer:
         execution = HistoryExecution(self._resolver.workflow, settings, recorder)
         if self._codec is not None:
             evaluate, codec = execution.activate, self._codec
-            # Here the codec may run on the session's own thread: nothing else waits for it.
+            # The codec may run on the session's own thread, because nothing else waits for that thread.
             book = ContextBook(self._settings.namespace) if wants_context(codec) else None
 
             def activate(activation: Activation) -> Completion:
@@ -346,7 +356,7 @@ class Replayer:
         )
 
     def _codec_of_steps(self, history: History) -> Codec:
-        """The codec for what markers say of local activities."""
+        """Return the codec for local activity markers."""
         assert self._codec is not None
         context = ActivitySerializationContext(
             self._settings.namespace,
@@ -357,7 +367,7 @@ class Replayer:
         return in_context(self._codec, context)
 
     def _judge(self, history: History, execution: HistoryExecution, waiting_at: Site) -> _Verdict:
-        """Core's verdict, and what it does not look at."""
+        """Return Core's verdict, extended by what Core does not check."""
         eviction, error = execution.eviction, execution.error
         if error is not None and not isinstance(error, NondeterminismError):
             if isinstance(error, HourglassError) and execution.run is None:
@@ -378,7 +388,9 @@ class Replayer:
     def _core_difference(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
     ) -> NondeterminismError:
-        """What Core refused and we find no fault with: the event that Core names, and the last command."""
+        """Return the error for a replay that Core rejected although we find no difference: with the event
+        that Core names, and the last command.
+        """
         id_match = re.search(r"HistoryEvent\(id: (\d+)", reason)
         recorded = next(
             (
@@ -396,7 +408,7 @@ class Replayer:
     def _first_difference(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
     ) -> NondeterminismError | None:
-        """The first difference between the commands and the history."""
+        """Return the first difference between the commands and the history."""
         from hourglass.replay._foreign_markers import marked_tasks
         from hourglass.replay._trace import Trace
 
@@ -420,13 +432,13 @@ class Replayer:
         return difference
 
     def _drop_session(self) -> None:
-        # After a failure Core may still have something to say about that run: the next history gets a new worker.
+        # Core may still report on the failed run, so the next history gets a new worker.
         session, self._session = self._session, None
         if session is not None:
             session.close(limit=1.0)
 
     def close(self) -> None:
-        """Free what the replays used. The replayer can be used again."""
+        """Release the resources of the replays. The replayer can be used again."""
         with self._lock:
             self._drop_session()
 
@@ -452,17 +464,14 @@ def _parked(error: BaseException) -> WorkflowParked:
 
 
 def _reason(message: str) -> str:
-    """Core's own words, out of the debug text that it wraps around them."""
+    """Return Core's message without the debug text around it."""
     match = re.search(r"\[TMPRL\d+\][^\n\"]*", message)
     text = match.group() if match is not None else next(iter(message.strip().splitlines()), "")
     return text.replace("\\", "")[:300]
 
 
-# --- whose payloads they are ----------------------------------------------------------------------
-
-
 def _decode_activation(activation: Activation, codec: Codec, book: ContextBook | None) -> Activation:
-    """What a run is told, as its worker would have seen it."""
+    """Return an activation with decoded payloads, as the worker of the run would have seen it."""
     skip = without_codec(codec, in_workflow=True)
     if book is None:
         return map_payloads(activation, partial(decoded, codec), skip=skip)
@@ -476,7 +485,7 @@ def _decode_activation(activation: Activation, codec: Codec, book: ContextBook |
 
 
 def _codec_of(codec: Codec, history: History, namespace: str, summary: CommandSummary) -> Codec:
-    """The codec for what a history says that was asked for."""
+    """Return the codec for the payloads of a recorded command."""
     if not wants_context(codec):
         return codec
     match summary.kind:

@@ -1,14 +1,16 @@
-"""What a run asked for while Core replayed it, task by task, against what its history says that it asked for there. Pure.
+"""Comparison of the commands that a run issued while Core replayed it with its history, task by task. Pure.
 
-Core pairs commands with events in their order, but is blind to much: what is asked for a task too early waits for its event and
-finds it; of the last task there is no event to pair with; names and ids of histories without Core's flag for them, and
-all arguments, are not looked at. Here everything is held together once more. Invariants:
+Core pairs commands with events in order, but it overlooks some differences. A command that comes a task too
+early waits for its event and matches it. The last task has no events to pair with. Arguments are never
+compared, nor names and ids in histories without Core's flag for them. This module compares everything again.
+Invariants:
 
-- A command belongs to the task whose activation it answered: an activation tells the start of its task as the history's length.
-- Which commands leave at all (what was taken back in its task does not) follows from the embedded engine's rules, which are
-  Core's.
-- Commands and events of a task are compared in their order. Only where Core has taken another order is each event given the
-  command that fits it best.
+- A command belongs to the task of the activation that it answers: the history length of the activation identifies the
+  start of its task.
+- The rules of the embedded engine, which are Core's, decide which commands are sent (one that is cancelled within its
+  task is not).
+- The commands and events of a task are compared in order. Only if Core has accepted a different order, each event is
+  paired with the command that fits it best.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ from hourglass.replay._session import ReplayStep
 
 
 class Trace:
-    """The commands of one run that Core replayed, held against its history.
+    """The commands that a run issued during a replay by Core, compared with its history.
 
-    `foreign`: another SDK's, whose default ids and random numbers are not ours. `accepted`: Core has said yes.
+    `foreign`: another SDK recorded it, with different default ids and random numbers. `accepted`: Core has
+    accepted the replay.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Trace:
         self._reason = reason
         self._waiting_at = waiting_at
         self.is_allowed = False
-        """Whether the difference is one that no engine looks at: arguments, durations, results, targets."""
+        """Whether no engine checks the property that differs: arguments, durations, results, targets."""
         self._outcomes = Outcomes.for_replay(run_id)
         self._admitted: dict[str, h.UpdateRequest] = {}
         self._sites: dict[tuple[type[c.Command], int], Site] = {}
@@ -68,7 +71,7 @@ class Trace:
     def difference(
         self, tasks: Sequence[MarkedTask], steps: Sequence[ReplayStep]
     ) -> NondeterminismError | None:
-        """The first thing that differs, if anything does."""
+        """Return the first difference, or None."""
         by_task: dict[int, list[ReplayStep]] = {}
         for step in steps:
             by_task.setdefault(step.history_length, []).append(step)
@@ -88,10 +91,8 @@ class Trace:
         except NondeterminismError as error:
             return error
         except BadCommand:
-            return None  # Core has taken it, and a server will say what it thinks of it
+            return None  # Core has accepted the command; a server would judge it itself
         return None
-
-    # --- following --------------------------------------------------------------------------------------------------
 
     def _replay_group(self, group: Sequence[MarkedTask], steps: Sequence[ReplayStep]) -> None:
         for task in group:
@@ -131,8 +132,6 @@ class Trace:
     def _summarize(self, command: c.Command) -> CommandSummary:
         return summarize_issued(command, self._site(command), self._outcomes)
 
-    # --- comparing --------------------------------------------------------------------------------------------------
-
     def _compare_group(self, group: Sequence[MarkedTask]) -> None:
         if len(group) == 1 and self._is_as_recorded(group[0].command_events, self._outcomes.issued):
             self._outcomes.bind(self._outcomes.issued[0], group[0].command_events[0].id)
@@ -152,8 +151,8 @@ class Trace:
         self._outcomes.issued.clear()
 
     def _check_removed_markers(self, group: Sequence[MarkedTask]) -> None:
-        """Raise where the task that Core refused has a marker, but the code has neither asked for its patch nor for its local
-        activity.
+        """Raise `NondeterminismError` if the task that Core rejected has a marker, but the code has not
+        requested its patch or its local activity.
         """
         for task in group:
             for mark in task.marks:
@@ -172,8 +171,9 @@ class Trace:
                     raise mismatch(recorded, actual, site, self._where(task))
 
     def _is_as_recorded(self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command]) -> bool:
-        """Whether a task asked for one activity and nothing else, with every word as it is on record: most tasks do, and
-        nothing can differ then.
+        """Return whether a task only scheduled one activity, exactly as recorded.
+
+        This is the most frequent case, and it needs no further comparison.
         """
         if len(commands) != 1 or len(events) != 1:
             return False
@@ -196,7 +196,7 @@ class Trace:
         task: MarkedTask,
     ) -> list[tuple[h.HistoryEvent, c.Command]]:
         on_time = commands
-        if late and self._accepted:  # else Core has sent what came after the end, before the end
+        if late and self._accepted:  # else Core has sent the commands after the terminal one before it
             on_time = [
                 command for command in commands if not any(command is late_command for late_command in late)
             ]
@@ -220,7 +220,9 @@ class Trace:
         return []
 
     def _fits(self, event: h.HistoryEvent, command: c.Command) -> bool:
-        """Whether a command could have led to this event: kind, name, id, and what it refers to."""
+        """Return whether a command could have caused this event: compare kind, name, id and the event that it
+        refers to.
+        """
         if not isinstance(command, COMMAND_OF[type(event.attributes)]):
             return False
         match command:
@@ -276,7 +278,7 @@ class Trace:
         if not self._accepted or not tasks or not tasks[-1].is_completed or self._has_closed():
             return
         if not tasks[-1].command_events and not tasks[-1].marks:
-            return  # it may have been completed only to be given more time
+            return  # it may have been completed only to extend its timeout
         for seq, command in self._locals.items():
             if seq not in marked and seq not in self._cancelled_locals:
                 issued = summarize(command, self._site(command))
@@ -291,17 +293,17 @@ class Trace:
 
 
 def summarize_local(mark: LocalMark) -> CommandSummary:
-    """A local activity of which a marker tells."""
+    """Return the summary of the local activity that a marker records."""
     return CommandSummary(f"local activity {mark.activity_type}".rstrip(), event_id=mark.event_id)
 
 
 def unknown_command(event: h.HistoryEvent) -> CommandSummary:
-    """Something that a history says and that has no name among what is compared."""
+    """Return the summary of an event whose kind is not compared."""
     return CommandSummary(spaced(h.kind_of(event.attributes)), event_id=event.id)
 
 
 def summarize_issued(command: c.Command, site: Site, outcomes: Outcomes) -> CommandSummary:
-    """Whatever a run asked for, in the terms of a history."""
+    """Return the summary of any command, in terms of history events."""
     match command:
         case RequestCancelChild():
             return summarize(c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id), site)
@@ -322,7 +324,9 @@ def _cancellation(kind: str, seq: int, event_id: int, site: Site) -> CommandSumm
 
 
 def _groups(tasks: Sequence[MarkedTask]) -> list[list[MarkedTask]]:
-    """Tasks, those that were completed only to be given more time (by a local activity) with the next."""
+    """Group the tasks: a task that was completed only to extend its timeout (for a local activity) belongs to
+    the next.
+    """
     groups: list[list[MarkedTask]] = []
     for task in tasks:
         if groups and not task.new_events:
