@@ -488,11 +488,11 @@ def test_a_closer_look_unfolds_the_timeline() -> None:
     )  # fmt: skip
     whole = waterfall(story)
     assert [(row.name, row.span.count) for row in whole.rows] == [("Wide", 1), ("work", 1000)]
-    assert [look[0] for look in whole.looks] == ["closer"]
+    assert [look[0] for look in whole.zooms] == ["closer"]
     part = waterfall(story, start=100_000, end=104_900)
     assert [row.span.id for row in part.rows] == [0, 100, 101, 102, 103, 104]
     assert part.folded == 0
-    for told, low, high in part.looks:
+    for told, low, high in part.zooms:
         seen = waterfall(story, start=low, end=high)
         assert (seen.start, seen.end) == (low, high), told
 

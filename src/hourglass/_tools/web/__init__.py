@@ -7,7 +7,7 @@ server     serves the web UI: address, credentials, limits on connections
 app        the routes, and how each is answered; server-sent events
 reading    what is read: the handlers of all pages
 actions    what is done: the handlers of all forms
-asked      what a request asks, from its address and its form
+requests   the parameters of a request, and the parts that all responses share
 security   which requests are answered: hosts, origins, login, sizes of bodies; the headers of every answer
 login      from a token or a one-time link to a cookie
 addresses  of pages: ids that may hold anything, in paths

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from hourglass.errors import HourglassError
 
-_AT_ONCE = 8
-_MOST_FAILURES = 200
-_MOST_KEPT = 100
+_MAX_CONCURRENT = 8
+_MAX_FAILURES = 200
+_MAX_ENDED = 100
 
 Act = Callable[[str, str], object]
 """What is done to one run, by its workflow id and run id."""
@@ -45,7 +45,7 @@ class ConfirmedScope:
         """Whether the number must be typed."""
         return self.count > TYPED_ABOVE
 
-    def refusal(self, expected: str, typed: str) -> str:
+    def rejection(self, expected: str, typed: str) -> str:
         """Return why an answer does not confirm it; empty if it does. `expected` is the number that the reader was shown."""
         if not expected.isdecimal() or len(expected) > 12 or self.count > int(expected):
             return f"there are more now: {self.count}"
@@ -76,25 +76,29 @@ class BulkOperations:
     """All operations of a site."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hourglass-ui-bulk")
+        self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="hourglass-ui-bulk")
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._known: OrderedDict[int, BulkOperation] = OrderedDict()
+        self._operations: OrderedDict[int, BulkOperation] = OrderedDict()
 
     def start(self, title: str, runs: Sequence[tuple[str, str]], act: Act) -> BulkOperation:
         """Begin to do it to each of these runs."""
         with self._lock:
             operation = BulkOperation(next(self._numbers), title, len(runs))
-            self._known[operation.number] = operation
-            for number in [each for each, known in self._known.items() if known.ended][:-_MOST_KEPT]:
-                del self._known[number]
+            self._operations[operation.number] = operation
+            for number in [
+                ended_number
+                for ended_number, past_operation in self._operations.items()
+                if past_operation.ended
+            ][:-_MAX_ENDED]:
+                del self._operations[number]
         for workflow_id, run_id in runs:
             self._threads.submit(self._act, operation, act, workflow_id, run_id)
         return operation
 
     def find(self, number: int) -> BulkOperation | None:
         """One by its number."""
-        return self._known.get(number)
+        return self._operations.get(number)
 
     def stop(self, number: int) -> None:
         """Do no more of it; what has begun goes on."""
@@ -116,11 +120,11 @@ class BulkOperations:
             operation.done += 1
             if error:
                 operation.failed += 1
-                if len(operation.failures) < _MOST_FAILURES:
+                if len(operation.failures) < _MAX_FAILURES:
                     operation.failures.append((workflow_id, run_id, error))
 
     def close(self) -> None:
         """Stop all of them."""
-        for operation in self._known.values():
+        for operation in self._operations.values():
             operation.stopped = True
         self._threads.shutdown(wait=False, cancel_futures=True)

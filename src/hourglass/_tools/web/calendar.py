@@ -15,7 +15,7 @@ from hourglass.client._schedule_data import spec_form
 DAYS = 371
 """53 weeks: a year from any day of the week."""
 
-MOST = 5_000
+MAX_TIMES = 5_000
 """Times that are computed; a schedule that acts more often is drawn as far as they reach, and its later days alike."""
 
 
@@ -52,19 +52,19 @@ def year_of(spec: ScheduleSpec, now: datetime) -> tuple[Day, ...]:
     table = Timetable(spec_form(spec))
     after = int(now.timestamp() * 1e9)
     reached = end
-    most = max(100, MOST // (1 + table.size // 10))
-    for number in range(most):
+    max_times = max(100, MAX_TIMES // (1 + table.size // 10))
+    for number in range(max_times):
         moment = table.next(after)
         if moment is None or moment.nominal_ns >= end.timestamp() * 1e9:
             break
         after = moment.nominal_ns
         at = datetime.fromtimestamp(after // 1_000_000_000, UTC)
         counts[at.date()] = counts.get(at.date(), 0) + 1
-        if number == most - 1:
+        if number == max_times - 1:
             reached = at
-    often = max(counts.values(), default=0)
+    busiest = max(counts.values(), default=0)
     days = (first + timedelta(days=number) for number in range(DAYS))
     return tuple(
-        Day(day, number // 7, number % 7, often if day > reached.date() else counts.get(day, 0))
+        Day(day, number // 7, number % 7, busiest if day > reached.date() else counts.get(day, 0))
         for number, day in enumerate(days)
     )

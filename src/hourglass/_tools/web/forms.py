@@ -39,10 +39,10 @@ class Form:
 
 def arguments(texts: Sequence[str]) -> list[Any]:
     """The arguments that were typed, one a line or a field; those at the end that were left empty are left out."""
-    given = list(texts)
-    while given and not given[-1].strip():
-        given.pop()
-    return [value(each) for each in given]
+    entered = list(texts)
+    while entered and not entered[-1].strip():
+        entered.pop()
+    return [value(text) for text in entered]
 
 
 def value(text: str) -> Any:
@@ -60,7 +60,9 @@ def form_of(name: str, signature: inspect.Signature | None, description: str = "
     """The form of a callable, from its signature; `self` is not asked for."""
     if signature is None:
         return Form(name, None, description)
-    fields = tuple(_field(each) for each in signature.parameters.values() if each.name != "self")
+    fields = tuple(
+        _field(parameter) for parameter in signature.parameters.values() if parameter.name != "self"
+    )
     return Form(name, fields, description)
 
 
@@ -74,18 +76,18 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 def _field(parameter: inspect.Parameter) -> FormField:
     annotation = parameter.annotation
-    known = annotation is not inspect.Parameter.empty
-    shown = (
+    has_annotation = annotation is not inspect.Parameter.empty
+    type_text = (
         ""
-        if not known
+        if not has_annotation
         else annotation
         if isinstance(annotation, str)
         else inspect.formatannotation(annotation)
     )
     return FormField(
         parameter.name,
-        shown,
-        _example(annotation) if known else "",
+        type_text,
+        _example(annotation) if has_annotation else "",
         parameter.default is inspect.Parameter.empty,
     )
 
@@ -101,24 +103,29 @@ def _example(annotation: Any) -> str:
         schema = msgspec.json.schema(annotation)
     except (TypeError, ValueError, NotImplementedError):
         return ""
-    return json.dumps(_of_schema(schema, schema.get("$defs", {}), 4), ensure_ascii=False)
+    return json.dumps(_schema_example(schema, schema.get("$defs", {}), 4), ensure_ascii=False)
 
 
-def _of_schema(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Any:
+def _schema_example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:
     if depth == 0:
         return None
     if "$ref" in schema:
-        return _of_schema(known.get(str(schema["$ref"]).rpartition("/")[2], {}), known, depth - 1)
+        return _schema_example(
+            definitions.get(str(schema["$ref"]).rpartition("/")[2], {}), definitions, depth - 1
+        )
     if "default" in schema:
         return schema["default"]
     if "enum" in schema:
         return schema["enum"][0]
     for choice in schema.get("anyOf", ())[:1]:
-        return _of_schema(choice, known, depth - 1)
+        return _schema_example(choice, definitions, depth - 1)
     match schema.get("type"):
         case "object":
             inner = schema.get("properties", {})
-            return {name: _of_schema(each, known, depth - 1) for name, each in inner.items()}
+            return {
+                name: _schema_example(property_schema, definitions, depth - 1)
+                for name, property_schema in inner.items()
+            }
         case "array":
             return []
         case "string":
@@ -134,14 +141,16 @@ def _of_schema(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) 
 
 def workflows_in(modules: Sequence[ModuleType]) -> dict[str, Form]:
     """The workflows that loaded code defines, by type, with their forms."""
-    found: dict[str, Form] = {}
+    forms_by_type: dict[str, Form] = {}
     for module in modules:
         for value in vars(module).values():
             definition = workflow_definition(value)
             if definition is not None and not definition.dynamic:
-                about = inspect.getdoc(definition.target) or ""
-                found[definition.name] = form_of(definition.name, _signature(definition.run), about)
-    return dict(sorted(found.items()))
+                description = inspect.getdoc(definition.target) or ""
+                forms_by_type[definition.name] = form_of(
+                    definition.name, _signature(definition.run), description
+                )
+    return dict(sorted(forms_by_type.items()))
 
 
 def messages_of(modules: Sequence[ModuleType], workflow_type: str, kind: str) -> dict[str, Form]:
@@ -150,10 +159,10 @@ def messages_of(modules: Sequence[ModuleType], workflow_type: str, kind: str) ->
         for value in vars(module).values():
             definition = workflow_definition(value)
             if definition is not None and definition.name == workflow_type:
-                known: Mapping[str | None, Any] = getattr(definition, kind)
+                handlers: Mapping[str | None, Any] = getattr(definition, kind)
                 return {
-                    name: form_of(name, _signature(each.fn), each.description)
-                    for name, each in known.items()
+                    name: form_of(name, _signature(handler.fn), handler.description)
+                    for name, handler in handlers.items()
                     if name is not None
                 }
     return {}

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from hourglass._http.access import Access, Verdict
 from hourglass._http.names import OwnNames
-from hourglass._tools.web import asked, pages, security
+from hourglass._tools.web import pages, requests, security
 
 AFTER = "/workflows"
 _BARE = pages.View(target="")
@@ -40,15 +40,15 @@ class LoginPages:
 
     async def submit(self, request: Request) -> Response:
         """Check the token of the form."""
-        token = str((await asked.fields(request)).get("token", "")).strip()
+        token = str((await requests.fields(request)).get("token", "")).strip()
         match self._access.check_token(token, request.client.host if request.client else ""):
             case Verdict.ADMITTED:
                 return self._logged_in(request, RedirectResponse(AFTER, 303))
             case Verdict.REFUSED:
                 return HTMLResponse(pages.login(_BARE, "this is not the token"), 401)
             case Verdict.LIMITED:
-                refusal = security.too_many_guesses()
-                return PlainTextResponse(refusal.message, refusal.status, dict(refusal.headers))
+                rejection = security.too_many_guesses()
+                return PlainTextResponse(rejection.message, rejection.status, dict(rejection.headers))
 
     def _logged_in(self, request: Request, response: Response) -> Response:
         secure = self._names.is_secure(request.headers)

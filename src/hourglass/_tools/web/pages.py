@@ -47,7 +47,7 @@ class View:
     read_only: bool = False
     has_code: bool = False
     hides_payloads: bool = False
-    payloads_asked: bool = False
+    payloads_requested: bool = False
     trouble: str = ""
 
 
@@ -64,24 +64,26 @@ def lasted(start: datetime | None, end: datetime | None) -> str:
     """How long something took, or has taken so far."""
     if start is None:
         return ""
-    taken = (end or datetime.now(UTC)) - start
-    return duration(max(0, int(taken.total_seconds() * 1e9)))
+    elapsed = (end or datetime.now(UTC)) - start
+    return duration(max(0, int(elapsed.total_seconds() * 1e9)))
 
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("hourglass._tools.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda each: (
-            each if isinstance(each, Markup) else harmless("" if each is None else str(each))
+        finalize=lambda value: (
+            value if isinstance(value, Markup) else harmless("" if value is None else str(value))
         ),
     )
-    made.filters.update(time=time_of, duration=duration, near=near, near_place=near_place, is_ours=is_ours)
-    made.globals.update(
+    environment.filters.update(
+        time=time_of, duration=duration, near=near, near_place=near_place, is_ours=is_ours
+    )
+    environment.globals.update(
         lasted=lasted,
         lasted_for=lambda length: duration(int(length.total_seconds() * 1e9)),
         statuses=STATUSES,
@@ -90,11 +92,11 @@ def _templates() -> Environment:
         standing_of=standing,
         address=addresses,
     )
-    return made
+    return environment
 
 
-def _page(name: str, view: View, **shown: Any) -> str:
-    return _templates().get_template(f"{name}.html").render(view=view, **shown)
+def _page(name: str, view: View, **data: Any) -> str:
+    return _templates().get_template(f"{name}.html").render(view=view, **data)
 
 
 # --- workflows --------------------------------------------------------------------------------------------------------
@@ -105,8 +107,8 @@ def workflows(
 ) -> str:
     """The list of workflows. What is typed is completed by what is in use: types, search attributes."""
     items = () if listing is None else listing.items
-    types = dict.fromkeys([*known_types, *sorted({each.workflow_type for each in items})])
-    attributes = sorted({name for each in items for name in each.search_attributes}.difference(FIELDS))
+    types = dict.fromkeys([*known_types, *sorted({run.workflow_type for run in items})])
+    attributes = sorted({name for run in items for name in run.search_attributes}.difference(FIELDS))
     return _page(
         "workflows",
         view,
@@ -152,7 +154,7 @@ _VERBS = {
 
 def chart(view: View, buckets: Sequence[Bucket]) -> str:
     """Starts, ends and failures over time."""
-    most = max((max(each.started, each.closed) for each in buckets), default=0)
+    most = max((max(bucket.started, bucket.closed) for bucket in buckets), default=0)
     return _page("chart", view, buckets=buckets, most=most)
 
 
@@ -160,14 +162,14 @@ def run(
     view: View,
     description: WorkflowDescription,
     story: Story,
-    drawn: Waterfall,
+    waterfall: Waterfall,
     span: Span | None,
     chain: Sequence[tuple[str, str, str]],
-    unheard: Sequence[HistoryEvent],
+    unprocessed_signals: Sequence[HistoryEvent],
     runs: Sequence[WorkflowExecution],
     problems: Mapping[str, Problem],
     messages: Mapping[str, Mapping[str, Form]],
-    chosen: Mapping[str, str],
+    selected: Mapping[str, str],
     notice: str = "",
 ) -> str:
     """One run: what it does, its timeline, what it waits for, and what can be done with it."""
@@ -177,23 +179,27 @@ def run(
         title=description.id,
         run=description,
         story=story,
-        waterfall=drawn,
-        waiting=[each for each in story.spans[1:] if each.end is None and each.kind in _ELSEWHERE],
+        waterfall=waterfall,
+        waiting=[step for step in story.spans[1:] if step.end is None and step.kind in _OTHER_PENDING_KINDS],
         span=span,
         chain=chain,
-        unheard=unheard,
+        unprocessed_signals=unprocessed_signals,
         runs=runs,
         problems={
-            **{each.run_id: found for each in runs if (found := problem_of(each)) is not None},
+            **{
+                run_of_id.run_id: problem
+                for run_of_id in runs
+                if (problem := problem_of(run_of_id)) is not None
+            },
             **problems,
         },
         messages=messages,
-        chosen=chosen,
+        chosen=selected,
         notice=notice,
     )
 
 
-_ELSEWHERE = (Kind.TIMER, Kind.UPDATE, Kind.SIGNAL, Kind.EXTERNAL, Kind.NEXUS, Kind.LOCAL)
+_OTHER_PENDING_KINDS = (Kind.TIMER, Kind.UPDATE, Kind.SIGNAL, Kind.EXTERNAL, Kind.NEXUS, Kind.LOCAL)
 """Kinds of steps that a description does not list among what is pending."""
 
 
@@ -228,7 +234,7 @@ def moments(
     view: View,
     workflow_id: str,
     run_id: str,
-    known: Sequence[Moment],
+    all_moments: Sequence[Moment],
     at: Moment | None,
     changed: Sequence[ValueChange],
     sources: Mapping[tuple[str, int], Sequence[tuple[int, str]]],
@@ -241,7 +247,7 @@ def moments(
         title=f"{workflow_id}, step by step",
         id=workflow_id,
         run_id=run_id,
-        moments=known,
+        moments=all_moments,
         at=at,
         changed=changed,
         sources=sources,
@@ -251,14 +257,20 @@ def moments(
 
 def start(
     view: View,
-    known: Mapping[str, Form],
-    chosen: str,
+    known_forms: Mapping[str, Form],
+    selected: str,
     error: str = "",
-    given: Mapping[str, str] | None = None,
+    entered: Mapping[str, str] | None = None,
 ) -> str:
     """The form to start a workflow."""
     return _page(
-        "start", view, title="Start a workflow", forms=known, chosen=chosen, error=error, given=given or {}
+        "start",
+        view,
+        title="Start a workflow",
+        forms=known_forms,
+        chosen=selected,
+        error=error,
+        given=entered or {},
     )
 
 
@@ -267,22 +279,22 @@ def answer(view: View, title: str, value: str, back: str) -> str:
     return _page("answer", view, title=title, value=value, back=back)
 
 
-def operation(view: View, found: BulkOperation) -> str:
+def operation(view: View, bulk_operation: BulkOperation) -> str:
     """How far a thing that is done to many runs has come."""
-    return _page("operation", view, title=found.title, operation=found)
+    return _page("operation", view, title=bulk_operation.title, operation=bulk_operation)
 
 
 # --- others -----------------------------------------------------------------------------------------------------------
 
 
-def schedules(view: View, known: Sequence[ScheduleListDescription], error: str = "") -> str:
+def schedules(view: View, listed: Sequence[ScheduleListDescription], error: str = "") -> str:
     """The list of schedules."""
-    return _page("schedules", view, title="Schedules", schedules=known, error=error)
+    return _page("schedules", view, title="Schedules", schedules=listed, error=error)
 
 
-def schedule(view: View, found: ScheduleDescription, year: Sequence[Day], notice: str = "") -> str:
+def schedule(view: View, description: ScheduleDescription, year: Sequence[Day], notice: str = "") -> str:
     """One schedule."""
-    return _page("schedule", view, title=found.id, schedule=found, year=year, notice=notice)
+    return _page("schedule", view, title=description.id, schedule=description, year=year, notice=notice)
 
 
 def workers(view: View, queues: Sequence[Any], local: Sequence[Mapping[str, Any]], error: str = "") -> str:
@@ -298,9 +310,7 @@ def limits(
     error: str = "",
 ) -> str:
     """Slots: which workflows hold them, which wait. Throttles: the turns that are to come. Bursts: calls that will be run."""
-    return _page(
-        "limits", view, title="Limits", keepers=slots, throttles=throttles, bursts=bursts, error=error
-    )
+    return _page("limits", view, title="Limits", slots=slots, throttles=throttles, bursts=bursts, error=error)
 
 
 def login(view: View, error: str = "") -> str:
@@ -313,6 +323,6 @@ def logged_in(view: View, after: str) -> str:
     return _page("logged_in", view, title="Logged in", after=after)
 
 
-def failure(view: View, title: str, message: str, back: str, *, comes_back: bool = False) -> str:
+def failure(view: View, title: str, message: str, back: str, *, reloads: bool = False) -> str:
     """A page that could not be made; one that may come back looks for that by itself."""
-    return _page("failure", view, title=title, message=message, back=back, comes_back=comes_back)
+    return _page("failure", view, title=title, message=message, back=back, reloads=reloads)

@@ -172,14 +172,14 @@ def _replayer(parent: _Parent, setup: ReplayerSetup) -> Replayer:
     )
 
 
-def _walked(replayer: Replayer, request: Walk) -> Walked:
+def _replay(replayer: Replayer, request: Walk) -> Walked:
     history = History.from_json(request.history, workflow_id=request.workflow_id)
     number = request.at
     if number is None:
         number = max(0, len(replayer.moments(history, range(0))[0]) - 1)
     moments, result = replayer.moments(history, range(max(0, number - 1), number + 1))
     if moments and number >= len(moments):
-        return _walked(replayer, Walk(workflow_id=request.workflow_id, history=request.history))
+        return _replay(replayer, Walk(workflow_id=request.workflow_id, history=request.history))
     error = result.error
     return Walked(
         moments=moments,
@@ -203,7 +203,7 @@ def _serve(parent: _Parent) -> None:
         signal.alarm(0)
         request: Walk = parent.receive(Walk)
         signal.alarm(alarm)
-        parent.send(_walked(replayer, request))
+        parent.send(_replay(replayer, request))
 
 
 def main() -> NoReturn:

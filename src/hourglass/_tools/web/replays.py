@@ -42,7 +42,7 @@ from hourglass.replay import History
 LIMIT: Final = 20.0
 """Seconds that a replay may take, with the start of its process."""
 
-PASSED: Final = "HOURGLASS_REPLAY_ENV"
+PASSED_VARIABLES: Final = "HOURGLASS_REPLAY_ENV"
 SAFE_VARIABLES: Final = frozenset(
     (
         "HOME",
@@ -75,7 +75,7 @@ class TimeTravel:
         self._converter, self._codec = client.converter, client.codec
         self._namespace = client.namespace
         self._limit = limit
-        self._turn = threading.Lock()
+        self._replay_lock = threading.Lock()
         self._lock = threading.Lock()
         self._child: _ReplayProcess | None = None
         self._closed = False
@@ -85,21 +85,21 @@ class TimeTravel:
 
         Raise `ReplayFailedError` if that takes too long, `UsageError` if the child cannot load the code.
         """
-        if not self._turn.acquire(timeout=self._limit):
+        if not self._replay_lock.acquire(timeout=self._limit):
             raise ReplayFailedError("other replays take long: try again when they have ended")
         try:
             return self._walk(Walk(workflow_id=history.workflow_id, history=_as_bytes(history), at=at))
         finally:
-            self._turn.release()
+            self._replay_lock.release()
 
     def _walk(self, request: Walk) -> Walked:
         deadline = monotonic() + self._limit
         child = self._running_child()
         try:
-            answer = self._ask(child, request, deadline)
+            answer = self._exchange(child, request, deadline)
             if answer is None and child.exit_code() == 0:  # it had been idle for long, and has just ended
                 child = self._running_child()
-                answer = self._ask(child, request, deadline)
+                answer = self._exchange(child, request, deadline)
         except BaseException as error:
             child.kill()
             if isinstance(error, TimeoutError):
@@ -117,7 +117,7 @@ class TimeTravel:
                 child.kill()
                 raise UsageError(
                     f"{message}\n  Replays run in a process of their own without this one's environment: name the variables that "
-                    f"the code needs in {PASSED}, separated by commas"
+                    f"the code needs in {PASSED_VARIABLES}, separated by commas"
                 )
             case None:
                 raise ReplayFailedError(f"the process that replays ended with exit code {child.exit_code()}")
@@ -142,7 +142,7 @@ class TimeTravel:
             limit=self._limit,
         )
 
-    def _ask(self, child: _ReplayProcess, request: Walk, deadline: float) -> Walked | Refused | None:
+    def _exchange(self, child: _ReplayProcess, request: Walk, deadline: float) -> Walked | Refused | None:
         """Send a request and answer what the child needs for it. Return None if it has ended."""
         try:
             child.send(request, deadline)
@@ -150,11 +150,11 @@ class TimeTravel:
                 message = child.receive(deadline)
                 if not isinstance(message, Decode):
                     return message
-                child.send(self._decoded(message), deadline)
+                child.send(self._decode_payloads(message), deadline)
         except (BrokenPipeError, ConnectionResetError):
             return None
 
-    def _decoded(self, request: Decode) -> Decoded:
+    def _decode_payloads(self, request: Decode) -> Decoded:
         if self._codec is None:
             return Decoded(error="there is no codec")
         try:
@@ -204,16 +204,16 @@ class _ReplayProcess:
 
     def send(self, message: Walk | Decoded, deadline: float) -> None:
         """Send a message. Raise `TimeoutError` at the deadline."""
-        self._channel.sock.settimeout(_left(deadline))
+        self._channel.sock.settimeout(_remaining(deadline))
         self._channel.send(message)
 
     def receive(self, deadline: float) -> Walked | Refused | Decode | None:
         """Wait for a message; return None if the child has ended. Raise `TimeoutError` at the deadline."""
         while not self._frames:
-            self._channel.sock.settimeout(_left(deadline))
+            self._channel.sock.settimeout(_remaining(deadline))
             frames = self._channel.receive()
             if frames is None:
-                self._process.wait(_left(deadline))
+                self._process.wait(_remaining(deadline))
                 return None
             self._frames = frames
         return from_child.decode(self._frames.pop(0))
@@ -231,19 +231,19 @@ class _ReplayProcess:
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the child inherits."""
-    named = {name.strip() for name in variables.get(PASSED, "").split(",")}
+    required_name = {name.strip() for name in variables.get(PASSED_VARIABLES, "").split(",")}
     return {
         name: value
         for name, value in variables.items()
-        if name in SAFE_VARIABLES or name in named or name.startswith("LC_")
+        if name in SAFE_VARIABLES or name in required_name or name.startswith("LC_")
     }
 
 
-def _left(deadline: float) -> float:
-    left = deadline - monotonic()
-    if left <= 0:
+def _remaining(deadline: float) -> float:
+    remaining = deadline - monotonic()
+    if remaining <= 0:
         raise TimeoutError
-    return left
+    return remaining
 
 
 def _as_bytes(history: History) -> bytes:

@@ -27,34 +27,34 @@ from hourglass.errors import UsageError
 from hourglass.replay import Moment, ValueChange
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
-_AROUND = 4
+_CONTEXT_LINES = 4
 
 # --- other runs -------------------------------------------------------------------------------------------------------
 
 
 def chain(story: Story) -> list[tuple[str, str, str]]:
     """Other runs that this one is linked to: what, the id to show, the address."""
-    return [(what, value, _link(what, value, story)) for what, value in story.links]
+    return [(relation, linked_id, _link(relation, linked_id, story)) for relation, linked_id in story.links]
 
 
-def _link(what: str, value: str, story: Story) -> str:
-    if what == "child of":
-        return addresses.workflow(value)
-    return addresses.run(story.workflow_id, value) if _RUN_ID.match(value) else ""
+def _link(relation: str, linked_id: str, story: Story) -> str:
+    if relation == "child of":
+        return addresses.workflow(linked_id)
+    return addresses.run(story.workflow_id, linked_id) if _RUN_ID.match(linked_id) else ""
 
 
 # --- what is pending --------------------------------------------------------------------------------------------------
 
 
-def unheard(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
+def unprocessed_signals(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
     """Signals that came after the last workflow task that was answered: no code has seen them yet."""
-    found: list[HistoryEvent] = []
+    signals: list[HistoryEvent] = []
     for event in reversed(events):
         if isinstance(event.attributes, WorkflowTaskCompleted):
             break
         if isinstance(event.attributes, WorkflowExecutionSignaled):
-            found.append(event)
-    return tuple(reversed(found))
+            signals.append(event)
+    return tuple(reversed(signals))
 
 
 # --- resets -----------------------------------------------------------------------------------------------------------
@@ -79,44 +79,46 @@ class ResetPlan:
     updates: int
 
 
-def reset_plan(events: Sequence[HistoryEvent], story: Story, wanted: int) -> ResetPlan:
+def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> ResetPlan:
     """What a reset to the end of the last workflow task at or before an event would do. Raises `UsageError` if there is none."""
-    point = _reset_point(events, wanted)
-    since = [each for each in story.spans[1:] if each.id >= point]
-    again = [each for each in since if each.kind in _EFFECTS]
-    done = [each for each in again if each.outcome is Outcome.DONE]
-    failed, before, _ = around_failure(story)
-    cancel = next((each for each in story.spans[1:] if each.kind is Kind.CANCEL), None)
+    reset_id = _reset_point(events, event_id)
+    later_steps = [step for step in story.spans[1:] if step.id >= reset_id]
+    repeated = [step for step in later_steps if step.kind in _EFFECTS]
+    done = [step for step in repeated if step.outcome is Outcome.DONE]
+    failed, earlier_steps, _ = around_failure(story)
+    cancel = next((step for step in story.spans[1:] if step.kind is Kind.CANCEL), None)
     if cancel is not None and (failed is None or cancel.start < (failed.end or cancel.start)):
         failed, failed_at = cancel, cancel.start
-        before = [each for each in story.spans[1:] if each.kind in _EFFECTS and each.start < failed_at]
+        earlier_steps = [step for step in story.spans[1:] if step.kind in _EFFECTS and step.start < failed_at]
     else:
         failed_at = story.until + 1 if failed is None or failed.end is None else failed.end
-    later = [each for each in done if each.start >= failed_at]
-    undone = first_undone(before, later) if failed is not None and failed.id >= point else None
+    after_failure = [step for step in done if step.start >= failed_at]
+    undone = (
+        first_undone(earlier_steps, after_failure) if failed is not None and failed.id >= reset_id else None
+    )
     return ResetPlan(
-        event_id=point,
-        effects=tuple(each for each in done if each.start < failed_at),
-        others=tuple(each for each in again if each.outcome is not Outcome.DONE),
-        after_failure=tuple(later),
+        event_id=reset_id,
+        effects=tuple(step for step in done if step.start < failed_at),
+        others=tuple(step for step in repeated if step.outcome is not Outcome.DONE),
+        after_failure=tuple(after_failure),
         failed=""
         if failed is None
         else "it was asked to cancel"
         if failed.kind is Kind.CANCEL
         else f"{failed.name} had failed",
-        undone=undone if undone is not None and undone.id < point else None,
-        signals=sum(each.kind is Kind.SIGNAL for each in since),
-        updates=sum(each.kind is Kind.UPDATE for each in since),
+        undone=undone if undone is not None and undone.id < reset_id else None,
+        signals=sum(step.kind is Kind.SIGNAL for step in later_steps),
+        updates=sum(step.kind is Kind.UPDATE for step in later_steps),
     )
 
 
-def _reset_point(events: Sequence[HistoryEvent], wanted: int) -> int:
+def _reset_point(events: Sequence[HistoryEvent], event_id: int) -> int:
     """The end of the last workflow task at or before an event."""
-    ends = [each.id for each in events if isinstance(each.attributes, WorkflowTaskCompleted)]
-    before = [each for each in ends if each <= wanted] or ends[:1]
-    if not before:
+    ends = [event.id for event in events if isinstance(event.attributes, WorkflowTaskCompleted)]
+    candidates = [end for end in ends if end <= event_id] or ends[:1]
+    if not candidates:
         raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
-    return before[-1]
+    return candidates[-1]
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -147,20 +149,20 @@ def event_row(event: Mapping[str, Any], peek: Peek | None) -> dict[str, Any]:
 
 def _with_values(node: Any, peek: Peek | None) -> Any:
     if isinstance(node, list):
-        return [_with_values(each, peek) for each in node]
+        return [_with_values(member, peek) for member in node]
     if not isinstance(node, dict):
         return node
     if isinstance(node.get("metadata"), dict) and "encoding" in node["metadata"]:
         return HIDDEN if peek is None else _value(peek([read_payload(node)]))
     return {
         name: HIDDEN
-        if peek is None and name in _TEXTS_OF_FAILURES and _is_failure(node)
-        else _with_values(each, peek)
-        for name, each in node.items()
+        if peek is None and name in _FAILURE_TEXTS and _is_failure(node)
+        else _with_values(member, peek)
+        for name, member in node.items()
     }
 
 
-_TEXTS_OF_FAILURES = ("message", "stackTrace")
+_FAILURE_TEXTS = ("message", "stackTrace")
 
 
 def _is_failure(node: Mapping[str, Any]) -> bool:
@@ -170,11 +172,11 @@ def _is_failure(node: Mapping[str, Any]) -> bool:
     )
 
 
-def _value(shown: str) -> Any:
+def _value(text: str) -> Any:
     try:
-        return json.loads(shown)
+        return json.loads(text)
     except ValueError:  # cut, or no JSON
-        return shown
+        return text
 
 
 def hide_moment(moment: Moment) -> Moment:
@@ -224,9 +226,9 @@ def hide_change(change: ValueChange) -> ValueChange:
 
 def source(file: str, line: int) -> list[tuple[int, str]]:
     """The lines of a file around one of them."""
-    found = []
-    for number in range(max(1, line - _AROUND), line + _AROUND + 1):
+    lines = []
+    for number in range(max(1, line - _CONTEXT_LINES), line + _CONTEXT_LINES + 1):
         text = linecache.getline(file, number)
         if text:
-            found.append((number, text.rstrip("\n")))
-    return found
+            lines.append((number, text.rstrip("\n")))
+    return lines

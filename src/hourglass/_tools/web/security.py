@@ -37,8 +37,8 @@ ON_ADMITTED = "hourglass_on_admitted"
 """The key, in the state of an ASGI scope, of a function that is called when a request has a valid token or cookie."""
 
 _SAFE = frozenset({"GET", "HEAD"})
-_OPEN_FOLDER = "/static/"
-_FROM_HERE = frozenset({"same-origin", "none"})
+_PUBLIC_FOLDER = "/static/"
+_OWN_SITES = frozenset({"same-origin", "none"})
 """Values of `Sec-Fetch-Site` for what this page or the reader asked for. Programs and old browsers send no such header."""
 
 HEADERS = (
@@ -58,7 +58,7 @@ HEADERS = (
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Rejection:
     """Why a request is not answered."""
 
     status: int
@@ -93,34 +93,36 @@ class RequestGuard:
                 message = {**message, "headers": [*message.get("headers", ()), *missing]}
             await send(message)
 
-        refusal = self.refusal(
+        rejection = self.rejection(
             str(scope["method"]), str(scope["path"]), headers, _address(scope), _link(scope)
         )
-        if refusal is None:
-            if not _is_open(str(scope["path"])):
+        if rejection is None:
+            if not _is_public(str(scope["path"])):
                 scope["state"][ON_ADMITTED]()
             await self._app(scope, receive, guarded)
             return
         # The body of a refused request is not read, so the connection cannot be used again.
-        own = (("content-type", refusal.content_type), ("connection", "close"))
-        encoded = [(name.encode(), value.encode("latin-1")) for name, value in (*own, *refusal.headers)]
-        await guarded({"type": "http.response.start", "status": refusal.status, "headers": encoded})
-        await guarded({"type": "http.response.body", "body": f"{refusal.message}\n".encode()})
+        own_headers = (("content-type", rejection.content_type), ("connection", "close"))
+        encoded = [
+            (name.encode(), value.encode("latin-1")) for name, value in (*own_headers, *rejection.headers)
+        ]
+        await guarded({"type": "http.response.start", "status": rejection.status, "headers": encoded})
+        await guarded({"type": "http.response.body", "body": f"{rejection.message}\n".encode()})
 
-    def refusal(
+    def rejection(
         self, method: str, path: str, headers: dict[str, str], address: str, link: str = "/"
-    ) -> Refusal | None:
+    ) -> Rejection | None:
         """Return why a request is refused; None if it is not. Counts wrong tokens.
 
         `path` is the one by which the application chooses a route, `link` leads a browser to the same page.
         """
         if not self._names.is_host(headers.get("host", "")):
-            return Refusal(421, "the web UI is not served under this name: name it with --name")
-        is_open = _is_open(path)
+            return Rejection(421, "the web UI is not served under this name: name it with --name")
+        is_open = _is_public(path)
         if method not in _SAFE:
             if not self._is_own(headers):
-                return Refusal(403, "a request that changes something must come from the web UI itself")
-        elif headers.get("sec-fetch-site", "none").lower() not in _FROM_HERE and not is_open:
+                return Rejection(403, "a request that changes something must come from the web UI itself")
+        elif headers.get("sec-fetch-site", "none").lower() not in _OWN_SITES and not is_open:
             return _cross_site(link, headers)
         if not is_open:
             match self._access.check_request(headers, address):
@@ -130,40 +132,40 @@ class RequestGuard:
                     return _not_logged_in(method, headers)
                 case Verdict.ADMITTED:
                     pass
-        return _body_refusal(headers, LARGEST_LOGIN if is_open else LARGEST_FORM)
+        return _check_body(headers, LARGEST_LOGIN if is_open else LARGEST_FORM)
 
     def _is_own(self, headers: dict[str, str]) -> bool:
         origin = headers.get("origin")
         if origin is not None:
             return self._names.is_origin(origin)
         # Browsers that send no Origin send this; programs send neither, and no browser can be made to send nothing.
-        return headers.get("sec-fetch-site", "none").lower() in _FROM_HERE
+        return headers.get("sec-fetch-site", "none").lower() in _OWN_SITES
 
 
-def _is_open(path: str) -> bool:
+def _is_public(path: str) -> bool:
     """Whether strangers may ask for this path."""
-    return path == LOGIN or path.startswith(_OPEN_FOLDER)
+    return path == LOGIN or path.startswith(_PUBLIC_FOLDER)
 
 
-def too_many_guesses() -> Refusal:
+def too_many_guesses() -> Rejection:
     """Return the refusal of an address that has sent too many wrong tokens."""
-    return Refusal(
+    return Rejection(
         429, "too many wrong tokens came from your address: wait a minute", (("retry-after", "60"),)
     )
 
 
-def _not_logged_in(method: str, headers: dict[str, str]) -> Refusal:
+def _not_logged_in(method: str, headers: dict[str, str]) -> Rejection:
     message = f"a token is needed: in the header Authorization (Bearer …), or log in at {LOGIN}"
     if method in _SAFE and "text/html" in headers.get("accept", ""):
-        return Refusal(303, message, (("location", LOGIN),))
-    return Refusal(401, message, (("www-authenticate", "Bearer"),))
+        return Rejection(303, message, (("location", LOGIN),))
+    return Rejection(401, message, (("www-authenticate", "Bearer"),))
 
 
-def _cross_site(link: str, headers: dict[str, str]) -> Refusal:
+def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
     """Refuse a request that another page makes. Show a link to a reader who has followed one."""
     message = "a page of another site asked for this"
     if headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest", "document") != "document":
-        return Refusal(403, message)
+        return Rejection(403, message)
     # One slash at the beginning: two would lead to another host.
     link = escape("/" + link.lstrip("/\\"))
     page = (
@@ -171,18 +173,18 @@ def _cross_site(link: str, headers: dict[str, str]) -> Refusal:
         '<link rel="stylesheet" href="/static/page.css"><main><h1>A link from another site</h1>'
         f'<p>Another site led you here. Nothing was done.</p><p><a href="{link}">Open {link}</a></p></main></html>'
     )
-    return Refusal(403, page, content_type="text/html; charset=utf-8")
+    return Rejection(403, page, content_type="text/html; charset=utf-8")
 
 
-def _body_refusal(headers: dict[str, str], largest: int) -> Refusal | None:
+def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
     """Refuse a body that is too large, or whose length is not known before it is read."""
     if "transfer-encoding" in headers:
-        return Refusal(411, "a Content-Length is needed")
+        return Rejection(411, "a Content-Length is needed")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        return Refusal(400, "the Content-Length is no number")
+        return Rejection(400, "the Content-Length is no number")
     if len(length) > 19 or int(length) > largest:
-        return Refusal(413, f"the body is too large: at most {largest} bytes are read")
+        return Rejection(413, f"the body is too large: at most {largest} bytes are read")
     return None
 
 

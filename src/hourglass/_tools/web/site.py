@@ -29,9 +29,9 @@ from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, 
 # while.
 
 
-PATIENCE = 2.0
+RPC_TIMEOUT = 2.0
 _PAUSE = 1.0
-_WATCHED = 30.0
+_IDLE_TIMEOUT = 30.0
 _LONGEST_PAYLOAD = 20_000
 _AWAY = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 
@@ -40,31 +40,31 @@ _AWAY = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 class Health:
     """`away` says that nothing can be asked, `notice` that what is told may be old; both are empty where all is well."""
 
-    away: str = ""
+    unreachable: str = ""
     notice: str = ""
 
     @property
     def trouble(self) -> str:
         """What a reader should know."""
-        return self.away or self.notice
+        return self.unreachable or self.notice
 
 
-def look(client: Client) -> Health:
+def check_health(client: Client) -> Health:
     """Ask for the shortest answer that there is."""
     try:
-        return Health(notice=client.list_page(page_size=1, rpc_timeout=PATIENCE).notice)
+        return Health(notice=client.list_page(page_size=1, rpc_timeout=RPC_TIMEOUT).notice)
     except StorageError as error:
         return Health(notice=str(error))
     except ServiceTimeoutError:
-        return Health(away=f"{client.target} does not answer: it is away, or too busy")
+        return Health(unreachable=f"{client.target} does not answer: it is away, or too busy")
     except ServiceError as error:
         # A server that refuses this question is there.
-        return Health(away=str(error)) if error.status in _AWAY else Health()
+        return Health(unreachable=str(error)) if error.status in _AWAY else Health()
     except HourglassError as error:
         return Health(notice=str(error))
 
 
-class Pulse:
+class HealthMonitor:
     """What was found last."""
 
     def __init__(self, client: Client) -> None:
@@ -72,13 +72,13 @@ class Pulse:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._looked_at = 0.0
+        self._last_read = 0.0
         self._health = Health()
 
     def health(self) -> Health:
         """What was found last; from now on it is looked after for a while."""
         with self._lock:
-            self._looked_at = monotonic()
+            self._last_read = monotonic()
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, name="hourglass-ui-pulse", daemon=True)
                 self._thread.start()
@@ -86,10 +86,10 @@ class Pulse:
 
     def _run(self) -> None:
         while True:
-            found = look(self._client)
+            health = check_health(self._client)
             with self._lock:
-                self._health = found
-                if self._closed.is_set() or monotonic() - self._looked_at > _WATCHED:
+                self._health = health
+                if self._closed.is_set() or monotonic() - self._last_read > _IDLE_TIMEOUT:
                     self._thread, self._health = None, Health()
                     return
             self._closed.wait(_PAUSE)
@@ -100,14 +100,14 @@ class Pulse:
         with self._lock:
             thread = self._thread
         if thread is not None:
-            thread.join(PATIENCE + _PAUSE)
+            thread.join(RPC_TIMEOUT + _PAUSE)
 
 
 # --- what keeps runs from going on ------------------------------------------------------------------------------
 
 
-_FRESH = 3.0
-_MOST_LOOKS = 2000
+_MAX_AGE = 3.0
+_MAX_ENTRIES = 2000
 
 
 class ProblemCache:
@@ -118,30 +118,30 @@ class ProblemCache:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._looks: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
 
     def look(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
         """Return what keeps these runs from going on, by run id."""
         now = monotonic()
-        opened = [run for run in runs if run.close_time is None]
+        open_runs = [run for run in runs if run.close_time is None]
         with self._lock:
-            known = {
-                run.run_id: self._looks[run.run_id][1]
-                for run in opened
+            cached = {
+                run.run_id: self._entries[run.run_id][1]
+                for run in open_runs
                 # What the engine itself has just reported is newer than what was seen.
-                if run.run_id in self._looks
+                if run.run_id in self._entries
                 and not run.reported_problems
-                and now - self._looks[run.run_id][0] < _FRESH
+                and now - self._entries[run.run_id][0] < _MAX_AGE
             }
-        unknown = [run for run in opened if run.run_id not in known]
-        found = problems_of(self._client, unknown)
+        missing = [run for run in open_runs if run.run_id not in cached]
+        found_problems = problems_of(self._client, missing)
         with self._lock:
-            for run in unknown:
-                self._looks[run.run_id] = now, found.get(run.run_id)
-                self._looks.move_to_end(run.run_id)
-            while len(self._looks) > _MOST_LOOKS:
-                self._looks.popitem(last=False)
-        return found | {run_id: problem for run_id, problem in known.items() if problem is not None}
+            for run in missing:
+                self._entries[run.run_id] = now, found_problems.get(run.run_id)
+                self._entries.move_to_end(run.run_id)
+            while len(self._entries) > _MAX_ENTRIES:
+                self._entries.popitem(last=False)
+        return found_problems | {run_id: problem for run_id, problem in cached.items() if problem is not None}
 
 
 # --- the site --------------------------------------------------------------------------------------------------
@@ -162,12 +162,12 @@ class Site:
     read_only: bool = False
     decode: Callable[[Any], Any] | None = None
     workers: Callable[[], Sequence[Any]] = tuple
-    pulse: Pulse = field(init=False)
+    health_monitor: HealthMonitor = field(init=False)
     _problems: ProblemCache = field(init=False)
     _time_travel: TimeTravel = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pulse = Pulse(self.client)
+        self.health_monitor = HealthMonitor(self.client)
         self._problems = ProblemCache(self.client)
         self._time_travel = TimeTravel(self.modules, self.client)
 
@@ -180,9 +180,9 @@ class Site:
         """Whether payloads are shown only on request."""
         return self.client.codec is not None
 
-    def peek(self, asked: bool) -> Peek:
+    def peek(self, requested: bool) -> Peek:
         """How payloads are shown to a reader who has asked for them, or not."""
-        if self.hides_payloads and not asked:
+        if self.hides_payloads and not requested:
             return hidden
         return peek(self.decode, _LONGEST_PAYLOAD)
 
@@ -193,5 +193,5 @@ class Site:
 
     def close(self) -> None:
         """Free what the pages used."""
-        self.pulse.close()
+        self.health_monitor.close()
         self._time_travel.close()

@@ -15,10 +15,10 @@ from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Segment, Span,
 from hourglass._tools.timeline.text import duration
 
 WIDTH = 100.0
-LEAST = 0.15
+MIN_WIDTH = 0.15
 """What is shorter is drawn this wide: a moment must be seen."""
 
-ROWS = 400
+MAX_ROWS = 400
 """Rows before those that are alike become one."""
 
 
@@ -67,35 +67,35 @@ class Waterfall:
     ticks: tuple[AxisTick, ...]
     spans: int
     folded: int
-    looks: tuple[tuple[str, int, int], ...] = ()
+    zooms: tuple[tuple[str, int, int], ...] = ()
     """Other parts of the time to look at, each with what to call it."""
     zoomed: bool = False
 
 
 def waterfall(story: Story, *, start: int | None = None, end: int | None = None) -> Waterfall:
     """The rows of a story, of all its time or of a part of it."""
-    whole = story.start, max(story.until, story.start + 1)
-    low = whole[0] if start is None else min(max(start, whole[0]), whole[1] - 1)
-    high = whole[1] if end is None else max(min(end, whole[1]), low + 1)
+    full_range = story.start, max(story.until, story.start + 1)
+    low = full_range[0] if start is None else min(max(start, full_range[0]), full_range[1] - 1)
+    high = full_range[1] if end is None else max(min(end, full_range[1]), low + 1)
     # What lies outside is left out first: so a closer look has rows for what was folded.
-    seen = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
-    shown = fold(replace(story, spans=seen), ROWS).spans if seen else ()
+    spans = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
+    visible = fold(replace(story, spans=spans), MAX_ROWS).spans if spans else ()
     return Waterfall(
         low,
         high,
-        tuple(_row(span, story, low, high) for span in shown),
+        tuple(_row(span, story, low, high) for span in visible),
         tuple(_ticks(low, high, story.start)),
         len(story.spans),
-        sum(span.count for span in shown if span.count > 1),
-        tuple(_looks(low, high, *whole)),
-        (low, high) != whole,
+        sum(span.count for span in visible if span.count > 1),
+        tuple(_zooms(low, high, *full_range)),
+        (low, high) != full_range,
     )
 
 
-def _looks(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, int, int]]:
+def _zooms(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, int, int]]:
     """The steps of a walk through the time without a mouse."""
     quarter = (high - low) // 4
-    if quarter > _CLOSEST:
+    if quarter > _MIN_RANGE:
         yield "closer", low + quarter, high - quarter
     if (low, high) == (first, last):
         return
@@ -106,7 +106,7 @@ def _looks(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, in
         yield "later", min(last, high + 2 * quarter) - (high - low), min(last, high + 2 * quarter)
 
 
-_CLOSEST = 1_000
+_MIN_RANGE = 1_000
 _TICKS = 8
 
 
@@ -116,7 +116,7 @@ def _ends(span: Span, story: Story) -> int:
 
 def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
     pieces = span.segments or (Segment(span.start, _ends(span, story), _phase(span)),)
-    told = [captions.counted(span), _to_come(span, story), span.note, captions.reason(span)]
+    notes = [captions.counted(span), _due_text(span, story), span.note, captions.reason(span)]
     return WaterfallRow(
         key=f"{span.id}-{span.depth}",
         span=span,
@@ -126,12 +126,12 @@ def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
         bad=span.outcome.bad,
         took=captions.length(span, story),
         at=f"+{duration(span.start - story.start)}",
-        caption="; ".join(each for each in told if each),
+        caption="; ".join(note for note in notes if note),
         bars=tuple(_bars(pieces, low, high)),
     )
 
 
-def _to_come(span: Span, story: Story) -> str:
+def _due_text(span: Span, story: Story) -> str:
     """What is to happen to an open step, and when."""
     at = span.due or span.next_attempt
     if span.end is not None or at is None or at <= story.until:
@@ -151,9 +151,11 @@ def _bars(pieces: tuple[Segment, ...], low: int, high: int) -> Iterator[Bar]:
         if piece.end < low or piece.start > high:
             continue
         x = (max(piece.start, low) - low) * scale
-        width = max((min(piece.end, high) - low) * scale - x, LEAST)
+        width = max((min(piece.end, high) - low) * scale - x, MIN_WIDTH)
         title = f"{piece.phase.value} for {duration(piece.end - piece.start)}"
-        yield Bar(round(min(x, WIDTH - LEAST), 3), round(width, 3), piece.phase.value, piece.guessed, title)
+        yield Bar(
+            round(min(x, WIDTH - MIN_WIDTH), 3), round(width, 3), piece.phase.value, piece.guessed, title
+        )
 
 
 _STEPS = tuple(
@@ -171,7 +173,7 @@ _STEPS = tuple(
 
 
 def _ticks(low: int, high: int, zero: int) -> Iterator[AxisTick]:
-    step = next((each for each in _STEPS if (high - low) / each <= _TICKS), _STEPS[-1])
+    step = next((candidate for candidate in _STEPS if (high - low) / candidate <= _TICKS), _STEPS[-1])
     first = -(-(low - zero) // step)
     for number in range(first, (high - zero) // step + 1):
         at = zero + number * step

@@ -20,7 +20,7 @@ from hourglass.errors import UsageError
 # --- the address ------------------------------------------------------------------------------------------------------
 
 
-def part(request: Request, name: str) -> str:
+def path_part(request: Request, name: str) -> str:
     """A part of the path."""
     return addresses.unquoted(request.path_params[name])
 
@@ -36,7 +36,7 @@ def search(request: Request) -> Search:
     return Search.from_fields(dict(request.query_params), request.query_params.getlist("status"))
 
 
-def asks_for_payloads(request: Request) -> bool:
+def requests_payloads(request: Request) -> bool:
     """Whether the reader wants to see payloads that are hidden."""
     return "payloads" in request.query_params
 
@@ -54,22 +54,22 @@ async def fields(request: Request) -> dict[str, Any]:
     return fields
 
 
-def searched(fields: Mapping[str, Any]) -> Search:
+def search_in_form(fields: Mapping[str, Any]) -> Search:
     """What the list looked for, as a form repeats it."""
     texts = {name: value for name, value in fields.items() if isinstance(value, str)}
-    return Search.from_fields(texts, [str(each) for each in fields.get("statuses", [])])
+    return Search.from_fields(texts, [str(status) for status in fields.get("statuses", [])])
 
 
 def arguments(fields: Mapping[str, Any]) -> list[Any]:
     """The arguments that a form gives. Raises ValueError."""
-    listed = [str(each) for each in fields.get("arguments", ())]
-    return forms.arguments(listed)
+    texts = [str(argument) for argument in fields.get("arguments", ())]
+    return forms.arguments(texts)
 
 
-def named(name: str, what: str) -> str:
+def required_name(name: str, kind: str) -> str:
     """The name of a message. Raises `UsageError` where there is none."""
     if not name:
-        raise UsageError(f"the {what} has no name")
+        raise UsageError(f"the {kind} has no name")
     return name
 
 
@@ -85,18 +85,18 @@ def view(site: Site, request: Request) -> pages.View:
         read_only=site.read_only,
         has_code=bool(site.modules),
         hides_payloads=site.hides_payloads,
-        payloads_asked=site.hides_payloads and asks_for_payloads(request),
-        trouble=site.pulse.health().notice,
+        payloads_requested=site.hides_payloads and requests_payloads(request),
+        trouble=site.health_monitor.health().notice,
     )
 
 
 def shows_payloads(site: Site, request: Request) -> bool:
     """Whether values may be shown."""
-    return not site.hides_payloads or asks_for_payloads(request)
+    return not site.hides_payloads or requests_payloads(request)
 
 
 def failure(site: Site, request: Request, status: int, message: str, back: str = "/workflows") -> Response:
     """What went wrong, as a page; never in an address, since a message may hold what was typed, or a value of a run."""
     title = _TITLES.get(status, "Something went wrong")
-    shown = pages.failure(view(site, request), title, message, back, comes_back=status == 503)
-    return HTMLResponse(shown, status)
+    page = pages.failure(view(site, request), title, message, back, reloads=status == 503)
+    return HTMLResponse(page, status)
