@@ -1,5 +1,5 @@
-"""What is done: the handlers of all forms. Each reads the form, asks the client, and answers with a redirect, so that going back
-repeats nothing; what went wrong is a page.
+"""The handlers of all forms. Each reads the form, calls the client, and responds with a redirect, so that
+going back does not repeat the action. Errors are rendered as a page.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError
 
 _MAX_BULK_RUNS = 100_000
 _WORKFLOW_ERRORS = (QueryFailedError, UpdateFailedError)
-"""Errors whose messages are those of workflow code."""
+"""Errors whose messages come from workflow code."""
 
 
 class PageActions:
-    """What the forms of one site do."""
+    """The form handlers of one site."""
 
     def __init__(self, site: Site, operations: BulkOperations) -> None:
         self._site = site
         self._operations = operations
-
-    # --- one run ------------------------------------------------------------------------------------------------------
 
     def start(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Start a workflow."""
@@ -56,7 +54,7 @@ class PageActions:
         return RedirectResponse(addresses.workflow(handle.id), 303)
 
     def act(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to one run."""
+        """Signal, query, update, cancel, terminate or reset one run."""
         self._check_may_change()
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         handle = self._site.client.get_workflow_handle(workflow_id, run_id=run_id)
@@ -98,7 +96,7 @@ class PageActions:
         return RedirectResponse(f"{back}?notice={quote(notice)}", 303)
 
     def _shows(self, request: Request, fields: Mapping[str, Any]) -> bool:
-        """Whether values may be shown in the answer to a form."""
+        """Whether values may be displayed in the response to a form."""
         return requests.shows_payloads(self._site, request) or "payloads" in fields
 
     def _answer_page(
@@ -108,10 +106,10 @@ class PageActions:
         text = json.dumps(value, indent=2, ensure_ascii=False, default=repr) if shows else HIDDEN
         return HTMLResponse(pages.answer(requests.view(self._site, request), title, text, back))
 
-    # --- many ---------------------------------------------------------------------------------------------------------
-
     def bulk(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to many runs: those that were chosen, or all that the search finds. The reader is asked first."""
+        """Act on many runs: the selected ones, or all that the search finds. The first request asks for
+        confirmation.
+        """
         self._check_may_change()
         client = self._site.client
         action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
@@ -121,7 +119,7 @@ class PageActions:
         runs = [addresses.run_at(str(path)) for path in fields.get("runs", [])]
         scope = ConfirmedScope(len(runs), runs)
         if fields.get("all"):
-            # Runs that begin after the question are not part of its answer.
+            # Runs that start after the question are not covered by the confirmation.
             fields = {"asked_at": finding.filter_time(datetime.now(UTC)), **fields}
             scope = self._matching_scope(fields, action)
         if not scope.count:
@@ -160,7 +158,9 @@ class PageActions:
         return RedirectResponse(f"/operations/{operation.number}", 303)
 
     def _matching_scope(self, fields: Mapping[str, Any], action: str) -> ConfirmedScope:
-        """All runs that the search of a form finds; only open ones, where a closed one can take no part."""
+        """Return all runs that the search of a form finds; only open ones if the action cannot apply to
+        closed ones.
+        """
         search, now = requests.search_in_form(fields), datetime.now(UTC)
         query = finding.visible_filter(self._site.client, search, now)
         query = f"({query}) AND StartTime <= {finding.literal(finding.parse_time(str(fields['asked_at'])))}"
@@ -174,15 +174,13 @@ class PageActions:
         )
 
     def stop_operation(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Do no more of it."""
+        """Stop an operation before its remaining runs."""
         number = int(request.path_params["number"])
         self._operations.stop(number)
         return RedirectResponse(f"/operations/{number}", 303)
 
-    # --- schedules ----------------------------------------------------------------------------------------------------
-
     def act_on_schedule(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to a schedule."""
+        """Pause, resume, trigger, backfill or delete one schedule."""
         self._check_may_change()
         schedule_id = requests.path_part(request, "id")
         handle = self._site.client.get_schedule_handle(schedule_id)
@@ -208,7 +206,7 @@ class PageActions:
         return RedirectResponse(f"{back}?notice={quote(request.path_params['action'])}", 303)
 
     def act_on_schedules(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to many schedules."""
+        """Act on many schedules."""
         self._check_may_change()
         action = str(fields.get("action", ""))
         selected = [str(schedule_id) for schedule_id in fields.get("runs", [])]
@@ -239,8 +237,6 @@ class PageActions:
         )
         return RedirectResponse(f"/operations/{operation.number}", 303)
 
-    # --- who may ------------------------------------------------------------------------------------------------------
-
     def _check_may_change(self) -> None:
         if self._site.read_only:
             raise PermissionError("this page is read-only")
@@ -261,14 +257,14 @@ _NOT_REPEATED = (
 
 
 def _repeated_fields(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The fields of a form, for the form that asks whether it is meant."""
+    """Return the fields of a form, for the form that asks for confirmation."""
     single = [(name, str(value)) for name, value in fields.items() if name not in _NOT_REPEATED]
     lists = (("run", "runs"), ("status", "statuses"), ("argument", "arguments"))
     return single + [(name, str(value)) for name, names in lists for value in fields.get(names, ())]
 
 
 def _backfill(fields: Mapping[str, Any]) -> ScheduleBackfill:
-    """The time that a form gives. Raises ValueError."""
+    """Return the period in a form. Raise ValueError."""
     start, end = (
         datetime.fromisoformat(finding.parse_time(str(fields.get(name, "")))) for name in ("start", "end")
     )

@@ -1,7 +1,8 @@
-"""The routes, and how each is answered: what is read on a thread that may be left alone, what is done to its end.
+"""The routes and the threads of their handlers: a handler that reads may be abandoned, a handler that acts
+runs to its end.
 
-A page whose data cannot be had because the server is away is answered as soon as that is known; a form is refused then, and
-nothing is done.
+If the engine becomes unreachable, a page is answered with an error at once, and a form is rejected before
+anything is done.
 """
 
 from __future__ import annotations
@@ -41,27 +42,28 @@ from hourglass.errors import (
     WorkflowNotFoundError,
 )
 
-# --- server-sent events ---------------------------------------------------------------------------
-#
-# An event says only that what an open page shows has changed, and the page fetches it anew; so a page holds no second copy of the
-# truth, and one left open all day does not grow. What is compared is a short mark of the content (`mark_of`), asked for every
-# second while the page is open. That something is the matter is an event, too: the page says what it is, and that it is over.
+# Server-sent events only report that the content of an open page has changed, and the page fetches it again.
+# So a page holds no second copy of the data, and a page that stays open all day does not grow. Changes are
+# detected by comparing a short fingerprint of the content (`fingerprint_of`) every second while the page is
+# open. Problems are events too: the page displays the message and removes it afterwards.
 
 
 PAUSE = 1.0
 SLOW_PAUSE = 2.0
-"""The same for what takes many questions: all task queues."""
+"""The pause between checks that need many requests: the task queues."""
 
 _SILENCE = 15.0
 
 Fingerprint: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
-"""What a page shows, so short that it can be compared (a number of events, a hash); and what is the matter, if anything."""
+"""Returns a short fingerprint of the content of a page (a number of events, a hash), and a message if there
+is a problem.
+"""
 
 
 async def changes(
     fingerprint: Fingerprint, gone: Callable[[], Awaitable[bool]], pause: float = PAUSE
 ) -> AsyncIterator[bytes]:
-    """Events for one open page, until it is closed."""
+    """Yield the events for one open page until it is closed."""
     previous: str | None = None
     shown_trouble: str | None = None
     quiet = 0.0
@@ -75,21 +77,21 @@ async def changes(
             yield event("trouble", {"message": trouble}) if trouble else event("well", {})
             shown_trouble, quiet = trouble, 0.0
         if current is not None:
-            # The first one, too: what a page shows may have changed between its making and this connection.
+            # The first check counts too: the page may have changed between its rendering and this connection.
             if current != previous:
                 yield event("change", {})
                 quiet = 0.0
             previous = current
         await sleep(pause)
         quiet += pause
-        if quiet >= _SILENCE:  # so that a connection that has gone is noticed
+        if quiet >= _SILENCE:  # so that a closed connection is noticed
             yield b": still here\n\n"
             quiet = 0.0
 
 
 def fingerprint_of(site: Site, operations: BulkOperations, request: Request) -> str:
-    """What a page shows now, so short that it can be compared. Its address says which page: a run, an operation, the workers,
-    whether all is well and nothing else (`state`), or else a list.
+    """Return a fingerprint of the current content of a page. Its address names the page: a run, an operation,
+    the workers, only the health (`state`), or else a list.
     """
     client, params = site.client, request.query_params
     if "state" in params:
@@ -114,7 +116,7 @@ def fingerprint_of(site: Site, operations: BulkOperations, request: Request) -> 
 
 
 def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:
-    """Without when its pollers were last seen: that is always another moment."""
+    """Return the queue without the last poll times, which always change."""
     tasks, activities = (
         tuple(replace(poller, last_seen=None) for poller in pollers)
         for pollers in (queue.workflow_pollers, queue.activity_pollers)
@@ -123,11 +125,8 @@ def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:
 
 
 def event(name: str, data: object) -> bytes:
-    """One event, as it travels."""
+    """Return one event in its wire format."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
-
-
-# --- the routes -----------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -137,11 +136,11 @@ _HEALTH_INTERVAL = 0.2
 
 
 class _UnreachableError(ServiceError):
-    """What the page shows cannot be asked for now."""
+    """The engine cannot be reached at present."""
 
 
 class PageApp:
-    """The application of one site."""
+    """The web application of one site."""
 
     def __init__(self, site: Site, login: LoginPages) -> None:
         self._site = site
@@ -149,13 +148,15 @@ class PageApp:
         self.operations = BulkOperations()
         self._reads = PageReads(site, self.operations)
         self._actions = PageActions(site, self.operations)
-        # What asks the code of workflows or replays them may take seconds: it must not take all threads.
+        # Handlers that query workflow code or replay it may take seconds, and must not occupy all threads.
         self._slow = anyio.CapacityLimiter(_MAX_SLOW_REQUESTS)
 
     def _page_handler(
         self, handle: Callable[[Request], Response], *, slow: bool = False
     ) -> Callable[[Request], Any]:
-        """A handler of a page: done on a thread, and left alone when the server turns out to be away."""
+        """Return a route handler for a page. It runs on a thread, which is abandoned if the engine becomes
+        unreachable.
+        """
 
         async def respond(request: Request) -> Response:
             limiter = self._slow if slow else None
@@ -169,7 +170,9 @@ class PageApp:
     def _form_handler(
         self, handle: Callable[[Request, Mapping[str, Any]], Response]
     ) -> Callable[[Request], Any]:
-        """A handler of a form: the form is read on the loop, the rest is done on a thread, to its end: it may take effect."""
+        """Return a route handler for a form. The form is read on the loop; the action runs on a thread to its
+        end, because it may take effect.
+        """
 
         async def respond(request: Request) -> Response:
             if unreachable := self._site.health_monitor.health().unreachable:
@@ -194,7 +197,7 @@ class PageApp:
             task.cancel()
 
     async def live(self, request: Request) -> Response:
-        """Events for an open page: what it shows has changed."""
+        """Stream the events for an open page."""
 
         async def fingerprint() -> tuple[str, str]:
             current = await self._run_while_reachable(
@@ -207,7 +210,7 @@ class PageApp:
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """What went wrong, as a page."""
+        """Render an error as a page."""
         match error:
             case WorkflowNotFoundError() | ScheduleNotFoundError():
                 status = 404
@@ -226,7 +229,7 @@ class PageApp:
         return requests.failure(self._site, request, status, str(error) or type(error).__name__)
 
     def app(self) -> Starlette:
-        """All routes."""
+        """Return the application with all routes."""
         run = "/workflows/{id}/{run_id}"
         reads, actions = self._reads, self._actions
         routes = [
@@ -272,6 +275,6 @@ class PageApp:
 
 
 def build(site: Site, *, names: OwnNames, access: Access) -> security.RequestGuard:
-    """Return the application of a site, guarded."""
+    """Return the application of a site, behind its `RequestGuard`."""
     app = PageApp(site, LoginPages(access, names)).app()
     return security.RequestGuard(app, names=names, access=access)

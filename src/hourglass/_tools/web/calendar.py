@@ -1,6 +1,7 @@
-"""A schedule's year: on which days it acts, and how often. Pure.
+"""A year of a schedule: the days on which it acts, and how often. Pure.
 
-Must not know: HTML. The times are computed by the rules of the embedded engine, which are the server's; jitter is left out.
+Must not know: HTML. The rules of the embedded engine, which are the server's, compute the times; jitter is
+ignored.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ DAYS = 371
 """53 weeks: a year from any day of the week."""
 
 MAX_TIMES = 5_000
-"""Times that are computed; a schedule that acts more often is drawn as far as they reach, and its later days alike."""
+"""The maximum number of times to compute. For a schedule that acts more often, the later days are drawn like
+the busiest one.
+"""
 
 
 @dataclass(frozen=True)
 class Day:
-    """A day, in UTC: its column and row in the picture, and how often the schedule acts on it."""
+    """A day in UTC: its column and row in the picture, and how often the schedule acts on it."""
 
     date: date
     week: int
@@ -30,7 +33,7 @@ class Day:
 
     @property
     def level(self) -> int:
-        """How strong it is drawn, from 0 to 4."""
+        """The intensity of its color, from 0 to 4."""
         return (
             0
             if not self.count
@@ -45,7 +48,7 @@ class Day:
 
 
 def year_of(spec: ScheduleSpec, now: datetime) -> tuple[Day, ...]:
-    """The days from this week on."""
+    """Return the days of a year, beginning with the current week."""
     first = now.astimezone(UTC).date() - timedelta(days=now.astimezone(UTC).weekday())
     end = datetime.combine(first + timedelta(days=DAYS), datetime.min.time(), UTC)
     counts: dict[date, int] = {}

@@ -1,7 +1,8 @@
-"""From text in a form to the arguments of a workflow, a signal, an update; and from a definition to the fields of its form. Pure.
+"""From text in a form to the arguments of a workflow, a signal or an update; and from a definition to the
+fields of its form. Pure.
 
-An argument is written as JSON. A text without quotes that is no JSON is taken as it is, where the type is a text or not known: a
-reader who types `order-1` means that.
+An argument is written as JSON. Unquoted text that is not JSON is taken as a `str`, so that a reader can type
+`order-1`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class FormField:
 
 @dataclass(frozen=True)
 class Form:
-    """The parameters of something that can be called by its name; `fields` is None where they are not known."""
+    """The parameters of a callable. `fields` is None if they are unknown."""
 
     name: str
     fields: tuple[FormField, ...] | None
@@ -38,7 +39,7 @@ class Form:
 
 
 def arguments(texts: Sequence[str]) -> list[Any]:
-    """The arguments that were typed, one a line or a field; those at the end that were left empty are left out."""
+    """Return the values of the arguments, one per field; empty ones at the end are omitted."""
     entered = list(texts)
     while entered and not entered[-1].strip():
         entered.pop()
@@ -46,7 +47,7 @@ def arguments(texts: Sequence[str]) -> list[Any]:
 
 
 def value(text: str) -> Any:
-    """One argument. Raises ValueError where it was meant as JSON and is none."""
+    """Return the value of one argument. Raise ValueError if it begins like JSON but is malformed."""
     stripped = text.strip()
     try:
         return json.loads(stripped)
@@ -57,7 +58,7 @@ def value(text: str) -> Any:
 
 
 def form_of(name: str, signature: inspect.Signature | None, description: str = "") -> Form:
-    """The form of a callable, from its signature; `self` is not asked for."""
+    """Return the form of a callable from its signature, without `self`."""
     if signature is None:
         return Form(name, None, description)
     fields = tuple(
@@ -67,10 +68,10 @@ def form_of(name: str, signature: inspect.Signature | None, description: str = "
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """With its annotations as types, where they can be had."""
+    """Return a signature with its annotations as types, if they can be evaluated."""
     try:
         return inspect.signature(function, eval_str=True)
-    except Exception:  # names that only type checkers see
+    except Exception:  # e.g. a name imported only for type checkers
         return inspect.signature(function)
 
 
@@ -140,7 +141,7 @@ def _schema_example(schema: Mapping[str, Any], definitions: Mapping[str, Any], d
 
 
 def workflows_in(modules: Sequence[ModuleType]) -> dict[str, Form]:
-    """The workflows that loaded code defines, by type, with their forms."""
+    """Return the workflows that the loaded code defines, with their forms, by type."""
     forms_by_type: dict[str, Form] = {}
     for module in modules:
         for value in vars(module).values():
@@ -154,7 +155,7 @@ def workflows_in(modules: Sequence[ModuleType]) -> dict[str, Form]:
 
 
 def messages_of(modules: Sequence[ModuleType], workflow_type: str, kind: str) -> dict[str, Form]:
-    """The signals, queries or updates that loaded code defines for a type of workflow."""
+    """Return the signals, queries or updates that the loaded code defines for a workflow type."""
     for module in modules:
         for value in vars(module).values():
             definition = workflow_definition(value)

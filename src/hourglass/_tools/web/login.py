@@ -1,6 +1,6 @@
-"""The login: from a token, or from the code of the one-time link, to a cookie.
+"""The login: exchanges a token, or the code of the one-time link, for a cookie.
 
-Shows nothing of the site, because everybody may ask for it.
+Displays nothing of the site, because anybody may request it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BARE = pages.View(target="")
 
 
 class LoginPages:
-    """The handlers of `/login`. They run on the event loop, as `Access` must."""
+    """The handlers of `/login`. They run on the event loop, as `Access` requires."""
 
     def __init__(self, access: Access, names: OwnNames) -> None:
         self._access = access
@@ -32,8 +32,8 @@ class LoginPages:
             return HTMLResponse(
                 pages.login(_BARE, "this link was used already, or is wrong: enter the token"), 403
             )
-        # A page that leads on, not a redirect: a browser that came here from elsewhere, as from a terminal's file, sends a
-        # SameSite=Strict cookie only with what this page itself asks for.
+        # Respond with a page that loads the next one, not with a redirect: if the browser comes from another
+        # site or a file, it sends a SameSite=Strict cookie only with requests that this page itself makes.
         return self._logged_in(
             request, HTMLResponse(pages.logged_in(_BARE, AFTER), headers={"refresh": f"0;url={AFTER}"})
         )

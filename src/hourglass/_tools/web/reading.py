@@ -1,6 +1,6 @@
-"""What is read: the handlers of all pages. Each asks the client and chooses the page; none changes anything.
+"""The handlers of all pages. Each queries the client and selects the page; none has side effects.
 
-They are plain functions and run on threads, as the client blocks (`app`).
+They are plain functions and run on threads, because the client blocks (see `app`).
 """
 
 from __future__ import annotations
@@ -45,20 +45,18 @@ _RPC_TIMEOUT = 3.0
 
 
 class PageReads:
-    """The pages of one site."""
+    """The page handlers of one site."""
 
     def __init__(self, site: Site, operations: BulkOperations) -> None:
         self._site = site
         self._operations = operations
 
-    # --- workflows ----------------------------------------------------------------------------------------------------
-
     def home(self, request: Request) -> Response:
-        """The list is what readers come for."""
+        """Redirect to the list of workflows."""
         return RedirectResponse("/workflows", 303)
 
     def workflows(self, request: Request) -> Response:
-        """The list, filtered."""
+        """Show the filtered list."""
         search = requests.search(request)
         try:
             listing, error = finding.listing(self._site.client, search, self._site.problems), ""
@@ -70,7 +68,7 @@ class PageReads:
         )
 
     def chart(self, request: Request) -> Response:
-        """Starts, ends and failures over time."""
+        """Show the numbers of starts, ends and failures over time."""
         try:
             buckets = finding.chart(self._site.client, requests.search(request))
         except (ValueError, HourglassError):
@@ -78,7 +76,7 @@ class PageReads:
         return HTMLResponse(pages.chart(requests.view(self._site, request), buckets))
 
     def problems(self, request: Request) -> Response:
-        """How many open runs do not go on, by what keeps them; a part of the page, which may take a moment."""
+        """Show the numbers of open runs per problem. A part of a page, because it may take a while."""
         search = requests.search(request)
         try:
             counts = finding.problem_counts(self._site.client, search)
@@ -87,23 +85,21 @@ class PageReads:
         return HTMLResponse(pages.problem_counts(requests.view(self._site, request), search, counts))
 
     def latest(self, request: Request) -> Response:
-        """From a workflow's id to its latest run."""
+        """Redirect from a workflow id to its latest run."""
         workflow_id = requests.path_part(request, "id")
         description = self._site.client.get_workflow_handle(workflow_id).describe()
         query = f"?{request.url.query}" if request.url.query else ""
         return RedirectResponse(addresses.run(workflow_id, description.run_id) + query, 303)
 
     def start_page(self, request: Request) -> Response:
-        """The form to start a workflow."""
+        """Show the form to start a workflow."""
         known_forms = forms.workflows_in(self._site.modules)
         return HTMLResponse(
             pages.start(requests.view(self._site, request), known_forms, request.query_params.get("type", ""))
         )
 
-    # --- one run ------------------------------------------------------------------------------------------------------
-
     def run(self, request: Request) -> Response:
-        """One run."""
+        """Show one run."""
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         description, story, events = self._read_run(request, workflow_id, run_id)
         bars = waterfall(story, start=requests.number(request, "from"), end=requests.number(request, "to"))
@@ -132,11 +128,11 @@ class PageReads:
         )
 
     def _runs_of(self, workflow_id: str) -> tuple[WorkflowExecution, ...]:
-        """All runs of an id, newest first: one after another by continue-as-new, retries, cron, resets, or started anew."""
+        """Return all runs of a workflow id, newest first."""
         query = f"WorkflowId = {finding.literal(workflow_id)}"
         try:
             runs = self._site.client.list_page(query, page_size=_RUNS_OF_AN_ID).items
-        except ServiceError:  # an id that no filter can hold
+        except ServiceError:  # the id cannot be expressed in a filter
             return ()
         return tuple(sorted(runs, key=_started, reverse=True))
 
@@ -150,7 +146,7 @@ class PageReads:
         return description, watched.story_from(description, events), events
 
     def why(self, request: Request) -> Response:
-        """Why it stands as it does; a part of the page, which may take seconds."""
+        """Show the reasons for the run's state. A part of a page, because it may take seconds."""
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         try:
             context = WhyContext(self._site.client, failures=requests.shows_payloads(self._site, request))
@@ -160,7 +156,9 @@ class PageReads:
         return HTMLResponse(pages.why(requests.view(self._site, request), diagnosis, error))
 
     def unread(self, request: Request) -> Response:
-        """Signals that the run's code has got and not read; a part of the page, which asks a worker."""
+        """Show signals that the run's code has received but not handled. A part of a page, because it queries
+        a worker.
+        """
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         client = self._site.client
         handle = client.get_workflow_handle(workflow_id, run_id=run_id)
@@ -179,7 +177,7 @@ class PageReads:
         return HTMLResponse(pages.unread(requests.view(self._site, request), signals))
 
     def history(self, request: Request) -> Response:
-        """The events as a table, a page of them."""
+        """Show a page of the events as a table."""
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         handle = self._site.client.get_workflow_handle(workflow_id, run_id=run_id)
         newest_first = request.query_params.get("order") == "newest"
@@ -200,7 +198,7 @@ class PageReads:
         return HTMLResponse(pages.history(requests.view(self._site, request), table))
 
     def history_json(self, request: Request) -> Response:
-        """The history as a file: what `hourglass replay` reads. Payloads are in it as they travel."""
+        """Send the history as a file that `hourglass replay` reads. Payloads stay encoded."""
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         text = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().to_json(indent=2)
         name = quote(f"{workflow_id}-{run_id}.json", safe="")
@@ -211,7 +209,7 @@ class PageReads:
         )
 
     def reset_page(self, request: Request) -> Response:
-        """What a reset to a point would do, before it is done."""
+        """Show the effects of a reset to an event, before its confirmation."""
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         _, story, events = self._read_run(request, workflow_id, run_id)
         plan = run_view.reset_plan(events, story, requests.number(request, "event") or 0)
@@ -219,10 +217,8 @@ class PageReads:
             pages.confirm_reset(requests.view(self._site, request), workflow_id, run_id, plan)
         )
 
-    # --- back in time -------------------------------------------------------------------------------------------------
-
     def moments(self, request: Request) -> Response:
-        """A run at one moment of its past."""
+        """Show a run at one moment of its past."""
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         time_travel = self._site.time_travel
         if time_travel is None:
@@ -257,17 +253,15 @@ class PageReads:
             )
         )
 
-    # --- the others ---------------------------------------------------------------------------------------------------
-
     def operation(self, request: Request) -> Response:
-        """How far it has come."""
+        """Show the progress of a bulk operation."""
         operation = self._operations.find(int(request.path_params["number"]))
         if operation is None:
             return requests.failure(self._site, request, 404, "no such operation")
         return HTMLResponse(pages.operation(requests.view(self._site, request), operation))
 
     def schedules(self, request: Request) -> Response:
-        """All schedules."""
+        """Show all schedules."""
         try:
             schedules, error = list(self._site.client.list_schedules()), ""
         except HourglassError as raised:
@@ -275,18 +269,18 @@ class PageReads:
         return HTMLResponse(pages.schedules(requests.view(self._site, request), schedules, error))
 
     def schedule(self, request: Request) -> Response:
-        """One schedule."""
+        """Show one schedule."""
         handle = self._site.client.get_schedule_handle(requests.path_part(request, "id"))
         notice = request.query_params.get("notice", "")
         description = handle.describe()
         try:
             year = year_of(description.schedule.spec, datetime.now(UTC))
-        except (HourglassError, ValueError):  # a server may know kinds of specs that we do not
+        except (HourglassError, ValueError):  # a server may support specs that we do not
             year = ()
         return HTMLResponse(pages.schedule(requests.view(self._site, request), description, year, notice))
 
     def workers(self, request: Request) -> Response:
-        """Task queues, who serves them and what waits there; the workers of this process in detail."""
+        """Show the task queues with their pollers and backlogs, and details of the workers in this process."""
         try:
             queues, error = task_queues(self._site.client), ""
         except HourglassError as raised:
@@ -297,7 +291,9 @@ class PageReads:
         return HTMLResponse(pages.workers(requests.view(self._site, request), queues, local, error))
 
     def limits(self, request: Request) -> Response:
-        """Slots: which workflows hold them, which wait. Throttles: how many turns are to come."""
+        """Show slots with their holders and waiting workflows, pending turns of throttles, and pending calls
+        of debouncers.
+        """
         client = self._site.client
         slots: list[dict[str, Any]] = []
         throttles: list[dict[str, Any]] = []
@@ -319,7 +315,7 @@ class PageReads:
                     states.append({"id": run.id, "run_id": run.run_id, **state})
         except HourglassError as raised:
             error = str(raised)
-        now = time_ns() // 1000  # turns are moments in microseconds
+        now = time_ns() // 1000  # the times of turns are in microseconds
         pending = [
             {**throttle, "given": [turn for turn in throttle.get("given", ()) if turn.get("at", 0) > now]}
             for throttle in throttles
@@ -327,7 +323,7 @@ class PageReads:
         return HTMLResponse(pages.limits(requests.view(self._site, request), slots, pending, bursts, error))
 
     def health(self, request: Request) -> Response:
-        """Whether the page answers, and whether what it shows does."""
+        """Report whether the web UI works and reaches its engine."""
         trouble = site.check_health(self._site.client).trouble
         return JSONResponse({"ok": False, "error": trouble}, 503) if trouble else JSONResponse({"ok": True})
 
@@ -337,7 +333,7 @@ def _started(run: WorkflowExecution) -> float:
 
 
 def task_queues(client: Client) -> list[TaskQueueDescription]:
-    """The task queues that are served or that new runs use."""
+    """Return the task queues that are served or that recent runs use."""
     default_queue = client.describe_task_queue(rpc_timeout=_RPC_TIMEOUT)
     recent_runs = client.list_workflows(limit=_NEWEST)
     names = dict.fromkeys([*default_queue.served, *(run.task_queue for run in recent_runs if run.task_queue)])
@@ -359,7 +355,7 @@ def _is_bare(queue: TaskQueueDescription) -> bool:
 
 
 def worker_facts(worker: Any) -> dict[str, Any]:
-    """A worker of this process: its tree, what went wrong in it, its figures, and what it says of its health."""
+    """Return the data of a worker in this process: its tree, recent faults, statistics and health."""
     statistics = worker.statistics()
     return {
         "queues": worker.task_queue,

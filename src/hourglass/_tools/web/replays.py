@@ -1,10 +1,11 @@
-"""Time travel in a child process: replays run the author's code, which must not run in the process of the web UI.
+"""Time travel in a child process: replays run the author's code, which must not run in the process of the web
+UI.
 
-A replay can take for ever, and a regular expression that backtracks holds the interpreter's lock meanwhile: in this process it
-would stop the web UI and its answer to SIGTERM. So a child process replays, is killed at a deadline, and is replaced. It inherits
-nothing secret: no descriptor but its socket, and of the environment only what an interpreter needs (`SAFE_VARIABLES`) and the
-variables that the user names in HOURGLASS_REPLAY_ENV. The codec stays here with its keys: the child asks for the payloads that
-it needs decoded.
+A replay may never end, and a backtracking regular expression holds the GIL meanwhile: in this process it
+would block the web UI and its reaction to SIGTERM. So a child process replays, is killed at a deadline, and
+is replaced. It inherits no secrets: no descriptor except its socket, and from the environment only the
+variables that an interpreter needs (`SAFE_VARIABLES`) and those that the user names in HOURGLASS_REPLAY_ENV.
+The codec and its keys stay here: the child asks for the payloads that it needs decoded.
 
 Must not know: HTTP, HTML. Calls block; one replay at a time.
 """
@@ -40,7 +41,7 @@ from hourglass.errors import HourglassError, PayloadError, UsageError
 from hourglass.replay import History
 
 LIMIT: Final = 20.0
-"""Seconds that a replay may take, with the start of its process."""
+"""The maximum duration of a replay in seconds, including the start of its process."""
 
 PASSED_VARIABLES: Final = "HOURGLASS_REPLAY_ENV"
 SAFE_VARIABLES: Final = frozenset(
@@ -64,11 +65,11 @@ _LARGEST_ANSWER: Final = 256 * 1024 * 1024
 
 
 class ReplayFailedError(HourglassError):
-    """A replay that was ended, or whose process died."""
+    """A replay that exceeded its deadline, or whose process died."""
 
 
 class TimeTravel:
-    """Replays histories on loaded code, in a child process that is started when it is needed."""
+    """Replays histories on loaded code, in a child process that is started on demand."""
 
     def __init__(self, modules: Sequence[ModuleType], client: Client, limit: float = LIMIT) -> None:
         self._modules = tuple(module.__name__ for module in modules)
@@ -81,9 +82,10 @@ class TimeTravel:
         self._closed = False
 
     def walk(self, history: History, at: int | None) -> Walked:
-        """Replay a history. Return its moments, with the fibers of number `at` (None for the last one) and of the one before.
+        """Replay a history. Return its moments; the one with number `at` (None for the last) and its
+        predecessor include the fibers.
 
-        Raise `ReplayFailedError` if that takes too long, `UsageError` if the child cannot load the code.
+        Raise `ReplayFailedError` if it takes too long, `UsageError` if the child cannot load the code.
         """
         if not self._replay_lock.acquire(timeout=self._limit):
             raise ReplayFailedError("other replays take long: try again when they have ended")
@@ -143,7 +145,7 @@ class TimeTravel:
         )
 
     def _exchange(self, child: _ReplayProcess, request: Walk, deadline: float) -> Walked | Refused | None:
-        """Send a request and answer what the child needs for it. Return None if it has ended."""
+        """Send a request and serve the child's own requests until it answers. Return None if it has ended."""
         try:
             child.send(request, deadline)
             while True:
@@ -164,7 +166,7 @@ class TimeTravel:
             return Decoded(error=str(error))
 
     def close(self) -> None:
-        """End the child at once, also in the middle of a replay."""
+        """Kill the child at once, even during a replay."""
         with self._lock:
             self._closed = True
             child, self._child = self._child, None
@@ -173,7 +175,7 @@ class TimeTravel:
 
 
 class _ReplayProcess:
-    """The child process, seen from its parent."""
+    """The parent's view of the child process."""
 
     def __init__(self, setup: ReplayerSetup, limit: float) -> None:
         ours, theirs = socket.socketpair()
@@ -186,7 +188,7 @@ class _ReplayProcess:
                         theirs.fileno(), os.getpid(), sys.path, program="hourglass._tools.web.replay_child"
                     ),
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,  # what the code prints may hold payloads
+                    stdout=subprocess.DEVNULL,  # the output of the code may contain payloads
                     stderr=subprocess.DEVNULL,
                     env=environment(os.environ),
                     pass_fds=(theirs.fileno(),),
@@ -219,7 +221,7 @@ class _ReplayProcess:
         return from_child.decode(self._frames.pop(0))
 
     def kill(self) -> None:
-        """End it and the processes that its code has started. Safe to call twice, and from any thread."""
+        """Kill it and the processes that its code has started. Safe to call twice, and from any thread."""
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)

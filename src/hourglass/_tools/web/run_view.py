@@ -1,5 +1,5 @@
-"""What the pages of one run are made of, beyond its story: other runs it is linked to, what a reset would do, the source around a
-line, values that are hidden. Pure, but for reading source.
+"""Data for the pages of one run besides its story: linked runs, the effects of a reset, source lines, hidden
+values. Pure, except for reading source files.
 
 Must not know: HTML, the client's calls.
 """
@@ -29,11 +29,9 @@ from hourglass.replay import Moment, ValueChange
 _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
 _CONTEXT_LINES = 4
 
-# --- other runs -------------------------------------------------------------------------------------------------------
-
 
 def chain(story: Story) -> list[tuple[str, str, str]]:
-    """Other runs that this one is linked to: what, the id to show, the address."""
+    """Return the runs that this one is linked to: the relation, the id to display, the address."""
     return [(relation, linked_id, _link(relation, linked_id, story)) for relation, linked_id in story.links]
 
 
@@ -43,11 +41,8 @@ def _link(relation: str, linked_id: str, story: Story) -> str:
     return addresses.run(story.workflow_id, linked_id) if _RUN_ID.match(linked_id) else ""
 
 
-# --- what is pending --------------------------------------------------------------------------------------------------
-
-
 def unprocessed_signals(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    """Signals that came after the last workflow task that was answered: no code has seen them yet."""
+    """Return the signals received after the last completed workflow task: no code has processed them yet."""
     signals: list[HistoryEvent] = []
     for event in reversed(events):
         if isinstance(event.attributes, WorkflowTaskCompleted):
@@ -57,16 +52,16 @@ def unprocessed_signals(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, .
     return tuple(reversed(signals))
 
 
-# --- resets -----------------------------------------------------------------------------------------------------------
-
 _EFFECTS = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL, Kind.NEXUS)
 
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """What a reset to the event `event_id` leaves behind: steps after it that took effect, those that did not, and those that ran
-    after a step had failed or the run had been asked to cancel (`after_failure`): mostly they undid what others had done.
-    `undone` is the first step that they may have undone and that the new run would take for done.
+    """The effects of a reset to the event `event_id`.
+
+    It groups the steps after this event: `effects` took effect, `others` did not, and `after_failure` started
+    after a step had failed or a cancellation had been requested; these are usually compensations. `undone` is
+    the first step that they may have compensated and that the new run would consider done.
     """
 
     event_id: int
@@ -80,7 +75,9 @@ class ResetPlan:
 
 
 def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> ResetPlan:
-    """What a reset to the end of the last workflow task at or before an event would do. Raises `UsageError` if there is none."""
+    """Return the effects of a reset to the end of the last workflow task at or before an event. Raise
+    `UsageError` if there is none.
+    """
     reset_id = _reset_point(events, event_id)
     later_steps = [step for step in story.spans[1:] if step.id >= reset_id]
     repeated = [step for step in later_steps if step.kind in _EFFECTS]
@@ -113,7 +110,7 @@ def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> R
 
 
 def _reset_point(events: Sequence[HistoryEvent], event_id: int) -> int:
-    """The end of the last workflow task at or before an event."""
+    """Return the end of the last workflow task at or before an event."""
     ends = [event.id for event in events if isinstance(event.attributes, WorkflowTaskCompleted)]
     candidates = [end for end in ends if end <= event_id] or ends[:1]
     if not candidates:
@@ -121,12 +118,9 @@ def _reset_point(events: Sequence[HistoryEvent], event_id: int) -> int:
     return candidates[-1]
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class HistoryTable:
-    """A page of the table of a run's events. `next_page` asks for the next one; empty: there is none."""
+    """A page of the table of a run's events. `next_page` requests the next one; empty if there is none."""
 
     workflow_id: str
     run_id: str
@@ -137,7 +131,7 @@ class HistoryTable:
 
 
 def event_row(event: Mapping[str, Any], peek: Peek | None) -> dict[str, Any]:
-    """An event as the table of a history shows it: its payloads as values, or hidden without `peek`."""
+    """Return an event as a row of the table: payloads as values, or hidden without `peek`."""
     attributes: Any = next((value for key, value in event.items() if key.endswith("EventAttributes")), {})
     return {
         "id": event.get("eventId"),
@@ -166,7 +160,9 @@ _FAILURE_TEXTS = ("message", "stackTrace")
 
 
 def _is_failure(node: Mapping[str, Any]) -> bool:
-    """Whether this is a failure of Temporal's JSON form, which names its kind in a field such as `applicationFailureInfo`."""
+    """Whether this is a failure in Temporal's JSON form, which names its kind in a field such as
+    `applicationFailureInfo`.
+    """
     return any(
         name.endswith("FailureInfo") or name in ("stackTrace", "cause", "encodedAttributes") for name in node
     )
@@ -175,13 +171,13 @@ def _is_failure(node: Mapping[str, Any]) -> bool:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:  # cut, or no JSON
+    except ValueError:  # truncated, or no JSON
         return text
 
 
 def hide_moment(moment: Moment) -> Moment:
-    """A moment without the values of variables and the message of its error: with a codec they are as secret as the payloads that
-    they came from.
+    """Return a moment without the values of variables and the message of its error: with a codec they are as
+    secret as the payloads that they came from.
     """
     fibers = moment.fibers or ()
     return msgspec.structs.replace(
@@ -201,12 +197,12 @@ def hide_moment(moment: Moment) -> Moment:
 
 
 def hide_parked(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a worker without the messages of the errors that parked runs raised."""
+    """Return the data of a worker without the error messages of parked runs."""
     return {**facts, "parked": dict.fromkeys(facts["parked"], HIDDEN)}
 
 
 def error_text(error: BaseException, *, shows: bool) -> str:
-    """Return the message of an error, which may quote values; only its type unless values may be shown."""
+    """Return the message of an error, which may quote values; only its type unless values may be displayed."""
     return str(error) if shows else f"{type(error).__name__} {HIDDEN}"
 
 
@@ -220,12 +216,12 @@ def replay_error(walked: Walked, *, shows: bool) -> str:
 
 
 def hide_change(change: ValueChange) -> ValueChange:
-    """That a variable has changed, without its values."""
+    """Return a change of a variable without its values."""
     return msgspec.structs.replace(change, before=change.before and HIDDEN, after=change.after and HIDDEN)
 
 
 def source(file: str, line: int) -> list[tuple[int, str]]:
-    """The lines of a file around one of them."""
+    """Return the lines of a file around one of them."""
     lines = []
     for number in range(max(1, line - _CONTEXT_LINES), line + _CONTEXT_LINES + 1):
         text = linecache.getline(file, number)

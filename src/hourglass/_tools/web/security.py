@@ -1,17 +1,19 @@
-"""Which requests are answered, and the headers of every answer. An ASGI middleware.
+"""Protection of the web UI against unauthorized requests, and the headers of every response. An ASGI
+middleware.
 
-The web UI shows payloads and ends workflows. Every user of the machine can connect to its port, and so can every page that the
-reader has open: by a form or a link (cross-site requests), or by a name of its own that it lets point to 127.0.0.1 (DNS
-rebinding). So:
+The web UI shows payloads and terminates workflows. Every user of the machine can connect to its port, and so
+can every page that the reader has open: by a form or a link (cross-site requests), or by a domain name of its
+own that resolves to 127.0.0.1 (DNS rebinding). So:
 
-- `Host` must be a name of the web UI; any other is refused, whatever is asked.
-- A request that changes something must come from the web UI itself: by its `Origin`, or where a browser sends none by its
-  `Sec-Fetch-Site`. So must a request that only reads; a link on another page leads to a page with a link to follow.
-- Every request needs the token in a header, or the cookie that the login sets; but for the login itself and the static files.
-- Bodies are limited before they are read, and those of strangers to the size of the login form.
-- Answers forbid scripts and styles that are not the web UI's own files, frames, and guesses at types.
+- `Host` must be a name of the web UI; every other request is rejected.
+- A request that changes something must come from the web UI itself, shown by its `Origin`, or if a browser sends none,
+  by its `Sec-Fetch-Site`. The same holds for a request that only reads; a link from another site leads to a page with
+  a link to follow.
+- Every request needs the token in a header, or the cookie that the login sets, except the login and the static files.
+- The size of a body is limited before it is read; without a token, to the size of the login form.
+- Responses forbid scripts and styles other than the web UI's own files, frames, and content sniffing.
 
-Must not know: what is asked.
+Must not know: the meaning of requests.
 """
 
 from __future__ import annotations
@@ -34,12 +36,16 @@ LARGEST_LOGIN = 4096
 LARGEST_FORM = 32 * 1024 * 1024
 
 ON_ADMITTED = "hourglass_on_admitted"
-"""The key, in the state of an ASGI scope, of a function that is called when a request has a valid token or cookie."""
+"""The key, in the state of an ASGI scope, of a function that is called when a request has a valid token or
+cookie.
+"""
 
 _SAFE = frozenset({"GET", "HEAD"})
 _PUBLIC_FOLDER = "/static/"
 _OWN_SITES = frozenset({"same-origin", "none"})
-"""Values of `Sec-Fetch-Site` for what this page or the reader asked for. Programs and old browsers send no such header."""
+"""Values of `Sec-Fetch-Site` for requests of the web UI itself or of the reader. Programs and old browsers do
+not send this header.
+"""
 
 HEADERS = (
     (
@@ -59,7 +65,7 @@ HEADERS = (
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a request is not answered."""
+    """The response to a request that is not allowed."""
 
     status: int
     message: str
@@ -68,7 +74,7 @@ class Rejection:
 
 
 class RequestGuard:
-    """Refuses requests that are not allowed."""
+    """A middleware that rejects requests that are not allowed."""
 
     def __init__(self, app: App, *, names: OwnNames, access: Access) -> None:
         self._app = app
@@ -76,14 +82,14 @@ class RequestGuard:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application, or refuse."""
+        """Call the application, or reject the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-            # HTTP/2 proxies send one cookie per header.
+            # HTTP/2 proxies send one header per cookie.
             headers[key] = f"{headers[key]}; {text}" if key == "cookie" and key in headers else text
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
@@ -101,7 +107,7 @@ class RequestGuard:
                 scope["state"][ON_ADMITTED]()
             await self._app(scope, receive, guarded)
             return
-        # The body of a refused request is not read, so the connection cannot be used again.
+        # The body of a rejected request is not read, so the connection cannot be reused.
         own_headers = (("content-type", rejection.content_type), ("connection", "close"))
         encoded = [
             (name.encode(), value.encode("latin-1")) for name, value in (*own_headers, *rejection.headers)
@@ -112,9 +118,9 @@ class RequestGuard:
     def rejection(
         self, method: str, path: str, headers: dict[str, str], address: str, link: str = "/"
     ) -> Rejection | None:
-        """Return why a request is refused; None if it is not. Counts wrong tokens.
+        """Return the rejection of a request, or None if it is allowed. Counts wrong tokens.
 
-        `path` is the one by which the application chooses a route, `link` leads a browser to the same page.
+        `path` is the decoded path that routes are matched with; `link` leads a browser to the same page.
         """
         if not self._names.is_host(headers.get("host", "")):
             return Rejection(421, "the web UI is not served under this name: name it with --name")
@@ -138,17 +144,18 @@ class RequestGuard:
         origin = headers.get("origin")
         if origin is not None:
             return self._names.is_origin(origin)
-        # Browsers that send no Origin send this; programs send neither, and no browser can be made to send nothing.
+        # Browsers that send no Origin send this header; programs send neither, and no page can make a browser
+        # omit both.
         return headers.get("sec-fetch-site", "none").lower() in _OWN_SITES
 
 
 def _is_public(path: str) -> bool:
-    """Whether strangers may ask for this path."""
+    """Whether a request for this path needs no token."""
     return path == LOGIN or path.startswith(_PUBLIC_FOLDER)
 
 
 def too_many_guesses() -> Rejection:
-    """Return the refusal of an address that has sent too many wrong tokens."""
+    """Return the rejection of an address that has sent too many wrong tokens."""
     return Rejection(
         429, "too many wrong tokens came from your address: wait a minute", (("retry-after", "60"),)
     )
@@ -162,7 +169,7 @@ def _not_logged_in(method: str, headers: dict[str, str]) -> Rejection:
 
 
 def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
-    """Refuse a request that another page makes. Show a link to a reader who has followed one."""
+    """Reject a request from another site. For a followed link, show a page with the link."""
     message = "a page of another site asked for this"
     if headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest", "document") != "document":
         return Rejection(403, message)
@@ -177,7 +184,7 @@ def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
 
 
 def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
-    """Refuse a body that is too large, or whose length is not known before it is read."""
+    """Reject a body that is too large, or whose length is unknown before it is read."""
     if "transfer-encoding" in headers:
         return Rejection(411, "a Content-Length is needed")
     length = headers.get("content-length", "0")
@@ -189,7 +196,7 @@ def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
 
 
 def _link(scope: Scope) -> str:
-    """Return path and query as they were sent."""
+    """Return the path and query as they were sent."""
     path = bytes(scope.get("raw_path") or b"/").decode("latin-1")
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     return f"{path}?{query}" if query else path

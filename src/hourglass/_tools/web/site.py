@@ -1,4 +1,4 @@
-"""What the pages are about: a client, and whether it can be reached; the code that was loaded; what may be shown and done.
+"""The data source of the pages: a client and its health, loaded code, and permissions.
 
 Must not know: HTTP, HTML. All calls block; handlers make them on threads.
 """
@@ -20,13 +20,11 @@ from hourglass._tools.web.replays import TimeTravel
 from hourglass.client import Client, WorkflowExecution
 from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, StorageError
 
-# --- whether it can be reached ---------------------------------------------------------------------------------
+# Health of the engine: checked every second, with a short timeout, while readers have pages open.
 #
-# Asked with little patience, every second while readers look.
-#
-# A client is patient: it tries for ten seconds to reach a server that is away. A reader hears of it sooner, and from
-# then on at once. Must not know: HTTP. Invariants: at most one thread asks; it ends when no reader has looked for a
-# while.
+# A client retries for ten seconds to reach a server. A reader learns of a failure sooner, and afterwards
+# without delay. Must not know: HTTP. Invariants: at most one thread checks; it ends when no page has asked
+# for a while.
 
 
 RPC_TIMEOUT = 2.0
@@ -38,19 +36,21 @@ _AWAY = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 
 @dataclass(frozen=True)
 class Health:
-    """`away` says that nothing can be asked, `notice` that what is told may be old; both are empty where all is well."""
+    """The health of the engine: `unreachable` if no request can succeed, `notice` if data may be outdated;
+    both are empty if all is well.
+    """
 
     unreachable: str = ""
     notice: str = ""
 
     @property
     def trouble(self) -> str:
-        """What a reader should know."""
+        """The message to display, if any."""
         return self.unreachable or self.notice
 
 
 def check_health(client: Client) -> Health:
-    """Ask for the shortest answer that there is."""
+    """Send the cheapest request, and return the health."""
     try:
         return Health(notice=client.list_page(page_size=1, rpc_timeout=RPC_TIMEOUT).notice)
     except StorageError as error:
@@ -58,14 +58,14 @@ def check_health(client: Client) -> Health:
     except ServiceTimeoutError:
         return Health(unreachable=f"{client.target} does not answer: it is away, or too busy")
     except ServiceError as error:
-        # A server that refuses this question is there.
+        # A server that rejects this request is reachable.
         return Health(unreachable=str(error)) if error.status in _AWAY else Health()
     except HourglassError as error:
         return Health(notice=str(error))
 
 
 class HealthMonitor:
-    """What was found last."""
+    """A monitor that checks the engine's health on a thread, on demand."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -76,7 +76,7 @@ class HealthMonitor:
         self._health = Health()
 
     def health(self) -> Health:
-        """What was found last; from now on it is looked after for a while."""
+        """Return the latest health, and keep checking for a while."""
         with self._lock:
             self._last_read = monotonic()
             if self._thread is None and not self._closed.is_set():
@@ -95,7 +95,7 @@ class HealthMonitor:
             self._closed.wait(_PAUSE)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop checking."""
         self._closed.set()
         with self._lock:
             thread = self._thread
@@ -103,16 +103,13 @@ class HealthMonitor:
             thread.join(RPC_TIMEOUT + _PAUSE)
 
 
-# --- what keeps runs from going on ------------------------------------------------------------------------------
-
-
 _MAX_AGE = 3.0
 _MAX_ENTRIES = 2000
 
 
 class ProblemCache:
-    """What keeps runs from going on. A server is asked for each open run: what it said counts for a few seconds, however many
-    readers look.
+    """A cache of the problems that block runs. A server must be queried for each open run; a result is valid
+    for a few seconds, for all readers.
     """
 
     def __init__(self, client: Client) -> None:
@@ -121,14 +118,14 @@ class ProblemCache:
         self._entries: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
 
     def look(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
-        """Return what keeps these runs from going on, by run id."""
+        """Return the problems that block these runs, by run id."""
         now = monotonic()
         open_runs = [run for run in runs if run.close_time is None]
         with self._lock:
             cached = {
                 run.run_id: self._entries[run.run_id][1]
                 for run in open_runs
-                # What the engine itself has just reported is newer than what was seen.
+                # A report of the engine itself is newer than a cached entry.
                 if run.run_id in self._entries
                 and not run.reported_problems
                 and now - self._entries[run.run_id][0] < _MAX_AGE
@@ -144,16 +141,13 @@ class ProblemCache:
         return found_problems | {run_id: problem for run_id, problem in cached.items() if problem is not None}
 
 
-# --- the site --------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Site:
-    """One target, seen through one client.
+    """One target with its client.
 
-    `modules` is code, where some was loaded: forms know its types, and a run can be walked back in time. `read_only` refuses
-    what would change anything. `workers` gives the workers of this process. With a codec payloads are shown only to a reader
-    who asks for them.
+    `modules` is loaded code: forms offer its types, and time travel replays it. `read_only` rejects all
+    changes. `workers` returns the workers of this process. With a codec, payloads are displayed only on
+    request.
     """
 
     client: Client
@@ -172,26 +166,26 @@ class Site:
         self._time_travel = TimeTravel(self.modules, self.client)
 
     def problems(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
-        """What keeps these runs from going on, by run id: as it was a few seconds ago at most."""
+        """Return the problems that block these runs, by run id; at most a few seconds old."""
         return self._problems.look(runs)
 
     @property
     def hides_payloads(self) -> bool:
-        """Whether payloads are shown only on request."""
+        """Whether payloads are displayed only on request."""
         return self.client.codec is not None
 
     def peek(self, requested: bool) -> Peek:
-        """How payloads are shown to a reader who has asked for them, or not."""
+        """Return the function that displays payloads, depending on whether the reader has requested them."""
         if self.hides_payloads and not requested:
             return hidden
         return peek(self.decode, _LONGEST_PAYLOAD)
 
     @property
     def time_travel(self) -> TimeTravel | None:
-        """The replays of runs; None where no code was loaded."""
+        """Replays of runs; None if no code was loaded."""
         return self._time_travel if self.modules else None
 
     def close(self) -> None:
-        """Free what the pages used."""
+        """Release all resources."""
         self.health_monitor.close()
         self._time_travel.close()

@@ -1,7 +1,7 @@
-"""The story of a run as rows of bars, each a share of the time that is looked at. Pure.
+"""The story of a run as rows of bars, positioned on a range of time. Pure.
 
-Places are hundredths of the width, so that a page can draw them as attributes of SVG, in percent, at any size and without a style
-of their own. Must not know: HTML.
+Positions are percentages of the width, so that a page can draw them as SVG attributes at any size without
+inline styles. Must not know: HTML.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hourglass._tools.timeline.text import duration
 
 WIDTH = 100.0
 MIN_WIDTH = 0.15
-"""What is shorter is drawn this wide: a moment must be seen."""
+"""The minimum width of a bar, so that short spans are visible."""
 
 MAX_ROWS = 400
-"""Rows before those that are alike become one."""
+"""The maximum number of rows before similar ones are folded."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class WaterfallRow:
-    """A span with its bars. `key` names it in the page's address."""
+    """A span with its bars. `key` identifies it in the page's address."""
 
     key: str
     span: Span
@@ -59,7 +59,7 @@ class AxisTick:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Rows over the time from `start` to `end`; `folded`: how many spans stand in rows of several."""
+    """Rows from `start` to `end`. `folded` is the number of spans in rows for several spans."""
 
     start: int
     end: int
@@ -68,16 +68,16 @@ class Waterfall:
     spans: int
     folded: int
     zooms: tuple[tuple[str, int, int], ...] = ()
-    """Other parts of the time to look at, each with what to call it."""
+    """Other ranges of time, each with its label."""
     zoomed: bool = False
 
 
 def waterfall(story: Story, *, start: int | None = None, end: int | None = None) -> Waterfall:
-    """The rows of a story, of all its time or of a part of it."""
+    """Return the rows of a story, for its full duration or a part of it."""
     full_range = story.start, max(story.until, story.start + 1)
     low = full_range[0] if start is None else min(max(start, full_range[0]), full_range[1] - 1)
     high = full_range[1] if end is None else max(min(end, full_range[1]), low + 1)
-    # What lies outside is left out first: so a closer look has rows for what was folded.
+    # Spans outside the range are removed first, so that zooming in leaves rows for folded spans.
     spans = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
     visible = fold(replace(story, spans=spans), MAX_ROWS).spans if spans else ()
     return Waterfall(
@@ -93,7 +93,7 @@ def waterfall(story: Story, *, start: int | None = None, end: int | None = None)
 
 
 def _zooms(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, int, int]]:
-    """The steps of a walk through the time without a mouse."""
+    """Yield the ranges for navigation without a mouse."""
     quarter = (high - low) // 4
     if quarter > _MIN_RANGE:
         yield "closer", low + quarter, high - quarter
@@ -132,7 +132,7 @@ def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
 
 
 def _due_text(span: Span, story: Story) -> str:
-    """What is to happen to an open step, and when."""
+    """Return when an open step is due or will be retried."""
     at = span.due or span.next_attempt
     if span.end is not None or at is None or at <= story.until:
         return ""
