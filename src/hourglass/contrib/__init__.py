@@ -17,7 +17,7 @@ __all__: list[str] = []
 
 
 @contextmanager
-def _from_extra(extra: str) -> Iterator[None]:
+def _require_extra(extra: str) -> Iterator[None]:
     """Where a bridge imports its parts: if its library is missing, or another version than the bridge is made for, the error says
     which extra brings it.
     """

@@ -42,10 +42,10 @@ def _generator() -> random.Random | None:
     run = current_run()
     if run is None:
         return None
-    found = _generators.get(run.loop)
-    if found is None:
-        found = _generators[run.loop] = workflow.new_random("hourglass.agents")
-    return found
+    generator = _generators.get(run.loop)
+    if generator is None:
+        generator = _generators[run.loop] = workflow.new_random("hourglass.agents")
+    return generator
 
 
 def uuid4() -> _uuid.UUID:
@@ -140,7 +140,7 @@ def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
             )
 
 
-def require_loop(what: str, instead: str) -> None:
+def require_loop(call: str, instead: str) -> None:
     """Refuse to run an agent in a workflow on any loop but the run's own: nothing that it waits for would be durable."""
     run = current_run()
     try:
@@ -148,7 +148,7 @@ def require_loop(what: str, instead: str) -> None:
     except RuntimeError:
         running = None
     if run is not None and not isinstance(running, EventLoop):
-        raise UsageError(f"{what} cannot block in a workflow: {instead}")
+        raise UsageError(f"{call} cannot block in a workflow: {instead}")
 
 
 def to_json(value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
@@ -163,6 +163,6 @@ def to_json(value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
 
 async def execute(activity: Activity[..., Any], *args: Any, **options: Any) -> Any:
     """Run an activity from a coroutine of a workflow, and wait for its result."""
-    chosen = activity.options(**options) if options else activity
-    started: Any = chosen._start(current_run(), args, {}, local=False, start=awaited.start_activity)
+    configured = activity.options(**options) if options else activity
+    started: Any = configured._start(current_run(), args, {}, local=False, start=awaited.start_activity)
     return await started

@@ -34,10 +34,10 @@ from hourglass.errors import DecodeError, EncodeError, HourglassError, UsageErro
 
 __all__ = ["S3Storage", "StorageUnavailableError"]
 
-_TRIES: Final = 4
+_MAX_TRIES: Final = 4
 _REDIRECTS: Final = frozenset({300, 301, 302, 303, 307, 308})
 _FIRST_PAUSE = 0.2
-_LARGEST = 256 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
 """Bytes of an object that is stored or read."""
 
 
@@ -90,7 +90,7 @@ class S3Storage(StorageDriver):
         self._bucket = bucket
         self._region = region
         self._prefix = prefix
-        self._given = (access_key, secret_key, session_token)
+        self._explicit_keys = (access_key, secret_key, session_token)
         self._timeout = timeout
         self._name = name
 
@@ -109,11 +109,11 @@ class S3Storage(StorageDriver):
         claims = []
         for payload in payloads:
             key, data = stored_form(payload)
-            if len(data) > _LARGEST:
+            if len(data) > _MAX_BYTES:
                 raise EncodeError(
-                    f"a payload of {len(data)} bytes is too large for a bucket: at most {_LARGEST}"
+                    f"a payload of {len(data)} bytes is too large for a bucket: at most {_MAX_BYTES}"
                 )
-            self._ask("PUT", key, data)
+            self._request("PUT", key, data)
             claims.append(StorageDriverClaim({"key": key}))
         return claims
 
@@ -121,12 +121,12 @@ class S3Storage(StorageDriver):
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
     ) -> Sequence[Payload]:
         """Get them."""
-        return [from_stored(key, self._ask("GET", key)) for key in map(key_of, claims)]
+        return [from_stored(key, self._request("GET", key)) for key in map(key_of, claims)]
 
-    def _ask(self, method: str, key: str, body: bytes = b"") -> bytes:
+    def _request(self, method: str, key: str, body: bytes = b"") -> bytes:
         path = quote(f"/{self._bucket}/{self._prefix}{key[:2]}/{key}")
         pause = _FIRST_PAUSE
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_MAX_TRIES)):
             try:
                 return self._send(method, path, body)
             except urllib.error.HTTPError as error:
@@ -135,15 +135,18 @@ class S3Storage(StorageDriver):
                     raise DecodeError(
                         f"the payload stored as {key[:12]}… is not in the bucket {self._bucket}"
                     ) from None
-                what, passes = f"answered {error.code} to {method}", error.code >= 500 or error.code == 429
+                problem, is_transient = (
+                    f"answered {error.code} to {method}",
+                    error.code >= 500 or error.code == 429,
+                )
                 if error.code in _REDIRECTS:
-                    what += (
+                    problem += (
                         ", a redirect, which is not followed: is the endpoint that of the bucket's region?"
                     )
             except (OSError, http.client.HTTPException) as error:
-                what, passes = f"cannot be reached: {type(error).__name__}", True
-            if not passes or not left:
-                raise StorageUnavailableError(f"the bucket {self._bucket} at {self._host} {what}")
+                problem, is_transient = f"cannot be reached: {type(error).__name__}", True
+            if not is_transient or not tries_left:
+                raise StorageUnavailableError(f"the bucket {self._bucket} at {self._host} {problem}")
             sleep(pause)
             pause *= 2
         raise AssertionError("the last try returns or raises")
@@ -156,9 +159,9 @@ class S3Storage(StorageDriver):
         with _opener.open(request, timeout=self._timeout) as answer:
             if method == "PUT":
                 return b""
-            data: bytes = answer.read(_LARGEST + 1)
-            if len(data) > _LARGEST:
-                raise DecodeError(f"the bucket {self._bucket} answered with more than {_LARGEST} bytes")
+            data: bytes = answer.read(_MAX_BYTES + 1)
+            if len(data) > _MAX_BYTES:
+                raise DecodeError(f"the bucket {self._bucket} answered with more than {_MAX_BYTES} bytes")
             return data
 
     def _signed(self, method: str, path: str, body: bytes, now: datetime) -> dict[str, str]:
@@ -180,7 +183,7 @@ class S3Storage(StorageDriver):
         return {**headers, "authorization": authorization, "content-type": "application/octet-stream"}
 
     def _keys(self) -> tuple[str, str, str | None]:
-        access, secret, token = self._given
+        access, secret, token = self._explicit_keys
         if access is None and secret is None:
             access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
             token = os.environ.get("AWS_SESSION_TOKEN")
@@ -206,8 +209,8 @@ def sign(method: str, path: str, headers: Mapping[str, str], digest: str, secret
     ]
     moment = headers["x-amz-date"]
     scope = f"{moment[:8]}/{region}/s3/aws4_request"
-    whole = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    request_digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     key = f"AWS4{secret}".encode()
     for part in (moment[:8], region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
-    return hmac.digest(key, f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{whole}".encode(), "sha256").hex()
+    return hmac.digest(key, f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{request_digest}".encode(), "sha256").hex()

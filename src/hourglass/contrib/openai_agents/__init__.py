@@ -15,9 +15,9 @@
 
 from __future__ import annotations
 
-from hourglass.contrib import _from_extra
+from hourglass.contrib import _require_extra
 
-with _from_extra("openai-agents"):
+with _require_extra("openai-agents"):
     from hourglass.contrib.openai_agents._runner import DurableRunner
 
 __all__ = ["DurableRunner"]

@@ -88,7 +88,7 @@ async def _never(*args: Any) -> Any:
 # --- models -----------------------------------------------------------------------------------------------------------
 
 
-async def ask(
+async def request_response(
     agent: Agent[Any],
     provider: Callable[[], ModelProvider],
     request: ModelRequest,
@@ -96,15 +96,17 @@ async def ask(
 ) -> Any:
     """Ask an agent's model. Its client's own retries are off: the activity has a policy."""
     model = agent.model if isinstance(agent.model, Model) else provider().get_model(agent.model)
-    own = {tool.name: tool for tool in agent.tools}
-    missing = [name for name in request.tools if name not in own]
+    own_tools = {tool.name: tool for tool in agent.tools}
+    missing = [name for name in request.tools if name not in own_tools]
     if missing:
-        raise _final(f"agent {agent.name} of this worker has no tool {', '.join(missing)}", "UsageError")
+        raise _non_retryable(
+            f"agent {agent.name} of this worker has no tool {', '.join(missing)}", "UsageError"
+        )
     arguments: dict[str, Any] = {
         "system_instructions": request.instructions,
         "input": request.input,
         "model_settings": SETTINGS.validate_python(request.settings),
-        "tools": [*(own[name] for name in request.tools), *map(_function, request.functions)],
+        "tools": [*(own_tools[name] for name in request.tools), *map(_function, request.functions)],
         "output_schema": _output_schema(agent),
         "handoffs": list(map(_handoff, request.handoffs)),
         "tracing": ModelTracing.DISABLED,
@@ -117,15 +119,15 @@ async def ask(
             if handler is None:
                 response = await model.get_response(**arguments)
             else:
-                response = await _streamed(model, arguments, handler)
+                response = await _read_stream(model, arguments, handler)
     except APIStatusError as error:
-        raise _status(error) from error
+        raise _status_failure(error) from error
     except AgentsException as error:
-        raise _final(str(error), type(error).__name__) from error
+        raise _non_retryable(str(error), type(error).__name__) from error
     return RESPONSE.dump_python(response, mode="json", warnings="none")
 
 
-async def _streamed(model: Model, arguments: dict[str, Any], handler: StreamHandler) -> ModelResponse:
+async def _read_stream(model: Model, arguments: dict[str, Any], handler: StreamHandler) -> ModelResponse:
     finished: Response | None = None
     stream: Any = model.stream_response(**arguments)
     try:
@@ -137,7 +139,7 @@ async def _streamed(model: Model, arguments: dict[str, Any], handler: StreamHand
                 if inspect.isawaitable(waited):
                     await waited
             except Exception as error:
-                raise _final(
+                raise _non_retryable(
                     f"the stream_handler raised {type(error).__name__}: {error}", "StreamHandlerError"
                 ) from error
     finally:
@@ -160,24 +162,24 @@ async def _streamed(model: Model, arguments: dict[str, Any], handler: StreamHand
     return ModelResponse(output=finished.output, usage=usage, response_id=finished.id)
 
 
-def _function(told: Function) -> Tool:
+def _function(function: Function) -> Tool:
     return FunctionTool(
-        name=told.name,
-        description=told.description,
-        params_json_schema=told.schema,
+        name=function.name,
+        description=function.description,
+        params_json_schema=function.schema,
         on_invoke_tool=_never,
-        strict_json_schema=told.strict,
+        strict_json_schema=function.strict,
     )
 
 
-def _handoff(told: Function) -> Handoff[Any, Any]:
+def _handoff(function: Function) -> Handoff[Any, Any]:
     return Handoff(
-        tool_name=told.name,
-        tool_description=told.description,
-        input_json_schema=told.schema,
+        tool_name=function.name,
+        tool_description=function.description,
+        input_json_schema=function.schema,
         on_invoke_handoff=_never,
-        agent_name=told.agent,
-        strict_json_schema=told.strict,
+        agent_name=function.agent,
+        strict_json_schema=function.strict,
     )
 
 
@@ -188,7 +190,7 @@ def _output_schema(agent: Agent[Any]) -> AgentOutputSchemaBase | None:
     return kind if isinstance(kind, AgentOutputSchemaBase) else AgentOutputSchema(kind)
 
 
-_PASSING = (
+_RETRYABLE_STATUSES = (
     408,
     409,
     425,
@@ -196,14 +198,14 @@ _PASSING = (
 )  # of the answers that blame the request, those that another attempt may not get
 
 
-def _status(error: APIStatusError) -> ApplicationError:
+def _status_failure(error: APIStatusError) -> ApplicationError:
     """A provider's refusal: whether it is final, and when to ask again."""
-    passing = error.status_code >= 500 or error.status_code in _PASSING
+    is_retryable = error.status_code >= 500 or error.status_code in _RETRYABLE_STATUSES
     return ApplicationError(
         f"HTTP {error.status_code}: {error.message}",
         type=type(error).__name__,
-        non_retryable=not passing,
-        next_retry_delay=_retry_after(error.response.headers) if passing else None,
+        non_retryable=not is_retryable,
+        next_retry_delay=_retry_after(error.response.headers) if is_retryable else None,
     )
 
 
@@ -216,7 +218,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _final(message: str, kind: str) -> ApplicationError:
+def _non_retryable(message: str, kind: str) -> ApplicationError:
     return ApplicationError(message, type=kind, non_retryable=True)
 
 
@@ -250,7 +252,7 @@ def _output(result: Any) -> Any:
     ):
         return to_jsonable_python(result, fallback=str)
     if isinstance(result, list):
-        return [_output(each) for each in result]
+        return [_output(item) for item in result]
     return str(result)
 
 
@@ -275,8 +277,8 @@ async def _connected(server: MCPServer) -> AsyncIterator[MCPServer]:
 async def list_tools(server: MCPServer, agent: Agent[Any], context: Any) -> Any:
     """Which tools a server has."""
     async with _connected(server):
-        found = await server.list_tools(RunContextWrapper(context), agent)
-    return TOOLS.dump_python(found, mode="json", by_alias=True, exclude_none=True)
+        tools = await server.list_tools(RunContextWrapper(context), agent)
+    return TOOLS.dump_python(tools, mode="json", by_alias=True, exclude_none=True)
 
 
 async def call_server(

@@ -125,23 +125,23 @@ class DurableRunner(Generic[C]):
         self._tool_options = dict(tool_options or {})
         self._activities: list[Activity[..., Any]] = []
         self._durable: dict[int, Agent[Any]] = {}
-        self._kept: list[Agent[Any]] = []  # so that no other agent gets the id of one of ours
-        for each in (agent, *agents):
-            self._make(each)
+        self._originals: list[Agent[Any]] = []  # so that no other agent gets the id of one of ours
+        for given_agent in (agent, *agents):
+            self._make_durable(given_agent)
         self._check(agent.name)
 
     def _check(self, name: str) -> None:
-        known = {tool.name for each in self._kept for tool in each.tools}
-        unknown = sorted(set(self._tool_options) - known)
+        tool_names = {tool.name for original in self._originals for tool in original.tools}
+        unknown = sorted(set(self._tool_options) - tool_names)
         if unknown:
             raise UsageError(
                 f"tool_options: agent {name} and those it hands over to have no tool {', '.join(unknown)}"
             )
-        names = [each.name for each in self._kept]
-        twice = sorted({each for each in names if names.count(each) > 1})
-        if twice:
+        names = [original.name for original in self._originals]
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
             raise UsageError(
-                f"two agents of one runner are called {twice[0]!r}: their activities would be, too"
+                f"two agents of one runner are called {duplicates[0]!r}: their activities would be, too"
             )
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
@@ -167,12 +167,12 @@ class DurableRunner(Generic[C]):
         as the `last_agent` of the result before.
         """
         if not workflow.in_workflow():
-            asked: Any = self._original if starting_agent is None else starting_agent
-            return await Runner.run(asked, input, run_config=run_config, **options)
+            agent: Any = self._original if starting_agent is None else starting_agent
+            return await Runner.run(agent, input, run_config=run_config, **options)
         return await Runner.run(
             self.agent if starting_agent is None else self._durable_of(starting_agent),
             input,
-            run_config=_checked(run_config, options),
+            run_config=_run_config_of(run_config, options),
             **options,
         )
 
@@ -186,8 +186,8 @@ class DurableRunner(Generic[C]):
     ) -> RunResult:
         """Run the agent in a plain workflow, and wait for it."""
         if not workflow.in_workflow():
-            asked: Any = self._original if starting_agent is None else starting_agent
-            return Runner.run_sync(asked, input, run_config=run_config, **options)
+            agent: Any = self._original if starting_agent is None else starting_agent
+            return Runner.run_sync(agent, input, run_config=run_config, **options)
         return workflow.run_async(
             self.run(input, starting_agent=starting_agent, run_config=run_config, **options)
         )
@@ -203,53 +203,53 @@ class DurableRunner(Generic[C]):
         return Runner.run_streamed(options.pop("starting_agent", None) or self._original, input, **options)
 
     def _durable_of(self, agent: Agent[Any]) -> Agent[Any]:
-        if any(agent is each for each in self._durable.values()):
+        if any(agent is durable_agent for durable_agent in self._durable.values()):
             return agent
-        found = self._durable.get(id(agent))
-        if found is None:
+        durable = self._durable.get(id(agent))
+        if durable is None:
             raise UsageError(
                 f"agent {agent.name} is not known to this DurableRunner, so no worker has its activities: "
                 f"DurableRunner(…, agents=[{agent.name}])"
             )
-        return found
+        return durable
 
     # --- agents, made durable -----------------------------------------------------------------------------------------
 
-    def _make(self, agent: Agent[Any]) -> Agent[Any]:
+    def _make_durable(self, agent: Agent[Any]) -> Agent[Any]:
         """A copy of an agent whose model, tools and servers are activities; and of those that it hands over to."""
-        known = self._durable.get(id(agent))
-        if known is not None:
-            return known
+        existing = self._durable.get(id(agent))
+        if existing is not None:
+            return existing
         if agent.model_settings.retry is not None:
             raise UsageError(
                 f"agent {agent.name} has ModelSettings.retry, which would multiply with the retries of its activities: leave it "
                 f"out, and say model_options={{'retry_policy': RetryPolicy(…)}}"
             )
         durable = self._durable[id(agent)] = dataclasses.replace(agent)
-        self._kept.append(agent)
+        self._originals.append(agent)
         durable.model = self._model(agent)
         durable.tools = [self._tool(agent, tool) for tool in agent.tools]
         durable.mcp_servers = [self._server(agent, server) for server in agent.mcp_servers]
-        durable.handoffs = [self._handoff(each) for each in agent.handoffs]
+        durable.handoffs = [self._handoff(handoff) for handoff in agent.handoffs]
         return durable
 
-    def _handoff(self, given: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
-        if isinstance(given, Agent):
-            return self._make(given)
-        known = given._agent_ref() if given._agent_ref is not None else None
-        if isinstance(known, Agent):
-            self._make(known)
-        invoke = given.on_invoke_handoff
+    def _handoff(self, original: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
+        if isinstance(original, Agent):
+            return self._make_durable(original)
+        target = original._agent_ref() if original._agent_ref is not None else None
+        if isinstance(target, Agent):
+            self._make_durable(target)
+        invoke = original.on_invoke_handoff
 
         async def hand_over(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
             return self._durable_of(await invoke(context, arguments))
 
-        return dataclasses.replace(given, on_invoke_handoff=hand_over)
+        return dataclasses.replace(original, on_invoke_handoff=hand_over)
 
     def _define(self, name: str, options: Mapping[str, Any], fn: Callable[..., Any]) -> Activity[..., Any]:
-        made = activity.defn(name=self._prefix + name, **cast(ActivityOptions, options))(fn)
-        self._activities.append(made)
-        return made
+        definition = activity.defn(name=self._prefix + name, **cast(ActivityOptions, options))(fn)
+        self._activities.append(definition)
+        return definition
 
     def _model(self, agent: Agent[Any]) -> Model:
         def provider() -> ModelProvider:
@@ -257,14 +257,16 @@ class DurableRunner(Generic[C]):
                 self._provider = _activities.default_provider()
             return self._provider
 
-        async def ask(request: ModelRequest) -> Any:
-            return await _activities.ask(agent, provider, request, self._stream_handler)
+        async def request_response(request: ModelRequest) -> Any:
+            return await _activities.request_response(agent, provider, request, self._stream_handler)
 
-        return _DurableModel(agent, self._define(f"{agent.name}.model", self._model_options, ask))
+        return _DurableModel(
+            agent, self._define(f"{agent.name}.model", self._model_options, request_response)
+        )
 
     def _tool(self, agent: Agent[Any], tool: Tool) -> Tool:
-        said = self._tool_options.get(tool.name, {})
-        if not isinstance(tool, FunctionTool) or isinstance(said, bool):
+        tool_options = self._tool_options.get(tool.name, {})
+        if not isinstance(tool, FunctionTool) or isinstance(tool_options, bool):
             return tool  # the provider runs it, or the workflow does
 
         async def call(arguments: str, call_id: str, context: Any) -> Any:
@@ -272,7 +274,7 @@ class DurableRunner(Generic[C]):
 
         if self._context_type is not None:
             call.__annotations__["context"] = self._context_type | None
-        perform = self._define(f"{agent.name}.tool.{tool.name}", {**self._common, **said}, call)
+        perform = self._define(f"{agent.name}.tool.{tool.name}", {**self._common, **tool_options}, call)
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
             return await _agents.execute(perform, arguments, context.tool_call_id, context.context)
@@ -296,26 +298,26 @@ class DurableRunner(Generic[C]):
         )
 
 
-def _checked(config: RunConfig | None, options: dict[str, Any]) -> RunConfig:
+def _run_config_of(config: RunConfig | None, options: dict[str, Any]) -> RunConfig:
     """The configuration of a run in a workflow, without tracing: its spans would be told again on every execution."""
     if options.get("session") is not None:
         raise UsageError(
             "a session reads and writes outside of the workflow: the workflow itself remembers. Give the next run "
             "`result.to_input_list()` and what is new"
         )
-    made = RunConfig() if config is None else config
-    if not isinstance(made, RunConfig):
-        raise UsageError(f"run_config is a RunConfig, not {type(made).__name__}")
-    if made.model is not None:
+    run_config = RunConfig() if config is None else config
+    if not isinstance(run_config, RunConfig):
+        raise UsageError(f"run_config is a RunConfig, not {type(run_config).__name__}")
+    if run_config.model is not None:
         raise UsageError(
             "run_config.model: in a workflow a model is its agent's, which workers know: Agent(model=…)"
         )
-    if made.model_settings is not None and made.model_settings.retry is not None:
+    if run_config.model_settings is not None and run_config.model_settings.retry is not None:
         raise UsageError(
             "run_config.model_settings.retry would multiply with the retries of activities: leave it out, and say "
             "DurableRunner(model_options={'retry_policy': RetryPolicy(…)})"
         )
-    return dataclasses.replace(made, tracing_disabled=True)
+    return dataclasses.replace(run_config, tracing_disabled=True)
 
 
 # --- what runs in the workflow ----------------------------------------------------------------------------------------
@@ -360,13 +362,13 @@ class _DurableModel(Model):
             ],
             handoffs=[
                 Function(
-                    name=each.tool_name,
-                    description=each.tool_description,
-                    schema=each.input_json_schema,
-                    strict=each.strict_json_schema,
-                    agent=each.agent_name,
+                    name=handoff.tool_name,
+                    description=handoff.tool_description,
+                    schema=handoff.input_json_schema,
+                    strict=handoff.strict_json_schema,
+                    agent=handoff.agent_name,
                 )
-                for each in handoffs
+                for handoff in handoffs
             ],
             previous_response_id=previous_response_id,
             conversation_id=conversation_id,

@@ -10,9 +10,9 @@ Span names, and the header that carries a trace, are those of Temporal's own SDK
 
 from __future__ import annotations
 
-from hourglass.contrib import _from_extra
+from hourglass.contrib import _require_extra
 
-with _from_extra("opentelemetry"):
+with _require_extra("opentelemetry"):
     from hourglass.contrib.opentelemetry._metrics import export_metrics
     from hourglass.contrib.opentelemetry._tracing import TracingInterceptor
     from hourglass.contrib.opentelemetry._workflows import (

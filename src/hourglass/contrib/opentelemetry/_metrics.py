@@ -52,29 +52,29 @@ def export_metrics(registry: Registry | None = None, meter: Meter | None = None)
     """Hand the metrics of a registry (this process's by default) to OpenTelemetry's meter. Returns what ends it."""
     source = default_registry if registry is None else registry
     sink = otel.get_meter("hourglass") if meter is None else meter
-    over = threading.Event()
+    stopped = threading.Event()
     for name, kind, text in described():
         make = sink.create_observable_counter if kind == "counter" else sink.create_observable_gauge
-        make(name, callbacks=[_observing(source, name, over)], description=text)
+        make(name, callbacks=[_observing(source, name, stopped)], description=text)
     remove = source.add_sink(_Bridge(sink))
 
     def end() -> None:
-        over.set()
+        stopped.set()
         remove()
 
     return end
 
 
 def _observing(
-    registry: Registry, name: str, over: threading.Event
+    registry: Registry, name: str, stopped: threading.Event
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
-        if over.is_set():
+        if stopped.is_set():
             return []
-        found = [each for each in registry.collect() if each.name == name]
+        families = [family for family in registry.collect() if family.name == name]
         return [
             Observation(sample.value, dict(sample.labels))
-            for family in found
+            for family in families
             for sample in family.samples
             if not isinstance(sample.value, Buckets)
         ]

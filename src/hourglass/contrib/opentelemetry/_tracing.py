@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from hourglass import activity
-from hourglass.contrib.opentelemetry._workflows import NO_IDS, Carrier, TracedWorkflow, is_stable
+from hourglass.contrib.opentelemetry._workflows import NO_IDS, Carrier, TracedWorkflow, has_stable_ids
 from hourglass.errors import UsageError
 from hourglass.interceptors import (
     ActivityInboundInterceptor,
@@ -51,7 +51,7 @@ class TracingInterceptor(Interceptor):
         self._tracer = trace.get_tracer("hourglass") if tracer is None else tracer
         self._carrier = Carrier(propagator)
         self._durations = durations
-        if durations and not is_stable(self._tracer):
+        if durations and not has_stable_ids(self._tracer):
             raise UsageError(NO_IDS)
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
@@ -89,8 +89,8 @@ class _Calls:
         """A span around a call, which travels with its headers."""
         attributes: dict[str, AttributeValue] = {"temporalWorkflowID": workflow_id, **more}
         with self._tracer.start_as_current_span(name, attributes=attributes, kind=SpanKind.CLIENT):
-            for each in headers:
-                self._carrier.put(each, context.get_current())
+            for call_headers in headers:
+                self._carrier.put(call_headers, context.get_current())
             yield
 
     def start(self, input: StartWorkflowInput) -> Any:
@@ -200,11 +200,11 @@ class _TracedOperations(NexusOperationInboundInterceptor):
 
     @contextmanager
     def _span(
-        self, what: str, input: ExecuteNexusOperationStartInput | ExecuteNexusOperationCancelInput
+        self, prefix: str, input: ExecuteNexusOperationStartInput | ExecuteNexusOperationCancelInput
     ) -> Iterator[None]:
         token = context.attach(self._carrier.extract(input.headers))
         operation = input.operation
-        name = f"{what}:{operation.service}/{operation.name}"
+        name = f"{prefix}:{operation.service}/{operation.name}"
         try:
             with self._tracer.start_as_current_span(name, kind=SpanKind.SERVER):
                 yield

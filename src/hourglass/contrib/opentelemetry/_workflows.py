@@ -67,7 +67,7 @@ from hourglass.workflow import unsafe
 # --- ids of spans ---------------------------------------------------------------------------------
 
 
-_wanted: ContextVar[tuple[int, int] | None] = ContextVar("hourglass_span_ids", default=None)
+_assigned: ContextVar[tuple[int, int] | None] = ContextVar("hourglass_span_ids", default=None)
 
 
 class RunIdGenerator:
@@ -80,12 +80,12 @@ class RunIdGenerator:
 
     def generate_span_id(self) -> int:
         """The id of a new span."""
-        wanted = _wanted.get()
+        wanted = _assigned.get()
         return self._drawn(64, INVALID_SPAN_ID) if wanted is None else wanted[1]
 
     def generate_trace_id(self) -> int:
         """The id of a new trace."""
-        wanted = _wanted.get()
+        wanted = _assigned.get()
         return self._drawn(128, INVALID_TRACE_ID) if wanted is None else wanted[0]
 
     def is_trace_id_random(self) -> bool:
@@ -99,7 +99,7 @@ class RunIdGenerator:
         return number
 
 
-def is_stable(tracer: Tracer) -> bool:
+def has_stable_ids(tracer: Tracer) -> bool:
     """Whether the tracer asks us for ids."""
     return isinstance(getattr(tracer, "id_generator", None), RunIdGenerator)
 
@@ -112,13 +112,13 @@ def ids_of(run_id: str, key: str) -> tuple[int, int]:
 
 
 @contextmanager
-def wanting(ids: tuple[int, int] | None) -> Iterator[None]:
+def assigned_ids(ids: tuple[int, int] | None) -> Iterator[None]:
     """While a span with these ids is made."""
-    token = _wanted.set(ids)
+    token = _assigned.set(ids)
     try:
         yield
     finally:
-        _wanted.reset(token)
+        _assigned.reset(token)
 
 
 # --- the header -----------------------------------------------------------------------------------
@@ -140,18 +140,18 @@ class Carrier:
 
     def put(self, headers: Headers, context: Context) -> None:
         """Have the context travel with these headers."""
-        texts: dict[str, str] = {}
-        self._propagator.inject(texts, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
-        if texts:
-            headers[HEADER] = default_converter.encode(texts)
+        fields: dict[str, str] = {}
+        self._propagator.inject(fields, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
+        if fields:
+            headers[HEADER] = default_converter.encode(fields)
 
-    def inject(self, texts: dict[str, str], context: Context) -> None:
+    def inject(self, headers: dict[str, str], context: Context) -> None:
         """Have the context travel with headers that are texts."""
-        self._propagator.inject(texts, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
+        self._propagator.inject(headers, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
 
-    def extract(self, texts: Mapping[str, str]) -> Context:
+    def extract(self, headers: Mapping[str, str]) -> Context:
         """The context that came with headers that are texts."""
-        return self._propagator.extract(texts, Context())
+        return self._propagator.extract(headers, Context())
 
     def get(self, headers: Headers) -> Context | None:
         """The context that came with these headers; None if none came, or it cannot be read."""
@@ -159,10 +159,10 @@ class Carrier:
         if payload is None:
             return None
         try:
-            texts = default_converter.decode(payload, dict[str, str])
+            fields = default_converter.decode(payload, dict[str, str])
         except PayloadError:
             return None
-        return self._propagator.extract(texts, Context())
+        return self._propagator.extract(fields, Context())
 
 
 # --- spans ----------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ class RunTrace:
         self._emitted = 0
 
     @property
-    def is_stable(self) -> bool:
+    def has_stable_ids(self) -> bool:
         """Whether ids of spans follow from the run."""
-        return is_stable(self._tracer)
+        return has_stable_ids(self._tracer)
 
     def begin(self, headers: Headers) -> None:
         """The run begins, in the trace of the caller that started it."""
@@ -203,7 +203,7 @@ class RunTrace:
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
         if live.facts.is_replaying or live.quiet or live.dead:
-            return self._as_before(ids)
+            return self._replayed_context(ids)
         return self._emit(live, name, ids, kind, attributes, linked, error)
 
     def open(
@@ -220,7 +220,15 @@ class RunTrace:
         ids = self._ids_for(live, key, name)
         parent = self._parent()
         return OpenSpan(
-            self, name, ids, kind, attributes, linked, live.facts.timestamp_ns, parent, self._as_before(ids)
+            self,
+            name,
+            ids,
+            kind,
+            attributes,
+            linked,
+            live.facts.timestamp_ns,
+            parent,
+            self._replayed_context(ids),
         )
 
     def close(self, span: OpenSpan, error: BaseException | None) -> None:
@@ -240,7 +248,7 @@ class RunTrace:
             )
 
     def _parent(self) -> Context:
-        return _inside.get() or self.context
+        return _enclosing_span.get() or self.context
 
     def answer(self, name: str, linked: Context | None) -> None:
         """Emit the span of a query, which is in no history."""
@@ -261,12 +269,12 @@ class RunTrace:
         now = live.facts.timestamp_ns
         parent = self._parent() if parent is None else parent
         links = [Link(trace.get_current_span(linked).get_span_context())] if linked is not None else []
-        with unsafe(), wanting(ids):
+        with unsafe(), assigned_ids(ids):
             span: Span = self._tracer.start_span(
                 name,
                 context=parent,
                 kind=kind,
-                attributes={**_who(live), **(attributes or {})},
+                attributes={**_run_attributes(live), **(attributes or {})},
                 links=links,
                 start_time=now if began is None else began,
             )
@@ -282,12 +290,12 @@ class RunTrace:
             key = f"{name} {self._emitted}"
         return ids_of(live.state.run_id, key)
 
-    def _as_before(self, ids: tuple[int, int]) -> Context:
+    def _replayed_context(self, ids: tuple[int, int]) -> Context:
         """The context of a span that was emitted when this happened for the first time, as far as it can be known."""
-        inside = self._parent()
-        if not is_stable(self._tracer):
-            return inside
-        parent = trace.get_current_span(inside).get_span_context()
+        parent_context = self._parent()
+        if not has_stable_ids(self._tracer):
+            return parent_context
+        parent = trace.get_current_span(parent_context).get_span_context()
         context = SpanContext(
             trace_id=parent.trace_id if parent.is_valid else ids[0],
             span_id=ids[1],
@@ -295,10 +303,10 @@ class RunTrace:
             trace_flags=parent.trace_flags if parent.is_valid else TraceFlags(TraceFlags.SAMPLED),
             trace_state=parent.trace_state,
         )
-        return trace.set_span_in_context(NonRecordingSpan(context), inside)
+        return trace.set_span_in_context(NonRecordingSpan(context), parent_context)
 
 
-_inside: ContextVar[Context | None] = ContextVar("hourglass_span", default=None)
+_enclosing_span: ContextVar[Context | None] = ContextVar("hourglass_span", default=None)
 """The span of the author's that a fiber is in: what it asks for is traced below it."""
 
 
@@ -313,7 +321,7 @@ class OpenSpan:
         kind: SpanKind,
         attributes: Attributes | None,
         linked: Context | None,
-        began: int,
+        start_ns: int,
         parent: Context,
         context: Context,
     ) -> None:
@@ -323,14 +331,14 @@ class OpenSpan:
         self.kind = kind
         self.attributes = attributes
         self.linked = linked
-        self.began = began
+        self.began = start_ns
         self.parent = parent
         self.context = context
 
     @contextmanager
     def around(self) -> Iterator[None]:
         """Within the block what is asked for is traced below it; it ends with the block."""
-        token = _inside.set(self.context)
+        token = _enclosing_span.set(self.context)
         error: BaseException | None = None
         try:
             yield
@@ -338,7 +346,7 @@ class OpenSpan:
             error = None if isinstance(raised, ContinueAsNewError) else raised
             raise
         finally:
-            _inside.reset(token)
+            _enclosing_span.reset(token)
             if not require_run("tracing").dead:
                 self.run.close(self, error)
 
@@ -352,7 +360,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         super().__init__(next)
         self.trace = RunTrace(tracer, carrier)
         self._durations = durations
-        self._whole: OpenSpan | None = None
+        self._run_span: OpenSpan | None = None
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         """See what goes out, too. The trace begins here: a signal's handler may run before the body."""
@@ -362,15 +370,15 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         run.begin(dict(started.headers))
         if self._durations:
             name = f"RunWorkflow:{started.workflow_type}"
-            self._whole = run.open(name, key="RunWorkflow", kind=SpanKind.SERVER)
-            run.context = self._whole.context
+            self._run_span = run.open(name, key="RunWorkflow", kind=SpanKind.SERVER)
+            run.context = self._run_span.context
         super().init(_TracedCalls(outbound, run))
 
     def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         """A span for the beginning, one for the end; or one of both."""
         run = self.trace
-        if self._whole is not None:
-            with self._whole.around():
+        if self._run_span is not None:
+            with self._run_span.around():
                 return super().execute_workflow(input)
         run.context = run.add(f"RunWorkflow:{input.type}", key="RunWorkflow", kind=SpanKind.SERVER)
         error: BaseException | None = None
@@ -407,18 +415,18 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         """A span, linked to the caller's."""
         if self._durations:
             with self.trace.open(
-                f"HandleUpdate:{input.update}", **self._facts("HandleUpdate", input)
+                f"HandleUpdate:{input.update}", **self._update_options("HandleUpdate", input)
             ).around():
                 return super().handle_update_handler(input)
         self._update("HandleUpdate", input)
         return super().handle_update_handler(input)
 
-    def _update(self, what: str, input: HandleUpdateInput) -> None:
-        self.trace.add(f"{what}:{input.update}", **self._facts(what, input))
+    def _update(self, prefix: str, input: HandleUpdateInput) -> None:
+        self.trace.add(f"{prefix}:{input.update}", **self._update_options(prefix, input))
 
-    def _facts(self, what: str, input: HandleUpdateInput) -> dict[str, Any]:
+    def _update_options(self, prefix: str, input: HandleUpdateInput) -> dict[str, Any]:
         return {
-            "key": f"{what} {input.id}",
+            "key": f"{prefix} {input.id}",
             "kind": SpanKind.SERVER,
             "attributes": {"temporalUpdateID": input.id},
             "linked": self.trace.carrier.get(input.headers),
@@ -482,7 +490,7 @@ def workflow_span(name: str, *, attributes: Attributes | None = None) -> Iterato
     the run is replayed. The tracer's provider must have a `RunIdGenerator`.
     """
     run = _trace_of("workflow_span")
-    if not run.is_stable:
+    if not run.has_stable_ids:
         raise UsageError(NO_IDS)
     with run.open(name, attributes=attributes).around():
         yield
@@ -491,19 +499,19 @@ def workflow_span(name: str, *, attributes: Attributes | None = None) -> Iterato
 NO_IDS = "spans of workflows with durations need ids that follow from the run: TracerProvider(id_generator=RunIdGenerator())"
 
 
-def _trace_of(what: str) -> RunTrace:
-    live = require_run(what)
+def _trace_of(function: str) -> RunTrace:
+    live = require_run(function)
     if live.latched:
-        raise UsageError(f"{what} is not allowed in {live.read_only or 'a run that is dropped'}")
+        raise UsageError(f"{function} is not allowed in {live.read_only or 'a run that is dropped'}")
     inbound: Any = live.inbound
     while inbound is not None and not isinstance(inbound, TracedWorkflow):
         inbound = getattr(inbound, "next", None)
     if inbound is None:
-        raise UsageError(f"{what} needs a worker with a TracingInterceptor")
-    found: RunTrace = inbound.trace
-    return found
+        raise UsageError(f"{function} needs a worker with a TracingInterceptor")
+    trace_of_run: RunTrace = inbound.trace
+    return trace_of_run
 
 
-def _who(live: LiveRun) -> dict[str, AttributeValue]:
+def _run_attributes(live: LiveRun) -> dict[str, AttributeValue]:
     assert live.started is not None
     return {"temporalWorkflowID": live.started.workflow_id, "temporalRunID": live.state.run_id}

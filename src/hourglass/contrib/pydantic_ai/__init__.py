@@ -16,9 +16,9 @@ _wire        the arguments of an agent's activities as JSON
 
 from __future__ import annotations
 
-from hourglass.contrib import _from_extra
+from hourglass.contrib import _require_extra
 
-with _from_extra("pydantic-ai"):
+with _require_extra("pydantic-ai"):
     from hourglass.contrib.pydantic_ai._durability import HourglassDurability
     from hourglass.contrib.pydantic_ai._wire import Messages
 

@@ -142,8 +142,8 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             "event": {**common, **(event_options or {})},
             "capability": {**common},
         }
-        for role, each in self._options.items():
-            _checked(each, f"{role} options")
+        for role, role_options in self._options.items():
+            _checked(role_options, f"{role} options")
         self._context_type = run_context_type
         self._backend: _Backend | None = None
         # Shared with the copies that agents are given: the object that the author has is what the worker gets.
@@ -155,7 +155,11 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             raise UsageError(
                 "this HourglassDurability belongs to no agent: give it to one, Agent(…, capabilities=[durability])"
             )
-        return [each for bound in self._bound for each in bound.get_durable_operation_backend().activities]
+        return [
+            bound_activity
+            for bound in self._bound
+            for bound_activity in bound.get_durable_operation_backend().activities
+        ]
 
     # --- binding ------------------------------------------------------------------------------------------------------
 
@@ -220,9 +224,9 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
         """The client's own retries are off, unless settings ask for them: the activity's would multiply with them."""
-        asked = await super().before_model_request(ctx, request_context)
-        settings = asked.model_settings or {}
-        model: Any = asked.model
+        model_request = await super().before_model_request(ctx, request_context)
+        settings = model_request.model_settings or {}
+        model: Any = model_request.model
         while isinstance(model, WrapperModel):
             model = model.wrapped
         if (
@@ -230,8 +234,8 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             and "max_retries" not in settings
             and "max_retries" not in model.unsupported_settings
         ):
-            asked.model_settings = {**settings, "max_retries": 0}
-        return asked
+            model_request.model_settings = {**settings, "max_retries": 0}
+        return model_request
 
 
 # --- activities -------------------------------------------------------------------------------------------------------
@@ -257,19 +261,19 @@ class _Options(DurableOperationConfig[dict[str, Any]]):
     ) -> dict[str, Any] | Literal[False]:
         """The options of a tool; False: it runs in the workflow."""
         definition = tool.tool_def if isinstance(tool, ToolsetTool) else None
-        said = ((definition.metadata if definition is not None else None) or {}).get("hourglass", {})
-        if said is False:
+        tool_options = ((definition.metadata if definition is not None else None) or {}).get("hourglass", {})
+        if tool_options is False:
             if not getattr(tool, "is_async", False):
                 raise UserError(
                     f"tool {tool_name} has metadata {{'hourglass': False}}, so that it runs in the workflow: only an `async def` "
                     f"function of a FunctionToolset can"
                 )
             return False
-        if not isinstance(said, Mapping):
+        if not isinstance(tool_options, Mapping):
             raise UserError(
-                f"tool {tool_name}: metadata['hourglass'] must be options or False, not {said!r:.80}"
+                f"tool {tool_name}: metadata['hourglass'] must be options or False, not {tool_options!r:.80}"
             )
-        return _checked({**self._by_role[role], **said}, f"tool {tool_name}")
+        return _checked({**self._by_role[role], **tool_options}, f"tool {tool_name}")
 
 
 def _checked(options: dict[str, Any], where: str) -> dict[str, Any]:
@@ -296,7 +300,7 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
     @property
     def activities(self) -> list[Activity[..., Any]]:
         """All activities: those of the operations, and one for each tool that is known by now."""
-        return [each for bound in self._bound for each in bound.activities()]
+        return [bound_activity for bound in self._bound for bound_activity in bound.activities()]
 
     def register(
         self, operation: DurableOperation[Any, Any, Any], *, name: str, config: dict[str, Any]
@@ -324,16 +328,16 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
 
 def _tool_namer(agent: str, operation: DurableOperation[Any, Any, Any]) -> Callable[[str], str] | None:
     """How the activities of an operation on functions are named after their tools. None for all other operations."""
-    of = operation.operation_id
+    operation_id = operation.operation_id
     if (
-        not isinstance(of, (ToolsetCallToolId, ToolsetValidateToolArgumentsId))
-        or of.toolset_kind != "function"
+        not isinstance(operation_id, (ToolsetCallToolId, ToolsetValidateToolArgumentsId))
+        or operation_id.toolset_kind != "function"
     ):
         return None
     # A toolset's own id is needed only where an agent has more than one: tools of two may have the same name.
-    where = "" if of.toolset_id == "<agent>" else f"__{of.toolset_id}"
-    what = "" if isinstance(of, ToolsetCallToolId) else ".validate_args"
-    return lambda tool: f"{agent}__tool{where}.{tool}{what}"
+    suffix = "" if operation_id.toolset_id == "<agent>" else f"__{operation_id.toolset_id}"
+    step = "" if isinstance(operation_id, ToolsetCallToolId) else ".validate_args"
+    return lambda tool: f"{agent}__tool{suffix}.{tool}{step}"
 
 
 class _Bound(BoundDurableOperation[Any, Any, Any]):
@@ -359,13 +363,13 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
 
     def activities(self) -> list[Activity[..., Any]]:
         """The activities that a worker registers."""
-        return [self._perform, *filter(None, map(self._of_tool, self._tools()))]
+        return [self._perform, *filter(None, map(self._activity_of_tool, self._tools()))]
 
     def _tools(self) -> Mapping[str, object]:
         toolset = getattr(self._operation.parameter_transport, "toolset", None)
         return {} if toolset is None or self._type_of is None else toolset.tools
 
-    def _of_tool(self, tool: str) -> Activity[..., Any] | None:
+    def _activity_of_tool(self, tool: str) -> Activity[..., Any] | None:
         if self._type_of is None or tool not in self._tools():
             return None
         if tool not in self._by_tool:
@@ -394,18 +398,18 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         name = getattr(params, "name", None)
         # A tool's `prepare` may have renamed it for the model.
         name = getattr(getattr(params, "tool", None), "original_name", None) or name
-        return (self._of_tool(name) if isinstance(name, str) else None) or self._perform
+        return (self._activity_of_tool(name) if isinstance(name, str) else None) or self._perform
 
 
 def _summary(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
     """One line about a call, for those who read histories."""
-    of = operation.operation_id
-    if isinstance(of, ModelRequestId):
-        return f"ask {params.model_id or of.model_name}"
+    operation_id = operation.operation_id
+    if isinstance(operation_id, ModelRequestId):
+        return f"ask {params.model_id or operation_id.model_name}"
     if operation.invocation_label is not None:
         return f"call {operation.invocation_label(params)}"
-    named = getattr(params, "name", None)
-    return f"call {named}" if isinstance(named, str) else ""
+    name = getattr(params, "name", None)
+    return f"call {name}" if isinstance(name, str) else ""
 
 
 # --- streaming --------------------------------------------------------------------------------------------------------
@@ -415,14 +419,14 @@ def _guarded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[Agen
     """The author's handler, in an activity: a mistake in it ends the run, and does not ask the model again and again."""
 
     async def guarded(ctx: RunContext[AgentDepsT], events: AsyncIterable[AgentStreamEvent]) -> None:
-        models_own: list[Exception] = []
+        stream_errors: list[Exception] = []
 
         async def watched() -> AsyncGenerator[AgentStreamEvent]:
             try:
                 async for event in events:
                     yield event
             except Exception as error:
-                models_own.append(error)
+                stream_errors.append(error)
                 raise
             finally:  # a handler that raises leaves the stream in the middle
                 if isinstance(events, AsyncGenerator):
@@ -432,7 +436,7 @@ def _guarded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[Agen
             async with aclosing(watched()) as stream:
                 await handler(ctx, stream)
         except Exception as error:
-            if models_own or not activity.in_activity():
+            if stream_errors or not activity.in_activity():
                 raise
             raise ApplicationError(
                 f"the event_stream_handler raised {type(error).__name__}: {error}",

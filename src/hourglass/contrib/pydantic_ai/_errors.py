@@ -168,7 +168,7 @@ _FINAL = (
 )
 """Errors that another attempt of the same request would end with again."""
 
-_PASSING = (408, 409, 425, 429)
+_RETRYABLE_STATUSES = (408, 409, 425, 429)
 """HTTP statuses below 500 that another attempt may not get."""
 
 
@@ -198,7 +198,11 @@ def from_failure(error: ActivityError) -> Exception | None:
 
 
 def _is_final(error: Exception) -> bool:
-    if isinstance(error, ModelHTTPError) and error.status_code < 500 and error.status_code not in _PASSING:
+    if (
+        isinstance(error, ModelHTTPError)
+        and error.status_code < 500
+        and error.status_code not in _RETRYABLE_STATUSES
+    ):
         return True
     hand_off = _loaded("DecisionHandOff")  # a decision model decides the same again
     return isinstance(error, _FINAL) or (hand_off is not None and isinstance(error, hand_off))
@@ -235,7 +239,8 @@ def _encode(error: BaseException) -> dict[str, Any] | None:
     if isinstance(error, BaseExceptionGroup):
         encoded["args"] = [error.message]
         encoded["exceptions"] = [
-            _encode(each) or {"message": str(each), "type": type(each).__name__} for each in error.exceptions
+            _encode(nested) or {"message": str(nested), "type": type(nested).__name__}
+            for nested in error.exceptions
         ]
     if (streamed := streamed_before_failing(error)) is not None:
         encoded["streamed"] = _RESPONSE.dump_python(streamed, mode="json")
@@ -271,7 +276,9 @@ def _make(cls: type[Exception], encoded: dict[str, Any]) -> Exception:
     """Return an error without calling its own `__init__`, which makes up messages and takes what is no attribute."""
     args = encoded.get("args") or []
     if issubclass(cls, FallbackExceptionGroup):
-        return cls(args[0], [_decode(each) or _unknown(each) for each in encoded.get("exceptions") or ()])
+        return cls(
+            args[0], [_decode(nested) or _unknown(nested) for nested in encoded.get("exceptions") or ()]
+        )
     if issubclass(cls, RunCancelled):
         return cls(*args)  # its messages stay behind
     error = cls.__new__(cls, *args)

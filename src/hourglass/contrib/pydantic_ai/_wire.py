@@ -215,11 +215,11 @@ class Wire(ParameterTransports):
                 f"run no deps, and the worker Worker(resources=[…]) with one of that type"
             ) from error
 
-    def load_deps(self, given: Any) -> Any:
+    def load_deps(self, encoded: Any) -> Any:
         """Dependencies in an activity: those that came along, or the worker's resource of their type."""
         kind = self._deps_type
-        if given is not None:
-            return self._deps_adapter().validate_python(given)
+        if encoded is not None:
+            return self._deps_adapter().validate_python(encoded)
         if isinstance(kind, type) and kind not in (type(None), object):
             try:
                 return activity.resource(kind)
@@ -261,16 +261,16 @@ class Wire(ParameterTransports):
         """A conversation that its provider makes shorter."""
 
         def unpack(request: _Compaction, ctx: RunContext[Any]) -> ModelCompactMessagesParams:
-            asked = ModelRequestContext(
+            context = ModelRequestContext(
                 model=cast("Model[Any]", None),  # the activity puts its own here
                 messages=request.messages,
                 model_settings=cast("ModelSettings | None", request.settings),
                 model_request_parameters=request.parameters,
             )
-            asked.model_id = request.model_id
-            asked.streaming = request.streaming
+            context.model_id = request.model_id
+            context.streaming = request.streaming
             return ModelCompactMessagesParams(
-                request.model_id, request_context=asked, instructions=request.instructions, run_context=ctx
+                request.model_id, request_context=context, instructions=request.instructions, run_context=ctx
             )
 
         return _Transport(

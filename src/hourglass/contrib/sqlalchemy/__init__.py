@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from hourglass.contrib import _from_extra
+from hourglass.contrib import _require_extra
 
-with _from_extra("sqlalchemy"):
+with _require_extra("sqlalchemy"):
     from hourglass.contrib.sqlalchemy import outbox
     from hourglass.contrib.sqlalchemy._tables import create_tables, metadata, purge
     from hourglass.contrib.sqlalchemy._transactional import transactional

@@ -82,9 +82,9 @@ def purge(engine: Engine, older_than: Duration) -> int:
     What is forgotten is done again if the engine still makes an attempt: keep them for longer than any activity may
     be tried (`schedule_to_close_timeout`), and than a run may stand still while no worker is there. A month is usual.
     """
-    before = now() - timedelta(seconds=seconds(older_than, "older_than"))
+    limit = now() - timedelta(seconds=seconds(older_than, "older_than"))
     with engine.begin() as connection:
-        return connection.execute(delete(steps).where(steps.c.recorded_at < before)).rowcount
+        return connection.execute(delete(steps).where(steps.c.recorded_at < limit)).rowcount
 
 
 def now() -> datetime:

@@ -107,14 +107,14 @@ E = TypeVar("E", Engine, AsyncEngine)
 def _engine(source: EngineSource | None, kind: type[E], fn: Callable[..., Any]) -> E:
     if source is None:
         source = activity.resource(kind)
-    found = source if isinstance(source, (Engine, AsyncEngine)) else source()
-    if not isinstance(found, kind):
-        what = "an async def" if kind is AsyncEngine else "a def"
+    engine = source if isinstance(source, (Engine, AsyncEngine)) else source()
+    if not isinstance(engine, kind):
+        label = "an async def" if kind is AsyncEngine else "a def"
         raise UsageError(
-            f"{fn.__qualname__} is {what}: @transactional needs an {kind.__name__} for it, not {type(found).__name__}"
+            f"{fn.__qualname__} is {label}: @transactional needs an {kind.__name__} for it, not {type(engine).__name__}"
         )
-    check_database(found.dialect.name)
-    return found
+    check_database(engine.dialect.name)
+    return engine
 
 
 # --- the function ---------------------------------------------------------------------------------
@@ -151,18 +151,18 @@ class _Function(NamedTuple):
         outer = inner.replace(parameters=[*parameters[:at], *parameters[at + 1 :]])
         return cls(fn, at, kind, outer, is_async, Signature.of(fn, what=fn.__qualname__))
 
-    def call(self, given: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.fn(*args[: self.at], given, *args[self.at :], **kwargs)
+    def call(self, session: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.fn(*args[: self.at], session, *args[self.at :], **kwargs)
 
 
 def _kind(fn: Callable[..., Any], parameter: inspect.Parameter) -> type[Any] | None:
     annotation = parameter.annotation
     if isinstance(annotation, str):
-        found = getattr(fn, "__globals__", {}).get(annotation)
-        if found is None:  # imported for type checkers only, or as a module's attribute
+        resolved = getattr(fn, "__globals__", {}).get(annotation)
+        if resolved is None:  # imported for type checkers only, or as a module's attribute
             last = annotation.rpartition(".")[2]
-            found = next((kind for kind in _KINDS if kind.__name__ == last), None)
-        annotation = found
+            resolved = next((kind for kind in _KINDS if kind.__name__ == last), None)
+        annotation = resolved
     return annotation if isinstance(annotation, type) and issubclass(annotation, _KINDS) else None
 
 
@@ -174,18 +174,18 @@ def _run(engine: Engine, function: _Function, args: tuple[Any, ...], kwargs: dic
     with engine.connect() as connection, connection.begin() as transaction:
         if record is not None and not record.insert(connection):
             return record.result(connection)
-        with _uncommitted(connection, function):
+        with _rejecting_commits(connection, function):
             if issubclass(function.kind, Connection):
                 value = function.call(connection, args, kwargs)
             else:
                 with function.kind(bind=connection) as session:
-                    _refuse_session_commit(session, function)
+                    _reject_session_commit(session, function)
                     value = function.call(session, args, kwargs)
                     session.flush()
         _check_open(transaction.is_active, function)
         if record is not None:
             _check_transaction(connection, function)
-            record.enter(connection, value)
+            record.store(connection, value)
     return value
 
 
@@ -197,18 +197,18 @@ async def _run_async(
         if record is not None and not await connection.run_sync(record.insert):
             return await connection.run_sync(record.result)
         assert connection.sync_connection is not None
-        with _uncommitted(connection.sync_connection, function):
+        with _rejecting_commits(connection.sync_connection, function):
             if issubclass(function.kind, AsyncConnection):
                 value = await _awaited(function.call(connection, args, kwargs))
             else:
                 async with function.kind(bind=connection) as session:
-                    _refuse_session_commit(session.sync_session, function)
+                    _reject_session_commit(session.sync_session, function)
                     value = await _awaited(function.call(session, args, kwargs))
                     await session.flush()
         _check_open(transaction.is_active, function)
         if record is not None:
             await connection.run_sync(_check_transaction, function)
-            await connection.run_sync(record.enter, value)
+            await connection.run_sync(record.store, value)
     return value
 
 
@@ -217,7 +217,7 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 
 @contextmanager
-def _uncommitted(connection: Connection, function: _Function) -> Iterator[None]:
+def _rejecting_commits(connection: Connection, function: _Function) -> Iterator[None]:
     """While the function runs, nothing commits: the record has no result yet."""
 
     def refuse(connection: Connection) -> None:
@@ -230,7 +230,7 @@ def _uncommitted(connection: Connection, function: _Function) -> Iterator[None]:
     try:
         yield
     except DeferredCompletion:
-        raise _never_again(
+        raise _usage_error(
             f"{function.fn.__qualname__} calls activity.complete_async(): what is completed from outside has no result to "
             "record in its transaction"
         ) from None
@@ -240,7 +240,7 @@ def _uncommitted(connection: Connection, function: _Function) -> Iterator[None]:
 
 def _check_open(is_active: bool, function: _Function) -> None:
     if not is_active:
-        raise _never_again(
+        raise _usage_error(
             f"{function.fn.__qualname__} rolls its transaction back itself, and the record with it: raise an error instead, "
             "or use begin_nested()"
         )
@@ -276,14 +276,14 @@ def _check_transaction(connection: Connection, function: _Function) -> None:
     try:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
     except DBAPIError:
-        raise _never_again(
+        raise _usage_error(
             f"{function.fn.__qualname__} ended its transaction itself, by a statement or by the driver, or went on after a "
             "statement that failed: its effect may be committed, and its result is not recorded. Leave commits and rollbacks "
             "to @transactional, and put statements that may fail into begin_nested()"
         ) from None
 
 
-def _refuse_session_commit(session: Session, function: _Function) -> None:
+def _reject_session_commit(session: Session, function: _Function) -> None:
     """Refuse `session.commit()`, which would do nothing: the session takes part in our transaction."""
 
     def refuse(session: Session) -> None:
@@ -294,13 +294,13 @@ def _refuse_session_commit(session: Session, function: _Function) -> None:
 
 
 def _commits_itself(function: _Function) -> ApplicationError:
-    return _never_again(
+    return _usage_error(
         f"{function.fn.__qualname__} commits its transaction itself: @transactional commits it, together with the "
         "record, when the function returns. Leave the commit out"
     )
 
 
-def _never_again(message: str) -> ApplicationError:
+def _usage_error(message: str) -> ApplicationError:
     """An error of the program: the next attempt would end the same way."""
     return ApplicationError(message, type="UsageError", non_retryable=True)
 
@@ -308,7 +308,7 @@ def _never_again(message: str) -> ApplicationError:
 # --- the record -----------------------------------------------------------------------------------
 
 
-_begun: weakref.WeakSet[ActivityContext] = weakref.WeakSet()
+_started_attempts: weakref.WeakSet[ActivityContext] = weakref.WeakSet()
 """The attempts that have had their transaction."""
 
 
@@ -329,16 +329,16 @@ class _Record(NamedTuple):
         info = context.info
         if info.is_local and info.activity_id.isdecimal():
             # A local activity gets another number after a long pause between two attempts, as Temporal's SDKs do it.
-            raise _never_again(
+            raise _usage_error(
                 f"activity {info.activity_type} is @transactional and was called as a local activity, whose id is not the "
                 "same in all attempts: call it without .local, with .options(activity_id=…), or by workflow.step"
             )
-        if context in _begun:
-            raise _never_again(
+        if context in _started_attempts:
+            raise _usage_error(
                 f"activity {info.activity_type} calls a second @transactional function: the record of an activity holds the "
                 "result of one. Do both in one function, or make each an activity"
             )
-        _begun.add(context)
+        _started_attempts.add(context)
         key = {
             "namespace": info.namespace,
             "workflow_id": info.workflow_id,
@@ -355,7 +355,7 @@ class _Record(NamedTuple):
         """
         connection.execute(update(steps).where(false()).values(activity_type=self.activity_type))
         if not _driver_is_in_transaction(connection):
-            raise _never_again(
+            raise _usage_error(
                 "@transactional needs transactions, and the connections of this engine commit every statement by "
                 "themselves (AUTOCOMMIT). Remove isolation_level='AUTOCOMMIT' from the engine, and isolation_level=None or "
                 "autocommit=True from its connect_args, its URL and listeners to its connections"
@@ -370,22 +370,24 @@ class _Record(NamedTuple):
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         return True
 
-    def enter(self, connection: Connection, value: Any) -> None:
+    def store(self, connection: Connection, value: Any) -> None:
         """Enter the result."""
         payload = self.equipment.converter.encode(value)
         # Measured here as the worker will: refused after the commit, the step could never end.
         check_size((payload,), self.equipment.payload_limit, f"the result of activity {self.activity_type}")
-        connection.execute(update(steps).where(*self._mine()).values(result=msgspec.json.encode(payload)))
+        connection.execute(
+            update(steps).where(*self._conditions()).values(result=msgspec.json.encode(payload))
+        )
 
     def result(self, connection: Connection) -> Any:
         """What an earlier attempt entered."""
-        row = connection.execute(select(steps.c.result).where(*self._mine())).one_or_none()
+        row = connection.execute(select(steps.c.result).where(*self._conditions())).one_or_none()
         if row is None:
             raise ApplicationError(
                 f"the record of activity {self.activity_type} has just been removed", type="RecordRemoved"
             )
         if row.result is None:
-            raise _never_again(
+            raise _usage_error(
                 f"the record of activity {self.activity_type} was committed without a result, by a COMMIT inside the "
                 "function: whether its effect is complete is not known. Check it, and delete the row of hourglass_steps to "
                 "run the activity again"
@@ -394,5 +396,5 @@ class _Record(NamedTuple):
             msgspec.json.decode(row.result, type=Payload), self.return_type
         )
 
-    def _mine(self) -> list[Any]:
+    def _conditions(self) -> list[Any]:
         return [steps.c[name] == value for name, value in self.key.items()]

@@ -56,8 +56,8 @@ Ts = TypeVarTuple("Ts")
 _KINDS: dict[str, type[Request[Any]]] = {"start": StartWorkflow, "signal": SignalWorkflow}
 _LEASE = timedelta(seconds=30)
 _LONGEST_PAUSE = 60.0
-_AT_ONCE = 20
-_REFUSALS = frozenset({"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNIMPLEMENTED", "FAILED_PRECONDITION"})
+_BATCH_SIZE = 20
+_REJECTIONS = frozenset({"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNIMPLEMENTED", "FAILED_PRECONDITION"})
 """Answers that the next try would get again."""
 
 
@@ -143,12 +143,12 @@ def signal(  # type: ignore[misc]
     """Send a signal, given as its name, a channel or a decorated method, when the transaction has committed."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("the id of a workflow must be a text that is not empty")
-    given = given_message("signal", signal)
+    definition = given_message("signal", signal)
     request = SignalWorkflow(
         workflow_id=check_text(workflow_id, "the id of a workflow"),
         run_id=check_text(run_id or "", "run_id"),
-        signal_name=given.name,
-        arguments=given.encode(converter, args),
+        signal_name=definition.name,
+        arguments=definition.encode(converter, args),
         request_id=new_id(),
     )
     _write(session, "signal", workflow_id, request)
@@ -174,7 +174,7 @@ def _write(session: Session | Connection, kind: str, workflow_id: str, request: 
 # --- sending --------------------------------------------------------------------------------------
 
 
-class _TakenRow(msgspec.Struct, frozen=True):
+class _LeasedRow(msgspec.Struct, frozen=True):
     """A row that this relay has taken until `until`."""
 
     id: int
@@ -204,13 +204,13 @@ class Outbox:
         self._engine = engine
         self._session = client._session
         self._pause = seconds(poll_interval, "poll_interval")
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
         """Send what comes, until `stop` is called. A database that does not answer is asked again."""
         failing = False
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             try:
                 busy = self.deliver() > 0
                 failing = False
@@ -220,16 +220,16 @@ class Outbox:
                     logger.warning("the outbox cannot be read: %s: %s", type(error).__name__, error)
                 failing = True
             if not busy:
-                self._over.wait(self._pause)
+                self._stopped.wait(self._pause)
 
     def stop(self) -> None:
         """Let `run` return when it has sent what it has taken."""
-        self._over.set()
+        self._stopped.set()
 
     def __enter__(self) -> Outbox:
         if self._thread is not None:
             raise UsageError("this Outbox runs already")
-        self._over.clear()
+        self._stopped.clear()
         self._thread = threading.Thread(target=self.run, name="hourglass-outbox", daemon=True)
         self._thread.start()
         return self
@@ -244,20 +244,20 @@ class Outbox:
 
     def deliver(self) -> int:
         """Send what is due now, and return how many rows have gone."""
-        gone = 0
-        while taken := self._take():
-            gone += sum([self._send(row) for row in taken])
-            if self._over.is_set() and self._thread is not None:
+        delivered = 0
+        while leased := self._lease_rows():
+            delivered += sum([self._send(row) for row in leased])
+            if self._stopped.is_set() and self._thread is not None:
                 break
-        return gone
+        return delivered
 
     def retry_refused(self) -> int:
         """Try again what was refused, once you have mended the reason; returns how many rows."""
-        again = update(rows).where(rows.c.refused_at.is_not(None)).values(refused_at=None, due_at=now())
+        statement = update(rows).where(rows.c.refused_at.is_not(None)).values(refused_at=None, due_at=now())
         with self._engine.begin() as connection:
-            return connection.execute(again).rowcount
+            return connection.execute(statement).rowcount
 
-    def _take(self) -> Sequence[_TakenRow]:
+    def _lease_rows(self) -> Sequence[_LeasedRow]:
         """Rows that are due, each the first of its workflow id, for `_LEASE`."""
         earlier = rows.alias()
         is_first = ~exists().where(
@@ -269,24 +269,24 @@ class Outbox:
             select(rows.c.id)
             .where(rows.c.due_at <= now(), rows.c.refused_at.is_(None), is_first)
             .order_by(rows.c.id)
-            .limit(_AT_ONCE)
+            .limit(_BATCH_SIZE)
             .with_for_update(skip_locked=True)  # of PostgreSQL; SQLite has one writer, and no such words
         )
         until = now() + _LEASE
-        taking = (
+        lease_statement = (
             update(rows)
             .where(rows.c.id.in_(due.scalar_subquery()))
             .values(due_at=until)
             .returning(rows.c.id, rows.c.kind, rows.c.request, rows.c.attempts)
         )
         with self._engine.begin() as connection:
-            found = connection.execute(taking).all()
+            leased_rows = connection.execute(lease_statement).all()
         return [
-            _TakenRow(row.id, row.kind, row.request, row.attempts, until)
-            for row in sorted(found, key=lambda row: row.id)
+            _LeasedRow(row.id, row.kind, row.request, row.attempts, until)
+            for row in sorted(leased_rows, key=lambda row: row.id)
         ]
 
-    def _send(self, row: _TakenRow) -> bool:
+    def _send(self, row: _LeasedRow) -> bool:
         try:
             request = msgspec.json.decode(row.request, type=_KINDS[row.kind])
             self._session.run(asking(request, nothing))
@@ -299,26 +299,26 @@ class Outbox:
         self._change(row, delete(rows))
         return True
 
-    def _failed(self, row: _TakenRow, error: Exception) -> None:
-        said = f"{type(error).__name__}: {error}"[:1000]
-        values: dict[str, Any] = {"attempts": row.attempts + 1, "last_error": said}
-        if _is_refusal(error):
+    def _failed(self, row: _LeasedRow, error: Exception) -> None:
+        message = f"{type(error).__name__}: {error}"[:1000]
+        values: dict[str, Any] = {"attempts": row.attempts + 1, "last_error": message}
+        if _is_rejection(error):
             values["refused_at"] = now()
-            logger.error("outbox row %d is refused, and not sent again: %s", row.id, said)
+            logger.error("outbox row %d is refused, and not sent again: %s", row.id, message)
         else:
             pause = min(0.5 * 2.0 ** min(row.attempts, 10), _LONGEST_PAUSE)
             values["due_at"] = now() + timedelta(seconds=pause)
-            logger.warning("outbox row %d could not be sent, and is in %g s: %s", row.id, pause, said)
+            logger.warning("outbox row %d could not be sent, and is in %g s: %s", row.id, pause, message)
         self._change(row, update(rows).values(**values))
 
-    def _change(self, row: _TakenRow, statement: Any) -> None:
+    def _change(self, row: _LeasedRow, statement: Any) -> None:
         with self._engine.begin() as connection:
             connection.execute(statement.where(rows.c.id == row.id, rows.c.due_at == row.until))
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_rejection(error: Exception) -> bool:
     """Whether the next try would end the same way: the engine said so, or the row cannot be read."""
     if isinstance(error, ServiceError):
-        refused = isinstance(error, (WorkflowNotFoundError, NamespaceNotFoundError))
-        return refused or error.status in _REFUSALS
+        is_missing = isinstance(error, (WorkflowNotFoundError, NamespaceNotFoundError))
+        return is_missing or error.status in _REJECTIONS
     return isinstance(error, (msgspec.MsgspecError, KeyError))
