@@ -1,11 +1,12 @@
-"""Large payloads in a bucket of S3, or of what speaks its language (MinIO, R2, Ceph …), with nothing to install.
+"""Storage of large payloads in a bucket of S3 or a compatible service (MinIO, R2, Ceph …), without further
+packages.
 
     storage = ExternalStorage([S3Storage("payloads", endpoint="https://s3.eu-central-1.amazonaws.com")])
     Client.connect("temporal:7233", codec=storage)
 
-Two calls of its HTTP interface are enough, PUT and GET of an object, each signed (AWS Signature Version 4). Must not know
-anything of histories; secrets are in no message and no repr. Redirects are not followed: a request has credentials, which are for
-the endpoint alone. Answers are read up to a limit.
+It uses two calls of the HTTP interface, PUT and GET of an object, each signed (AWS Signature Version 4). Must
+not know: histories. Messages and reprs contain no secrets. Redirects are not followed, because a request
+contains credentials, which are for the endpoint alone. The size of responses is limited.
 """
 
 from __future__ import annotations
@@ -38,29 +39,30 @@ _MAX_TRIES: Final = 4
 _REDIRECTS: Final = frozenset({300, 301, 302, 303, 307, 308})
 _FIRST_PAUSE = 0.2
 _MAX_BYTES = 256 * 1024 * 1024
-"""Bytes of an object that is stored or read."""
+"""The maximum size of an object in bytes."""
 
 
 class StorageUnavailableError(HourglassError):
-    """The store did not answer, or refused; a task that needed it is tried again."""
+    """The storage did not respond, or rejected the request. The task that needed it is retried."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Lets a redirect be raised as the `HTTPError` that it is."""
+    """A handler that raises a redirect as `HTTPError` instead of following it."""
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None:
-        """Return no request."""
+        """Return None: there is no next request."""
 
 
 _opener = urllib.request.build_opener(_NoRedirects)
 
 
 class S3Storage(StorageDriver):
-    """Keeps payloads as objects of a bucket, each named by what it holds.
+    """Stores payloads as objects of a bucket, named by a hash of their content.
 
-    Keys are those given, or of the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, asked for each
-    request, so that they may change). A request that fails is repeated a few times. Objects are removed by a lifecycle rule of
-    the bucket: choose more than the retention of histories and the longest workflow.
+    Keys are passed as arguments, or read from the environment before each request, so that they may change
+    (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`). A failed request is retried a few
+    times. A lifecycle rule of the bucket must delete old objects: choose more than the retention of histories
+    plus the longest workflow.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class S3Storage(StorageDriver):
 
     @property
     def name(self) -> str:
-        """The name in references."""
+        """The name of this storage in references."""
         return self._name
 
     def __repr__(self) -> str:
@@ -105,7 +107,7 @@ class S3Storage(StorageDriver):
     def store(
         self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
     ) -> Sequence[StorageDriverClaim]:
-        """Put each into an object."""
+        """Store each payload as an object."""
         claims = []
         for payload in payloads:
             key, data = stored_form(payload)
@@ -120,7 +122,7 @@ class S3Storage(StorageDriver):
     def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
     ) -> Sequence[Payload]:
-        """Get them."""
+        """Return the payloads of the objects."""
         return [from_stored(key, self._request("GET", key)) for key in map(key_of, claims)]
 
     def _request(self, method: str, key: str, body: bytes = b"") -> bytes:
@@ -196,7 +198,7 @@ class S3Storage(StorageDriver):
 
 
 def sign(method: str, path: str, headers: Mapping[str, str], digest: str, secret: str, region: str) -> str:
-    """The signature of a request without a query: AWS Signature Version 4, for S3."""
+    """Return the signature of a request without a query: AWS Signature Version 4 for S3."""
     names = sorted(headers)
     lines = [
         method,

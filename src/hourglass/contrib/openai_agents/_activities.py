@@ -1,7 +1,7 @@
-"""What is done in activities: calls of models, of tools and of MCP servers, with the worker's own objects.
+"""The code of the activities: calls of models, tools and MCP servers, with the worker's own objects.
 
-A request names its agent by the activity that it is sent to, and its tools by their names: what the wire names is looked for in
-the worker's agent, and nothing else is called or imported.
+A request identifies its agent by the activity type, and its tools by name. Names are looked up in the
+worker's agent; a request cannot make the worker import or call anything else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pydantic_core import to_jsonable_python
 from hourglass.errors import ApplicationError
 
 StreamHandler: TypeAlias = Callable[[TResponseStreamEvent], "Awaitable[None] | None"]
-"""What is called with each event of a model's stream, in the activity that reads it."""
+"""A callback for the events of a model's stream, in the activity that reads it."""
 
 SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
@@ -55,26 +55,26 @@ RESULT: TypeAdapter[CallToolResult] = TypeAdapter(CallToolResult)
 
 
 class Function(msgspec.Struct, kw_only=True):
-    """A function that a model may call, as it is told of it."""
+    """The description of a function that a model may call."""
 
     name: str
     description: str
     schema: dict[str, Any]
     strict: bool
     agent: str = ""
-    """The agent that a handoff hands over to."""
+    """The name of the agent that a handoff transfers to."""
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):
-    """What a model is asked."""
+    """A request to a model."""
 
     instructions: str | None
     input: Any
     settings: dict[str, Any]
     tools: list[str]
-    """Those of the agent's own tools that are offered now."""
+    """The names of the agent's own tools that are offered in this request."""
     functions: list[Function]
-    """Further ones: those of MCP servers."""
+    """Additional tools, from MCP servers."""
     handoffs: list[Function]
     previous_response_id: str | None
     conversation_id: str | None
@@ -85,16 +85,15 @@ async def _never(*args: Any) -> Any:
     raise RuntimeError("a model does not call tools itself")
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
 async def request_response(
     agent: Agent[Any],
     provider: Callable[[], ModelProvider],
     request: ModelRequest,
     handler: StreamHandler | None,
 ) -> Any:
-    """Ask an agent's model. Its client's own retries are off: the activity has a policy."""
+    """Send a request to an agent's model. The client's own retries are disabled, because the activity has a
+    retry policy.
+    """
     model = agent.model if isinstance(agent.model, Model) else provider().get_model(agent.model)
     own_tools = {tool.name: tool for tool in agent.tools}
     missing = [name for name in request.tools if name not in own_tools]
@@ -195,11 +194,11 @@ _RETRYABLE_STATUSES = (
     409,
     425,
     429,
-)  # of the answers that blame the request, those that another attempt may not get
+)  # client errors that another attempt may not get
 
 
 def _status_failure(error: APIStatusError) -> ApplicationError:
-    """A provider's refusal: whether it is final, and when to ask again."""
+    """Return the failure for an error response: whether it is final, and the delay before the next attempt."""
     is_retryable = error.status_code >= 500 or error.status_code in _RETRYABLE_STATUSES
     return ApplicationError(
         f"HTTP {error.status_code}: {error.message}",
@@ -213,7 +212,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             return max(0.0, float(headers[name]) * unit)
-        except (KeyError, ValueError):  # not said, or a date
+        except (KeyError, ValueError):  # absent, or a date
             continue
     return None
 
@@ -223,15 +222,14 @@ def _non_retryable(message: str, kind: str) -> ApplicationError:
 
 
 def default_provider() -> ModelProvider:
-    """The library's own, by the name of a model."""
+    """Return the library's default provider, which finds models by name."""
     return MultiProvider()
 
 
-# --- tools ------------------------------------------------------------------------------------------------------------
-
-
 async def call(agent: Agent[Any], tool: FunctionTool, arguments: str, call_id: str, context: Any) -> Any:
-    """Call a function. What it raises is told to the model, or goes out, as its `failure_error_function` says."""
+    """Call a function tool. Its `failure_error_function` decides whether an exception is reported to the
+    model or raised.
+    """
     result = await tool.on_invoke_tool(
         ToolContext(
             context=context,
@@ -246,7 +244,9 @@ async def call(agent: Agent[Any], tool: FunctionTool, arguments: str, call_id: s
 
 
 def _output(result: Any) -> Any:
-    """What a tool returned, as JSON: what the library takes for more than text stays that, all else is its text."""
+    """Return the result of a tool as JSON. Structured outputs of the library are kept, other values become
+    `str`.
+    """
     if result is None or isinstance(
         result, (str, dict, ToolOutputText, ToolOutputImage, ToolOutputFileContent)
     ):
@@ -256,14 +256,12 @@ def _output(result: Any) -> Any:
     return str(result)
 
 
-# --- MCP servers ------------------------------------------------------------------------------------------------------
-
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
 async def _connected(server: MCPServer) -> AsyncIterator[MCPServer]:
-    """A server, connected for one call. Its object has one connection, so calls wait for each other."""
+    """Connect a server for one call. Its object has a single connection, so concurrent calls wait."""
     lock = _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(id(server), asyncio.Lock())
     untyped: Any = server
     async with lock:
@@ -275,7 +273,7 @@ async def _connected(server: MCPServer) -> AsyncIterator[MCPServer]:
 
 
 async def list_tools(server: MCPServer, agent: Agent[Any], context: Any) -> Any:
-    """Which tools a server has."""
+    """Return the tools of a server."""
     async with _connected(server):
         tools = await server.list_tools(RunContextWrapper(context), agent)
     return TOOLS.dump_python(tools, mode="json", by_alias=True, exclude_none=True)

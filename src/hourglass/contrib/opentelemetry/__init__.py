@@ -1,9 +1,10 @@
-"""OpenTelemetry: traces that follow a request through clients, workflows and activities, and metrics. `pip install
-'hourglass-temporal[opentelemetry]'`.
+"""OpenTelemetry: metrics, and traces that follow a request through clients, workflows and activities. Install
+it by `pip install 'hourglass-temporal[opentelemetry]'`.
 
-Span names, and the header that carries a trace, are those of Temporal's own SDKs: a trace goes on through workers of theirs.
+The names of spans and the header of a trace are those of Temporal's SDKs, so a trace continues through their
+workers.
 
-    _metrics    a registry's metrics handed to OpenTelemetry
+    _metrics    exports a registry's metrics to OpenTelemetry
     _tracing    `TracingInterceptor`
     _workflows  spans of workflows
 """

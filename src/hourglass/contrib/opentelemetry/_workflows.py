@@ -1,15 +1,17 @@
-"""Spans of workflows. Runs inside workflow code: all is deterministic but for the spans, which change nothing there.
+"""Spans of workflows. This code runs inside workflow code: it is deterministic except for the spans, which do
+not affect the run.
 
-A run has no span that is open while it waits, for it may wait for months and on another machine: it emits spans that
-are complete, at the time of its task, and none while it catches up with its history. Queries are no part of the
-history, and always have one. With `durations`, a span is emitted when what it is of ends, with the time at which that began:
-both are times of tasks, and known again wherever the run is executed.
+A run has no span that stays open while it waits, because it may wait for months and continue on another
+machine. It emits complete spans at the time of its task, and none during replay. Queries are not recorded in
+the history, and always have a span. With `durations`, a span is emitted at its end, with its start time: both
+are times of tasks, which are the same in every execution.
 
-A span is emitted once, but what the run does later must go on from it, also on another worker, after a crash, years
-later. So its id is not drawn: it follows from the run's id and from what the span is, and is the same however often,
-and wherever, the run is executed. For that the tracer's provider must ask `RunIdGenerator`.
+A span is emitted once, but later spans of the run must be its children, also on another worker, after a
+crash, years later. So its id is not random: it is computed from the run's id and the span's role, and is the
+same in every execution. For this, the tracer's provider must use `RunIdGenerator`.
 
-A trace's context travels as a header: a JSON object of texts, as Temporal's SDKs write it. Reading one never raises.
+A trace's context is sent as a header: a JSON object of strings, in the format of Temporal's SDKs. Reading a
+malformed header never raises.
 """
 
 from __future__ import annotations
@@ -64,32 +66,33 @@ from hourglass.converter import default_converter
 from hourglass.errors import PayloadError, UsageError
 from hourglass.workflow import unsafe
 
-# --- ids of spans ---------------------------------------------------------------------------------
-
-
 _assigned: ContextVar[tuple[int, int] | None] = ContextVar("hourglass_span_ids", default=None)
 
 
 class RunIdGenerator:
-    """For `TracerProvider(id_generator=RunIdGenerator())`: ids that follow from the run for spans of workflows, and are drawn
-    for all others. Without it a run that is executed again goes on from the span that started it.
+    """An id generator for `TracerProvider(id_generator=RunIdGenerator())`: the spans of workflows get ids
+    that are computed from the run, all others random ids.
+
+    Without it, the children of a run's spans are attached to the span that started the run after a replay.
     """
 
     def __init__(self) -> None:
         self._random = random.SystemRandom()
 
     def generate_span_id(self) -> int:
-        """The id of a new span."""
+        """Return the id of a new span."""
         wanted = _assigned.get()
         return self._drawn(64, INVALID_SPAN_ID) if wanted is None else wanted[1]
 
     def generate_trace_id(self) -> int:
-        """The id of a new trace."""
+        """Return the id of a new trace."""
         wanted = _assigned.get()
         return self._drawn(128, INVALID_TRACE_ID) if wanted is None else wanted[0]
 
     def is_trace_id_random(self) -> bool:
-        """Whether samplers may take the id for randomness: those of runs are hashes, which is as good."""
+        """Whether samplers may treat trace ids as random. True, because ids of runs are hashes, which are
+        uniformly distributed too.
+        """
         return True
 
     def _drawn(self, bits: int, invalid: int) -> int:
@@ -100,12 +103,12 @@ class RunIdGenerator:
 
 
 def has_stable_ids(tracer: Tracer) -> bool:
-    """Whether the tracer asks us for ids."""
+    """Return whether the tracer uses `RunIdGenerator`."""
     return isinstance(getattr(tracer, "id_generator", None), RunIdGenerator)
 
 
 def ids_of(run_id: str, key: str) -> tuple[int, int]:
-    """The ids of a span of a run: of its trace, should it begin one, and its own."""
+    """Return the ids of a span of a run: the trace id, used if the span is a root, and the span id."""
     trace = hashlib.sha256(f"hourglass trace {run_id}".encode()).digest()
     span = hashlib.sha256(f"hourglass span {run_id} {key}".encode()).digest()
     return int.from_bytes(trace[:16], "big") or 1, int.from_bytes(span[:8], "big") or 1
@@ -113,15 +116,12 @@ def ids_of(run_id: str, key: str) -> tuple[int, int]:
 
 @contextmanager
 def assigned_ids(ids: tuple[int, int] | None) -> Iterator[None]:
-    """While a span with these ids is made."""
+    """Assign these ids to the span that is created in the block."""
     token = _assigned.set(ids)
     try:
         yield
     finally:
         _assigned.reset(token)
-
-
-# --- the header -----------------------------------------------------------------------------------
 
 
 HEADER = "_tracer-data"
@@ -133,28 +133,28 @@ default_propagator: TextMapPropagator = CompositePropagator(
 
 
 class Carrier:
-    """Puts contexts into headers and takes them out."""
+    """Writes contexts into headers and reads them."""
 
     def __init__(self, propagator: TextMapPropagator | None = None) -> None:
         self._propagator = propagator or default_propagator
 
     def put(self, headers: Headers, context: Context) -> None:
-        """Have the context travel with these headers."""
+        """Write the context into the headers of a call."""
         fields: dict[str, str] = {}
         self._propagator.inject(fields, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
         if fields:
             headers[HEADER] = default_converter.encode(fields)
 
     def inject(self, headers: dict[str, str], context: Context) -> None:
-        """Have the context travel with headers that are texts."""
+        """Write the context into headers that are strings."""
         self._propagator.inject(headers, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
 
     def extract(self, headers: Mapping[str, str]) -> Context:
-        """The context that came with headers that are texts."""
+        """Return the context in headers that are strings."""
         return self._propagator.extract(headers, Context())
 
     def get(self, headers: Headers) -> Context | None:
-        """The context that came with these headers; None if none came, or it cannot be read."""
+        """Return the context in the headers of a call. None if there is none, or it is malformed."""
         payload = headers.get(HEADER)
         if payload is None:
             return None
@@ -165,14 +165,11 @@ class Carrier:
         return self._propagator.extract(fields, Context())
 
 
-# --- spans ----------------------------------------------------------------------------------------
-
-
 Attributes = Mapping[str, AttributeValue]
 
 
 class RunTrace:
-    """The trace of one execution of a run: where it stands, and how spans are added."""
+    """The trace of one execution of a run: its current context, and the creation of spans."""
 
     def __init__(self, tracer: Tracer, carrier: Carrier) -> None:
         self.carrier = carrier
@@ -182,11 +179,11 @@ class RunTrace:
 
     @property
     def has_stable_ids(self) -> bool:
-        """Whether ids of spans follow from the run."""
+        """Whether the ids of spans are computed from the run."""
         return has_stable_ids(self._tracer)
 
     def begin(self, headers: Headers) -> None:
-        """The run begins, in the trace of the caller that started it."""
+        """Continue the trace of the caller that started the run."""
         self.context = self.carrier.get(headers) or self.context
 
     def add(
@@ -199,7 +196,7 @@ class RunTrace:
         linked: Context | None = None,
         error: BaseException | None = None,
     ) -> Context:
-        """Emit a span, unless the run catches up, and return the context that goes on from it."""
+        """Emit a span, except during replay, and return a context for its children."""
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
         if live.facts.is_replaying or live.quiet or live.dead:
@@ -215,7 +212,7 @@ class RunTrace:
         attributes: Attributes | None = None,
         linked: Context | None = None,
     ) -> OpenSpan:
-        """Begin a span that has a duration. Its id is known from here on; it is emitted when it ends."""
+        """Begin a span with a duration. Its id is fixed now; it is emitted at its end."""
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
         parent = self._parent()
@@ -232,7 +229,7 @@ class RunTrace:
         )
 
     def close(self, span: OpenSpan, error: BaseException | None) -> None:
-        """End a span: it is emitted, unless the run catches up, or is thrown away."""
+        """End a span: emit it, unless the run is replaying or dropped."""
         live = require_run("tracing")
         if not (live.facts.is_replaying or live.quiet or live.dead):
             self._emit(
@@ -251,7 +248,7 @@ class RunTrace:
         return _enclosing_span.get() or self.context
 
     def answer(self, name: str, linked: Context | None) -> None:
-        """Emit the span of a query, which is in no history."""
+        """Emit the span of a query, which is not in the history."""
         self._emit(require_run("tracing"), name, None, SpanKind.SERVER, None, linked, None)
 
     def _emit(
@@ -284,14 +281,14 @@ class RunTrace:
         return trace.set_span_in_context(span, parent)
 
     def _ids_for(self, live: LiveRun, key: str, name: str) -> tuple[int, int]:
-        """The ids of the next span: by its key, or else by its name and how many came before it."""
+        """Return the ids of the next span: computed from its key, or else from its name and number."""
         if not key:
             self._emitted += 1
             key = f"{name} {self._emitted}"
         return ids_of(live.state.run_id, key)
 
     def _replayed_context(self, ids: tuple[int, int]) -> Context:
-        """The context of a span that was emitted when this happened for the first time, as far as it can be known."""
+        """Return the context of a span that was emitted by the first execution, as far as it is known."""
         parent_context = self._parent()
         if not has_stable_ids(self._tracer):
             return parent_context
@@ -307,11 +304,13 @@ class RunTrace:
 
 
 _enclosing_span: ContextVar[Context | None] = ContextVar("hourglass_span", default=None)
-"""The span of the author's that a fiber is in: what it asks for is traced below it."""
+"""The author's span that encloses the current code of a fiber: the commands that it issues become children of
+it.
+"""
 
 
 class OpenSpan:
-    """A span that has begun: all that is needed to emit it when it ends."""
+    """A span that has begun, with all data to emit it at its end."""
 
     def __init__(
         self,
@@ -337,7 +336,7 @@ class OpenSpan:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Within the block what is asked for is traced below it; it ends with the block."""
+        """Make the span the parent of the calls in the block. It ends with the block."""
         token = _enclosing_span.set(self.context)
         error: BaseException | None = None
         try:
@@ -352,7 +351,7 @@ class OpenSpan:
 
 
 class TracedWorkflow(WorkflowInboundInterceptor):
-    """What comes to a run, traced."""
+    """Traces the inbound calls of a run."""
 
     def __init__(
         self, next: WorkflowInboundInterceptor, tracer: Tracer, carrier: Carrier, durations: bool = False
@@ -363,7 +362,9 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         self._run_span: OpenSpan | None = None
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        """See what goes out, too. The trace begins here: a signal's handler may run before the body."""
+        """Install the tracing of outbound calls, and begin the trace now, because a signal's handler may run
+        before the body.
+        """
         started = require_run("tracing").started
         assert started is not None
         run = self.trace
@@ -375,7 +376,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         super().init(_TracedCalls(outbound, run))
 
     def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        """A span for the beginning, one for the end; or one of both."""
+        """Emit a span for the start and one for the end; with `durations` one span for both."""
         run = self.trace
         if self._run_span is not None:
             with self._run_span.around():
@@ -392,7 +393,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
                 run.add(f"CompleteWorkflow:{input.type}", key="CompleteWorkflow", error=error)
 
     def handle_signal(self, input: HandleSignalInput) -> None:
-        """A span in the run's trace, linked to the sender's."""
+        """Emit a span in the run's trace, linked to the sender's."""
         sender, name = self.trace.carrier.get(input.headers), f"HandleSignal:{input.signal}"
         if self._durations:
             with self.trace.open(name, kind=SpanKind.SERVER, linked=sender).around():
@@ -402,17 +403,17 @@ class TracedWorkflow(WorkflowInboundInterceptor):
             super().handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        """A span in the run's trace, linked to the caller's."""
+        """Emit a span in the run's trace, linked to the caller's."""
         self.trace.answer(f"HandleQuery:{input.query}", self.trace.carrier.get(input.headers))
         return super().handle_query(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        """A span; by the update's id, for a validator does not run again."""
+        """Emit a span whose id depends on the update's id, because replay does not run validators."""
         self._update("ValidateUpdate", input)
         super().handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        """A span, linked to the caller's."""
+        """Emit a span linked to the caller's."""
         if self._durations:
             with self.trace.open(
                 f"HandleUpdate:{input.update}", **self._update_options("HandleUpdate", input)
@@ -434,7 +435,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
 
 
 class _TracedCalls(WorkflowOutboundInterceptor):
-    """What a run asks for, traced: each has a span, from which the other side goes on."""
+    """Traces the outbound calls of a run: each has a span, which the receiver's spans are children of."""
 
     def __init__(self, next: WorkflowOutboundInterceptor, run: RunTrace) -> None:
         super().__init__(next)
@@ -461,7 +462,7 @@ class _TracedCalls(WorkflowOutboundInterceptor):
         super().signal_external_workflow(input)
 
     def start_nexus_operation(self, input: StartNexusOperationInput) -> Any:
-        """A span; the trace travels in texts, as Nexus has it."""
+        """Emit a span; Nexus headers carry the trace as strings."""
         context = self._trace.add(
             f"StartNexusOperation:{input.service}/{input.operation}", kind=SpanKind.CLIENT
         )
@@ -479,15 +480,19 @@ class _TracedCalls(WorkflowOutboundInterceptor):
 def completed_span(
     name: str, *, attributes: Attributes | None = None, error: BaseException | None = None
 ) -> None:
-    """Add a span of your own to this run's trace: complete, at the time of the task, and not again when the run is replayed."""
+    """Add a span of your own to this run's trace. It is complete, has the time of the workflow task, and is
+    not repeated on replay.
+    """
     _trace_of("completed_span").add(name, attributes=attributes, error=error)
 
 
 @contextmanager
 def workflow_span(name: str, *, attributes: Attributes | None = None) -> Iterator[None]:
-    """A span of your own around a part of a workflow, with a real duration however long the run waits there; what the run asks
-    for within it is traced below it. It is emitted when it ends, by the worker that the run is on then, and not again when
-    the run is replayed. The tracer's provider must have a `RunIdGenerator`.
+    """Create a span of your own around a part of a workflow, with its real duration however long the run
+    waits.
+
+    Calls of the run within it become child spans. It is emitted at its end, by the worker that has the run
+    then, and is not repeated on replay. The tracer's provider must have a `RunIdGenerator`.
     """
     run = _trace_of("workflow_span")
     if not run.has_stable_ids:

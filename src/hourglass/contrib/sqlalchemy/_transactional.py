@@ -1,15 +1,16 @@
-"""`@transactional`: an activity whose effect in your database, and the record that it was done, commit together.
+"""`@transactional`: an activity whose effect in your database and its record commit together.
 
-An attempt begins with the insertion of its record, which is also its lock: PostgreSQL makes another attempt of the same
-activity wait for the row, SQLite has one writer. An attempt that finds the row returns the result in it, and does nothing.
-One that inserted it does the work, enters the result and commits: a process that dies before the commit leaves neither effect nor
-record, one that dies after it leaves both.
+An attempt begins with the insertion of its record, which is also its lock: in PostgreSQL another attempt of
+the same activity waits for the row, SQLite has a single writer. An attempt that finds the row returns the
+recorded result without executing the function. An attempt that inserts the row executes the function, stores
+the result and commits: if the process dies before the commit, there is neither effect nor record; if it dies
+after the commit, there are both.
 
 Invariants:
 
-- A record without a result is never committed: a commit of the author's own is refused before it reaches the database.
-- The first statement of the transaction writes. So SQLite's lock is taken at once and waited for, in all of its drivers'
-  modes; a read that comes first could not be followed by a write once another connection has written.
+- A record without a result is never committed: a commit in the author's code is rejected before it reaches the database.
+- The first statement of the transaction is a write. So SQLite's lock is acquired at the beginning, in all modes of its
+  drivers; after a read, a write would fail if another connection has written meanwhile.
 - All attempts of an activity have the same key, and an attempt has one transaction.
 """
 
@@ -44,7 +45,7 @@ EngineSource: TypeAlias = Engine | AsyncEngine | Callable[[], Engine | AsyncEngi
 
 _KINDS: tuple[type, ...] = (Session, Connection, AsyncSession, AsyncConnection)
 _IN_TRANSACTION = 2
-"""PQTRANS_INTRANS: in a transaction, which has not failed."""
+"""PQTRANS_INTRANS: inside a transaction that has not failed."""
 _SAVEPOINT = "hourglass_step"
 _INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
@@ -57,19 +58,20 @@ class _TransactionalDecorator(Protocol):
 
 
 def transactional(engine: EngineSource | None = None, /) -> _TransactionalDecorator:
-    """Run a function in one transaction of your database, exactly once for each activity:
+    """Run a function in one transaction of your database, exactly once per activity:
 
         @activity.defn
         @transactional(engine)
         def charge(session: Session, order: str, cents: int) -> str: ...
 
-    Its first parameter (of a method the second) is given here, the others by the caller. By the parameter's type it is a
-    `Session` or a `Connection`; in an `async def`, with an `AsyncEngine`, an `AsyncSession` or `AsyncConnection`. The transaction
-    is committed when the function returns and rolled back when it raises; do neither in it. With it commits a row that
-    holds the result: an attempt that finds the row returns that, and the function is not called.
+    The decorator supplies the first parameter (of a method the second), the caller the others. Its annotation
+    selects the type: `Session` or `Connection`; in an `async def`, with an `AsyncEngine`, `AsyncSession` or
+    `AsyncConnection`. The transaction is committed when the function returns and rolled back when it raises;
+    do neither in the function. A row with the result is committed in the same transaction: an attempt that
+    finds the row returns this result without calling the function.
 
-    `engine` may be a function that returns it; without one it is the worker's resource of that type (`Worker(…,
-    resources=[engine])`). Called outside an activity, as in a unit test, the function runs in a
+    `engine` may be a function that returns it; without it, the worker's resource of that type is used
+    (`Worker(…, resources=[engine])`). Outside an activity, as in a unit test, the function runs in a
     transaction and nothing is recorded.
     """
     if engine is not None and not isinstance(engine, (Engine, AsyncEngine)) and not callable(engine):
@@ -117,18 +119,15 @@ def _engine(source: EngineSource | None, kind: type[E], fn: Callable[..., Any]) 
     return engine
 
 
-# --- the function ---------------------------------------------------------------------------------
-
-
 class _Function(NamedTuple):
     """A function with a parameter for the session or connection."""
 
     fn: Callable[..., Any]
     at: int
-    """Which of its parameters that is."""
+    """The position of this parameter."""
     kind: type[Any]
     outer: inspect.Signature
-    """The signature without it."""
+    """The signature without this parameter."""
     is_async: bool
     signature: Signature
 
@@ -159,14 +158,11 @@ def _kind(fn: Callable[..., Any], parameter: inspect.Parameter) -> type[Any] | N
     annotation = parameter.annotation
     if isinstance(annotation, str):
         resolved = getattr(fn, "__globals__", {}).get(annotation)
-        if resolved is None:  # imported for type checkers only, or as a module's attribute
+        if resolved is None:  # imported for type checkers only, or an attribute of a module
             last = annotation.rpartition(".")[2]
             resolved = next((kind for kind in _KINDS if kind.__name__ == last), None)
         annotation = resolved
     return annotation if isinstance(annotation, type) and issubclass(annotation, _KINDS) else None
-
-
-# --- the transaction ------------------------------------------------------------------------------
 
 
 def _run(engine: Engine, function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -218,11 +214,11 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 @contextmanager
 def _rejecting_commits(connection: Connection, function: _Function) -> Iterator[None]:
-    """While the function runs, nothing commits: the record has no result yet."""
+    """Reject commits while the function runs, because the record has no result yet."""
 
     def refuse(connection: Connection) -> None:
-        # SQLAlchemy takes a commit that raises for the end of the transaction, and would give the connection back with
-        # the transaction still open in the database, for the next user to commit.
+        # SQLAlchemy considers the transaction ended when a commit raises, and would return the connection to
+        # the pool with the transaction still open in the database, for its next user to commit.
         connection.connection.rollback()
         raise _commits_itself(function)
 
@@ -247,10 +243,10 @@ def _check_open(is_active: bool, function: _Function) -> None:
 
 
 def _driver_is_in_transaction(connection: Connection) -> bool:
-    """Ask the driver, or else the database, whether a transaction is open.
+    """Return whether a transaction is open, according to the driver or else the database.
 
-    What SQLAlchemy knows is not enough: a driver can be switched to autocommit below it, by `connect_args`, an argument
-    of the URL or a listener to `connect`.
+    SQLAlchemy's own state is not reliable: a driver may be switched to autocommit below it, by
+    `connect_args`, by an argument of the URL, or by a listener to `connect`.
     """
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
@@ -258,20 +254,20 @@ def _driver_is_in_transaction(connection: Connection) -> bool:
     if hasattr(driver, "is_in_transaction"):  # asyncpg
         return bool(driver.is_in_transaction())
     status = getattr(getattr(driver, "info", None), "transaction_status", None)
-    if status is not None:  # psycopg and psycopg2: libpq's numbers
+    if status is not None:  # psycopg and psycopg2 return libpq's constants
         return int(status) == _IN_TRANSACTION
     try:
-        connection.begin_nested().rollback()  # PostgreSQL refuses a savepoint outside a transaction
+        connection.begin_nested().rollback()  # PostgreSQL rejects a savepoint outside a transaction
     except DBAPIError:
         return False
     return True
 
 
 def _check_transaction(connection: Connection, function: _Function) -> None:
-    """Raise if the function has ended its transaction behind SQLAlchemy's back, as by a statement COMMIT.
+    """Raise if the function has ended its transaction without SQLAlchemy, e.g. by a COMMIT statement.
 
-    Whether a transaction is open says too little: the next statement of the function begins another one. The savepoint of
-    `_Record.insert` is in the first one only.
+    An open transaction proves nothing, because the function's next statement would begin another one. But
+    only the first one has the savepoint of `_Record.insert`.
     """
     try:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
@@ -284,7 +280,7 @@ def _check_transaction(connection: Connection, function: _Function) -> None:
 
 
 def _reject_session_commit(session: Session, function: _Function) -> None:
-    """Refuse `session.commit()`, which would do nothing: the session takes part in our transaction."""
+    """Reject `session.commit()`, which would have no effect, because the session joins our transaction."""
 
     def refuse(session: Session) -> None:
         if not session.in_nested_transaction():
@@ -301,19 +297,16 @@ def _commits_itself(function: _Function) -> ApplicationError:
 
 
 def _usage_error(message: str) -> ApplicationError:
-    """An error of the program: the next attempt would end the same way."""
+    """Return a non-retryable error of the program: the next attempt would fail the same way."""
     return ApplicationError(message, type="UsageError", non_retryable=True)
 
 
-# --- the record -----------------------------------------------------------------------------------
-
-
 _started_attempts: weakref.WeakSet[ActivityContext] = weakref.WeakSet()
-"""The attempts that have had their transaction."""
+"""The attempts that have begun their transaction."""
 
 
 class _Record(NamedTuple):
-    """The row of one activity. All attempts have the same key."""
+    """The record of one activity. All attempts have the same key."""
 
     key: dict[str, str]
     activity_type: str
@@ -322,13 +315,14 @@ class _Record(NamedTuple):
 
     @classmethod
     def of_this_attempt(cls, function: _Function) -> _Record | None:
-        """The record of the attempt that runs here; None outside activities."""
+        """Return the record of the current attempt, or None outside activities."""
         context = current.get()
         if context is None:
             return None
         info = context.info
         if info.is_local and info.activity_id.isdecimal():
-            # A local activity gets another number after a long pause between two attempts, as Temporal's SDKs do it.
+            # As in Temporal's SDKs, a local activity gets a new number after a long pause between two
+            # attempts.
             raise _usage_error(
                 f"activity {info.activity_type} is @transactional and was called as a local activity, whose id is not the "
                 "same in all attempts: call it without .local, with .options(activity_id=…), or by workflow.step"
@@ -348,10 +342,12 @@ class _Record(NamedTuple):
         return cls(key, info.activity_type, function.signature.return_type, context.equipment)
 
     def insert(self, connection: Connection) -> bool:
-        """Insert it, and wait for another attempt that has; False if that has committed.
+        """Insert the record, waiting for another attempt that has inserted it. Return False if that attempt
+        has committed.
 
-        Before it, a statement that changes nothing begins the transaction: a driver that commits by itself must not get
-        a record without a result. After it, a savepoint marks the transaction for `_check_transaction`.
+        Before it, a statement without effect begins the transaction: a driver in autocommit mode must not
+        commit a record without a result. After it, a savepoint marks the transaction for
+        `_check_transaction`.
         """
         connection.execute(update(steps).where(false()).values(activity_type=self.activity_type))
         if not _driver_is_in_transaction(connection):
@@ -363,7 +359,7 @@ class _Record(NamedTuple):
         insertion = _INSERTS[connection.dialect.name](steps).values(
             **self.key, activity_type=self.activity_type, recorded_at=now()
         )
-        # Not by `rowcount`, which some drivers do not tell of an insertion.
+        # Some drivers do not report the `rowcount` of an insertion.
         inserted = insertion.on_conflict_do_nothing().returning(steps.c.activity_id)
         if connection.execute(inserted).first() is None:
             return False
@@ -371,16 +367,17 @@ class _Record(NamedTuple):
         return True
 
     def store(self, connection: Connection, value: Any) -> None:
-        """Enter the result."""
+        """Store the result in the record."""
         payload = self.equipment.converter.encode(value)
-        # Measured here as the worker will: refused after the commit, the step could never end.
+        # Check the worker's size limit here: if it failed after the commit, the activity could never
+        # complete.
         check_size((payload,), self.equipment.payload_limit, f"the result of activity {self.activity_type}")
         connection.execute(
             update(steps).where(*self._conditions()).values(result=msgspec.json.encode(payload))
         )
 
     def result(self, connection: Connection) -> Any:
-        """What an earlier attempt entered."""
+        """Return the result of an earlier attempt."""
         row = connection.execute(select(steps.c.result).where(*self._conditions())).one_or_none()
         if row is None:
             raise ApplicationError(
