@@ -126,9 +126,9 @@ def start_local_activity(activity: Any, /, *args: Any, **options: Any) -> Task[A
 def _begin_activity(
     activity: Any, args: tuple[Any, ...], options: dict[str, Any], *, local: bool
 ) -> Task[Any]:
-    if not isinstance(activity, str) and (found := activity_of(activity)) is not None:
-        chosen = found.options(**options) if options else found
-        return chosen.start_local(*args) if local else chosen.start(*args)
+    if not isinstance(activity, str) and (definition := activity_of(activity)) is not None:
+        configured = definition.options(**options) if options else definition
+        return configured.start_local(*args) if local else configured.start(*args)
     if not isinstance(activity, str):
         raise UsageError(
             f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
@@ -249,8 +249,8 @@ def begin_step(
     signature, begin = definition.signature, functools.partial(start, definition)
     converter = run.converter
     if run.contextual:
-        said = definition.settings
-        converter = run.converter_of_activity(definition.name, said.activity_id, "", local=True)
+        settings = definition.settings
+        converter = run.converter_of_activity(definition.name, settings.activity_id, "", local=True)
     if run.outbound is not None:
         return start_intercepted(
             run.outbound,
@@ -281,7 +281,7 @@ def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
 # --- the next run ---------------------------------------------------------------------------------
 
 
-_AS_BEFORE = ContinueAsNewVersioningBehavior.UNSPECIFIED
+_INHERITED = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 
 class ContinueOptions(TypedDict, total=False):
@@ -317,7 +317,7 @@ def continue_as_new(  # type: ignore[misc]
     retry_policy: RetryPolicy | None = None,
     memo: Mapping[str, Any] | None = None,
     search_attributes: SearchAttributes | None = None,
-    initial_versioning_behavior: ContinueAsNewVersioningBehavior = _AS_BEFORE,
+    initial_versioning_behavior: ContinueAsNewVersioningBehavior = _INHERITED,
     backoff_start_interval: Duration | None = None,
     event_groups: Sequence[EventGroup] | None = None,
 ) -> NoReturn:
@@ -332,11 +332,11 @@ def continue_as_new(  # type: ignore[misc]
     live = require_fiber("workflow.continue_as_new").run
     if workflow is None:
         signature = None if live.definition.dynamic else live.definition.signature
-        given = Given("the workflow", live.state.workflow_type, signature)
+        definition = Given("the workflow", live.state.workflow_type, signature)
     else:
-        given = given_workflow(workflow)
+        definition = given_workflow(workflow)
     call = ContinueAsNewInput(
-        workflow=given.name,
+        workflow=definition.name,
         args=list(args),
         options={
             "task_queue": task_queue,
@@ -349,22 +349,22 @@ def continue_as_new(  # type: ignore[misc]
             "backoff_start_interval": backoff_start_interval,
             "event_groups": event_groups,
         },
-        _proceed=functools.partial(_continue, live.converter, given),
+        _proceed=functools.partial(_continue, live.converter, definition),
     )
     if live.outbound is None:
-        _continue(live.converter, given, call)
+        _continue(live.converter, definition, call)
     live.outbound.continue_as_new(call)
     raise UsageError(
         "an interceptor of continue_as_new returned: it must call the next one, which ends the run"
     )
 
 
-def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> NoReturn:
+def _continue(converter: Converter, definition: Given, call: ContinueAsNewInput) -> NoReturn:
     options = call.options
     memo = named_values(options["memo"] or {}, "memo")
     command = ContinueAsNew(
         workflow_type=call.workflow,
-        arguments=given.encode(converter, call.args),
+        arguments=definition.encode(converter, call.args),
         headers=call.headers,
         spec=StartSpec(
             task_queue=check_text(options["task_queue"], "task_queue"),
@@ -468,7 +468,7 @@ class NexusClient:
         `NexusOptions`. Raises `NexusOperationError` where it could not be started.
         """
         run = require_fiber("calling Nexus operation", str(operation)).run
-        name, kind = self._known(operation, args, result_type)
+        name, kind = self._resolve(operation, args, result_type)
         if unknown := options.keys() - NexusOptions.__annotations__.keys():
             raise UsageError(f"the call of a Nexus operation has no option {min(unknown)!r}")
         headers = {
@@ -506,7 +506,7 @@ class NexusClient:
         """Call an operation and wait for its result. Raises `NexusOperationError`."""
         return self.start_operation(operation, *args, **options).result()
 
-    def _known(self, operation: Any, args: tuple[Any, ...], result_type: Any) -> tuple[str, Any]:
+    def _resolve(self, operation: Any, args: tuple[Any, ...], result_type: Any) -> tuple[str, Any]:
         """Its name, and the type of the result."""
         if isinstance(operation, Operation):
             if operation.service != self.service:
@@ -523,12 +523,12 @@ class NexusClient:
 
 def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOperation:
     """The command of a call, as its interceptors left it."""
-    said, converter = call.options, run.converter
+    options, converter = call.options, run.converter
     if run.contextual:
         context = NexusSerializationContext(call.endpoint, call.service, call.operation)
         converter = in_context(run.settings.converter, context)
-    cancels = said.get("cancellation_type", NexusOperationCancellationType.WAIT_COMPLETED)
-    limits = ("schedule_to_close_timeout", "schedule_to_start_timeout", "start_to_close_timeout")
+    cancels = options.get("cancellation_type", NexusOperationCancellationType.WAIT_COMPLETED)
+    timeouts = ("schedule_to_close_timeout", "schedule_to_start_timeout", "start_to_close_timeout")
     return ScheduleNexusOperation(
         seq=0,
         endpoint=call.endpoint,
@@ -537,9 +537,11 @@ def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOpera
         argument=converter.encode(call.args[0] if call.args else None),
         headers=call.nexus_headers,
         cancellation_type=int(choice(NexusOperationCancellationType, cancels, "cancellation_type")),
-        summary=run.converter.encode(check_text(said["summary"], "summary")) if said.get("summary") else None,
-        event_groups=check_groups(said.get("event_groups")),
-        **{name: optional_seconds(said.get(name), name) for name in limits},
+        summary=run.converter.encode(check_text(options["summary"], "summary"))
+        if options.get("summary")
+        else None,
+        event_groups=check_groups(options.get("event_groups")),
+        **{name: optional_seconds(options.get(name), name) for name in timeouts},
     )
 
 

@@ -67,14 +67,14 @@ class Timeout:
             self._timer.cancel()
         if self._expired:
             self._fiber.take_back_request()
-            forget_undelivered(self._fiber, self)
-            if isinstance(error, Cancelled) and self._is_to_blame(error):
+            withdraw_undelivered(self._fiber, self)
+            if isinstance(error, Cancelled) and self._caused(error):
                 interrupted = outermost(error, handled_before)
                 if interrupted is not error and self._fiber.run.behaviour.outer_cancellation_goes_on:
                     raise interrupted
                 raise TimeoutError(f"the block took longer than {self._limit:g} s") from error
 
-    def _is_to_blame(self, error: Cancelled) -> bool:
+    def _caused(self, error: Cancelled) -> bool:
         # In runs that other SDKs began any other request, even one that was dealt with, outweighs the timeout, as it does
         # in `asyncio.timeout`.
         assert self._fiber is not None
@@ -92,12 +92,12 @@ def outermost(error: Cancelled, handled_before: BaseException | None) -> Cancell
 
     Not those that were being cleaned up after when the block began, `handled_before`: they go on by themselves.
     """
-    found, context = error, error.__context__
+    result, context = error, error.__context__
     while context is not None and context is not handled_before:
-        if isinstance(context, Cancelled) and _reach(context) < _reach(found):
-            found = context
+        if isinstance(context, Cancelled) and _reach(context) < _reach(result):
+            result = context
         context = context.__context__
-    return found
+    return result
 
 
 def timeout(limit: Duration, /) -> Timeout:
@@ -169,7 +169,7 @@ class Scope:
         self._fiber.depth -= 1
         self._fiber.scope = self._outer
         handled_before, self._handled_before = self._handled_before, None
-        forget_undelivered(self._fiber, self)
+        withdraw_undelivered(self._fiber, self)
         if not (isinstance(error, Cancelled) and getattr(error, "source", None) is self):
             return False
         interrupted = outermost(error, handled_before)
@@ -186,7 +186,7 @@ def scope() -> Scope:
     return Scope()
 
 
-def forget_undelivered(fiber: FiberTask[Any], source: object) -> None:
+def withdraw_undelivered(fiber: FiberTask[Any], source: object) -> None:
     """A block that asked for a cancellation has ended before it was delivered: it must not strike later."""
     if fiber.must_cancel and fiber.cancel_source is source:
         fiber.must_cancel = False

@@ -81,13 +81,13 @@ class ExternalWorkflowHandle:
     def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
         """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
         run = require_fiber("signalling another workflow").run
-        given = given_message("signal", signal)
+        definition = given_message("signal", signal)
 
         def send(call: SignalExternalWorkflowInput) -> None:
-            signal_external(signal_command(run, given, call))
+            signal_external(signal_command(run, definition, call))
 
         call = SignalExternalWorkflowInput(
-            signal=given.name,
+            signal=definition.name,
             workflow_id=self.id,
             workflow_run_id=self.run_id,
             args=list(args),
@@ -119,7 +119,7 @@ def check_external(id: str, run_id: str | None) -> None:
 
 
 def signal_command(
-    run: LiveRun, given: Given, call: SignalExternalWorkflowInput | SignalChildWorkflowInput
+    run: LiveRun, definition: Given, call: SignalExternalWorkflowInput | SignalChildWorkflowInput
 ) -> SignalExternalWorkflow:
     """The command that sends a signal, as the interceptors left the call, to a child or to another workflow."""
     if isinstance(call, SignalChildWorkflowInput):
@@ -132,7 +132,7 @@ def signal_command(
         run_id=run_id,
         signal_name=call.signal,
         is_child=is_child,
-        arguments=given.encode(run.converter_of_workflow(workflow_id), call.args),
+        arguments=definition.encode(run.converter_of_workflow(workflow_id), call.args),
         headers=call.headers,
     )
 
@@ -198,10 +198,10 @@ class WithStart:
                 raise refusal(call, error) from None
 
         call = with_start_call(self._workflow, self._args, self._options, signal, args, send)
-        found: ExternalWorkflowHandle = (
+        handle: ExternalWorkflowHandle = (
             send(call) if run.outbound is None else run.outbound.signal_with_start_workflow(call)
         )
-        return found
+        return handle
 
     def __repr__(self) -> str:
         return f"<workflow {self._workflow.name} {self._options.get('id')} with a start>"
@@ -230,11 +230,11 @@ def with_start_call(
     send: Callable[[SignalWithStartWorkflowInput], Any],
 ) -> SignalWithStartWorkflowInput:
     """A signal with a start as interceptors see it; its options are checked by name."""
-    known = WithStartOptions.__annotations__
+    option_names = WithStartOptions.__annotations__
     for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+        if name not in option_names:
+            near = difflib.get_close_matches(name, option_names, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(option_names)}"
             raise UsageError(f"workflow {workflow.name} with a start has no option {name!r}{hint}")
     workflow_id = options.get("id")
     if not isinstance(workflow_id, str) or not workflow_id.strip():
@@ -255,19 +255,21 @@ def sending(
 ) -> ActivityDefinition:
     """The step that sends a signal with a start, as the interceptors left the call."""
     converter = run.converter_of_workflow(call.workflow_id)
-    arguments = [RawPayload(each, converter) for each in workflow.encode(converter, call.args)]
-    told = [RawPayload(each, converter) for each in signal.encode(converter, call.signal_args)]
+    arguments = [RawPayload(payload, converter) for payload in workflow.encode(converter, call.args)]
+    signal_arguments = [
+        RawPayload(payload, converter) for payload in signal.encode(converter, call.signal_args)
+    ]
     options = {"task_queue": run.settings.task_queue, **call.options}
     # The same in each attempt, so that one that is repeated is known again.
     request_id = f"{run.state.run_id}-with-start-{run.state.next_seq.get(ACTIVITY, 0)}"
 
     def send() -> str:
-        planned = activity_client().with_start(
+        starter = activity_client().with_start(
             call.workflow, *arguments, id=call.workflow_id, request_id=request_id, **options
         )
-        planned.headers.update(call.headers)
+        starter.headers.update(call.headers)
         try:
-            return planned.signal(call.signal, *told).run_id or ""
+            return starter.signal(call.signal, *signal_arguments).run_id or ""
         except (UsageError, ServiceError) as error:
             if isinstance(error, ServiceError) and error.status not in _FINAL:
                 raise
@@ -349,7 +351,7 @@ class ChildOptions(TypedDict, total=False):
     """The groups that its start belongs to."""
 
 
-_KNOWN = tuple(ChildOptions.__annotations__)
+_OPTION_NAMES = tuple(ChildOptions.__annotations__)
 _CHOICES: dict[str, Any] = {
     "parent_close_policy": ParentClosePolicy,
     "id_reuse_policy": IdReusePolicy,
@@ -376,13 +378,13 @@ class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
     def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
         """Send the child a signal and wait until it is delivered."""
-        run, given = self.run, given_message("signal", signal)
+        run, definition = self.run, given_message("signal", signal)
 
         def send(call: SignalChildWorkflowInput) -> None:
-            signal_external(signal_command(run, given, call))
+            signal_external(signal_command(run, definition, call))
 
         call = SignalChildWorkflowInput(
-            signal=given.name, child_workflow_id=self.id, args=list(args), _proceed=send
+            signal=definition.name, child_workflow_id=self.id, args=list(args), _proceed=send
         )
         send(call) if run.outbound is None else run.outbound.signal_child_workflow(call)
 
@@ -408,9 +410,9 @@ def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, 
     Raises `WorkflowAlreadyStartedError` where its id is taken. `result_type` is for workflows given by name.
     """
     run = require_fiber("starting a child workflow").run
-    given = given_workflow(workflow)
-    return_type = given.return_type if result_type is None else result_type
-    return _begin(run, given.name, list(args), given.encode, return_type, options)
+    definition = given_workflow(workflow)
+    return_type = definition.return_type if result_type is None else result_type
+    return _begin(run, definition.name, list(args), definition.encode, return_type, options)
 
 
 @overload
@@ -445,9 +447,9 @@ def start_defined(
 def check_options(options: Mapping[str, Any], where: str) -> None:
     """Refuse what is no option of a child."""
     for name in options:
-        if name not in _KNOWN:
-            near = difflib.get_close_matches(name, _KNOWN, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_KNOWN)}"
+        if name not in _OPTION_NAMES:
+            near = difflib.get_close_matches(name, _OPTION_NAMES, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_OPTION_NAMES)}"
             raise UsageError(f"{where} as a child has no option {name!r}{hint}")
 
 
@@ -502,11 +504,11 @@ def child_command(
         workflow_id = ""
     check_options(options, f"workflow {workflow_type}")
     spec = start_spec(options, converter)
-    said: dict[str, Any] = {
+    child_options: dict[str, Any] = {
         name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options
     }
     if "versioning_override" in options:
-        said["versioning_override"] = check_override(options["versioning_override"])
+        child_options["versioning_override"] = check_override(options["versioning_override"])
     return StartChildWorkflow(
         seq=0,
         workflow_id=workflow_id or _id(options),
@@ -514,7 +516,7 @@ def child_command(
         arguments=arguments,
         headers=headers or {},
         spec=spec,
-        child=ChildWorkflowSpec(**said),
+        child=ChildWorkflowSpec(**child_options),
         event_groups=check_groups(options.get("event_groups")),
     )
 

@@ -176,11 +176,11 @@ def defn(
     def define(fn: Any) -> Any:
         options: Any = {"dynamic": dynamic, "versioning_behavior": versioning_behavior}
         if isinstance(fn, type):
-            defined = define_class(fn, name, tuple(failure_exceptions), **options)
-            fn.__hourglass_workflow__ = defined  # type: ignore[attr-defined]
+            class_definition = define_class(fn, name, tuple(failure_exceptions), **options)
+            fn.__hourglass_workflow__ = class_definition  # type: ignore[attr-defined]
             return fn
-        function = define_function(fn, name, tuple(failure_exceptions), **options)
-        return AsyncWorkflow(function) if function.is_async else Workflow(function)
+        definition = define_function(fn, name, tuple(failure_exceptions), **options)
+        return AsyncWorkflow(definition) if definition.is_async else Workflow(definition)
 
     return define if fn is None else define(fn)
 
@@ -221,7 +221,7 @@ class _RunMethod(Generic[P, R]):
         merged = cast(ChildOptions, {**self._options, **options})
         return type(self)(self.__hourglass_run__, self._owner, merged)
 
-    def _reached(self, obj: Any, owner: Any) -> Any:
+    def _bound(self, obj: Any, owner: Any) -> Any:
         if obj is None:
             return type(self)(self.__hourglass_run__, owner)
         return types.MethodType(self.__hourglass_run__, obj)
@@ -236,7 +236,7 @@ class RunMethod(_RunMethod[P, R]):
     def __get__(self: RunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the workflow. On an object: the bound method."""
-        return self._reached(obj, owner)
+        return self._bound(obj, owner)
 
 
 class AsyncRunMethod(_RunMethod[P, R]):
@@ -252,7 +252,7 @@ class AsyncRunMethod(_RunMethod[P, R]):
     ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the workflow. On an object: the bound method."""
-        return self._reached(obj, owner)
+        return self._bound(obj, owner)
 
 
 @overload

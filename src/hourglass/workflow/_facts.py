@@ -157,8 +157,8 @@ def last_completion_result(type: type[T]) -> T | None: ...
 def last_completion_result(type: Any = Any) -> Any:
     """What the last run of this workflow's cron schedule, or schedule, that completed returned; None if none has yet."""
     live = require_run("workflow.last_completion_result")
-    found = live.started.last_completion_result if live.started is not None else ()
-    return live.converter.decode(found[0], type) if found else None
+    payloads = live.started.last_completion_result if live.started is not None else ()
+    return live.converter.decode(payloads[0], type) if payloads else None
 
 
 def has_last_completion_result() -> bool:
@@ -192,7 +192,7 @@ def time_ns() -> int:
 
 def random() -> _random.Random:
     """The run's own source of random numbers, the same on every execution."""
-    live = _unlatched()
+    live = _live_run()
     live.has_drawn = True
     return live.random
 
@@ -208,15 +208,15 @@ def uuid7() -> _uuid.UUID:
     Those of one task have the same time, and no order among themselves.
     """
     # The standard library makes them from Python 3.14 on. The bits are drawn as temporalio draws them: its runs may move here.
-    drawn = random()
-    high, low = drawn.getrandbits(12), drawn.getrandbits(62)
+    generator = random()
+    high, low = generator.getrandbits(12), generator.getrandbits(62)
     milliseconds = time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
     return _uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
 
 
 def random_seed() -> int:
     """The seed that the run's randomness follows from, for a generator of your own. A reset changes it."""
-    live = _unlatched()
+    live = _live_run()
     live.has_drawn = True
     return live.seed
 
@@ -241,7 +241,7 @@ def register_random_seed_callback(callback: Callable[[int], object]) -> None:
     """Have a function called with each new seed, to keep a generator of your own in step. It must not wait for anything."""
     if not callable(callback):
         raise UsageError(f"a callback of the random seed is a function, not {type(callback).__name__}")
-    live = _unlatched()
+    live = _live_run()
     if live.seed_callbacks is None:
         live.seed_callbacks = []
     live.seed_callbacks.append(callback)
@@ -249,17 +249,17 @@ def register_random_seed_callback(callback: Callable[[int], object]) -> None:
 
 def default_id() -> str:
     """An id for something that the author gave none: the same on every execution, and no randomness of the author's."""
-    return str(_uuid.UUID(int=_unlatched().random.getrandbits(128), version=4))
+    return str(_uuid.UUID(int=_live_run().random.getrandbits(128), version=4))
 
 
-def _unlatched() -> LiveRun:
+def _live_run() -> LiveRun:
     live = require_run("workflow.random")
     if live.latched:
-        _refuse_randomness(live)
+        _raise_no_randomness(live)
     return live
 
 
-def _refuse_randomness(live: LiveRun) -> None:
+def _raise_no_randomness(live: LiveRun) -> None:
     if live.dead:
         live.refuse(require_fiber("randomness"), "randomness")
     raise ReadOnlyError(
@@ -318,17 +318,17 @@ def _patch(patch_id: str, groups: Sequence[EventGroup] | None, *, deprecated: bo
     live = fiber.run
     if live.patch_memo is None:
         live.patch_memo = {}
-    known = live.patch_memo.get(patch_id)
-    if known is not None:
-        return known
-    taken = not live.facts.is_replaying or patch_id in live.patches
+    remembered = live.patch_memo.get(patch_id)
+    if remembered is not None:
+        return remembered
+    is_active = not live.facts.is_replaying or patch_id in live.patches
     decide = live.settings.patch_activation
-    if decide is not None and taken and not deprecated and patch_id not in live.patches:
-        taken = _decided(live, patch_id, decide)
-    live.patch_memo[patch_id] = taken
-    if taken:
+    if decide is not None and is_active and not deprecated and patch_id not in live.patches:
+        is_active = _ask_callback(live, patch_id, decide)
+    live.patch_memo[patch_id] = is_active
+    if is_active:
         live.issue(SetPatchMarker(patch_id, deprecated, event_groups=check_groups(groups)), fiber)
-    return taken
+    return is_active
 
 
 @dataclass(frozen=True)
@@ -339,7 +339,7 @@ class PatchActivationInput:
     patch_id: str
 
 
-def _decided(live: LiveRun, patch_id: str, decide: Callable[[PatchActivationInput], bool]) -> bool:
+def _ask_callback(live: LiveRun, patch_id: str, decide: Callable[[PatchActivationInput], bool]) -> bool:
     answers = live.state.patch_answers
     if answers is None:
         answers = live.state.patch_answers = {}

@@ -52,12 +52,14 @@ class _Message(Generic[P, R]):
         is_local = current_fiber() is not None
         parameters = list(inspect.signature(fn).parameters)
         is_method = not is_local and bool(parameters) and parameters[0] == "self"
-        checked = None if dynamic else check_name(name if name is not None else fn.__name__, what)
+        checked_name = None if dynamic else check_name(name if name is not None else fn.__name__, what)
         self.__hourglass_message__ = MessageDefinition(
             kind=self.kind,
-            name=checked,
+            name=checked_name,
             fn=fn,
-            signature=Signature.of(fn, what=f"{self.kind} {checked or fn.__name__}", skip_first=is_method),
+            signature=Signature.of(
+                fn, what=f"{self.kind} {checked_name or fn.__name__}", skip_first=is_method
+            ),
             description=description or (inspect.getdoc(fn) or "").split("\n")[0],
             unfinished_policy=HandlerUnfinishedPolicy(unfinished_policy),
             is_async=is_async,
@@ -81,7 +83,7 @@ class _Message(Generic[P, R]):
         result: R = self.__hourglass_message__.fn(*args, **kwargs)
         return result
 
-    def _reached(self, obj: Any) -> Any:
+    def _bound(self, obj: Any) -> Any:
         return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
 
 
@@ -96,7 +98,7 @@ class Signal(_Message[P, None]):
     def __get__(self: Signal[Concatenate[S, Q]], obj: S, owner: type[S]) -> Callable[Q, None]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        return self._bound(obj)
 
 
 class AsyncSignal(_Message[P, None]):
@@ -112,7 +114,7 @@ class AsyncSignal(_Message[P, None]):
     ) -> Callable[Q, Coroutine[Any, Any, None]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        return self._bound(obj)
 
 
 class Query(_Message[P, R]):
@@ -126,7 +128,7 @@ class Query(_Message[P, R]):
     def __get__(self: Query[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        return self._bound(obj)
 
 
 class _Update(_Message[P, R]):
@@ -137,10 +139,10 @@ class _Update(_Message[P, R]):
     def validator(self, fn: Callable[P, None], /) -> Callable[P, None]:
         """Take a function with the same parameters that raises to refuse an update."""
         check_plain_function(fn, f"validator {getattr(fn, '__name__', fn)}")
-        mine = list(inspect.signature(self.__hourglass_message__.fn).parameters)
-        if list(inspect.signature(fn).parameters) != mine:
+        parameters = list(inspect.signature(self.__hourglass_message__.fn).parameters)
+        if list(inspect.signature(fn).parameters) != parameters:
             raise DefinitionError(
-                f"the validator of update {self.name} must have the same parameters as its handler: {', '.join(mine)}"
+                f"the validator of update {self.name} must have the same parameters as its handler: {', '.join(parameters)}"
             )
         self.__hourglass_message__ = dataclasses.replace(self.__hourglass_message__, validator=fn)
         if current_fiber() is not None:
@@ -157,7 +159,7 @@ class Update(_Update[P, R]):
     def __get__(self: Update[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        return self._bound(obj)
 
 
 class AsyncUpdate(_Update[P, R]):
@@ -171,7 +173,7 @@ class AsyncUpdate(_Update[P, R]):
     ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
         """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        return self._bound(obj)
 
 
 class _DecorateSignal(Protocol):
@@ -255,13 +257,13 @@ def update(
     return _handler(fn, Update, AsyncUpdate, name, dynamic, description, unfinished_policy)
 
 
-def _handler(fn: Any, plain: Any, awaited: Any, *said: Any) -> Any:
+def _handler(fn: Any, plain: Any, awaited: Any, *options: Any) -> Any:
     """What a decorator makes of a function, or the decorator where that is still to come."""
 
-    def made(fn: Any) -> Any:
-        return (awaited if is_coroutine_function(fn) else plain)(fn, *said)
+    def decorate(fn: Any) -> Any:
+        return (awaited if is_coroutine_function(fn) else plain)(fn, *options)
 
-    return made if fn is None else made(fn)
+    return decorate if fn is None else decorate(fn)
 
 
 # --- handlers as values ----------------------------------------------------------------------------------------------
@@ -288,10 +290,10 @@ def _set_handler(
 
 
 def _get_handler(kind: MessageKind, name: str | None) -> Callable[..., Any] | None:
-    found = require_run(f"looking for a {kind} handler").handlers.known.get((kind, name))
-    if found is None:
+    registered = require_run(f"looking for a {kind} handler").handlers.known.get((kind, name))
+    if registered is None:
         return None
-    message, obj = found
+    message, obj = registered
     return message.fn if obj is None else types.MethodType(message.fn, obj)
 
 

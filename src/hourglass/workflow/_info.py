@@ -139,8 +139,8 @@ def info() -> Info:
     live = require_run("workflow.info")
     if live.outbound is None:
         return _info_of(live)
-    told: Info = live.outbound.info(InfoInput(_proceed=lambda _: _info_of(live)))
-    return told
+    intercepted: Info = live.outbound.info(InfoInput(_proceed=lambda _: _info_of(live)))
+    return intercepted
 
 
 def _info_of(live: LiveRun) -> Info:
@@ -196,9 +196,9 @@ def facts_of(live: LiveRun) -> dict[str, Any]:
 def current_update_info() -> UpdateInfo | None:
     """The update whose handler or validator this is, or that spawned this function; None elsewhere."""
     live = require_run("workflow.current_update_info")
-    asked = current_update.get()
-    if asked is not None:
-        return UpdateInfo(*asked)
+    update = current_update.get()
+    if update is not None:
+        return UpdateInfo(*update)
     fiber = current_fiber()
     path = () if fiber is None else fiber.path
     if fiber is None or len(path) < 2 or path[0] != "update":

@@ -16,8 +16,8 @@ _Waiters: TypeAlias = OrderedDict[Future, None]
 """The tasks that wait, in order. Thousands may: finding the first, or giving one up, looks at no others."""
 
 
-def _waiter(waiters: _Waiters, what: str) -> Future:
-    fiber = require_fiber(what)
+def _waiter(waiters: _Waiters, action: str) -> Future:
+    fiber = require_fiber(action)
     future = Future(fiber.scheduler)
     waiters[future] = None
     return future
@@ -96,7 +96,7 @@ class Semaphore:
             raise UsageError(f"a semaphore cannot begin at {value}")
         self._value = value
         self._waiters: _Waiters = OrderedDict()
-        self._asleep: _Waiters = OrderedDict()  # those of them that have not been woken
+        self._unwoken: _Waiters = OrderedDict()  # those of them that have not been woken
 
     def locked(self) -> bool:
         """Whether a task would have to wait for a place."""
@@ -109,13 +109,13 @@ class Semaphore:
             self._value -= 1
             return
         waiter = _waiter(self._waiters, "waiting for a semaphore")
-        self._asleep[waiter] = None
+        self._unwoken[waiter] = None
         try:
             try:
                 wait_for(waiter)
             finally:
                 del self._waiters[waiter]
-                self._asleep.pop(waiter, None)
+                self._unwoken.pop(waiter, None)
         except Cancelled:
             if waiter.state != CANCELLED:  # the place was ours already: hand it on
                 self._value += 1
@@ -130,7 +130,7 @@ class Semaphore:
         self._wake_next()
 
     def _wake_next(self) -> None:
-        if _wake_first(self._asleep):
+        if _wake_first(self._unwoken):
             self._value -= 1
 
     def __enter__(self) -> None:

@@ -29,7 +29,7 @@ from hourglass.workflow._tasks import wait_with_timeout
 
 T = TypeVar("T")
 
-_NOTHING = Payload(b"", "binary/null")
+_NULL = Payload(b"", "binary/null")
 
 
 class Channel(Generic[T]):
@@ -58,8 +58,8 @@ class Channel(Generic[T]):
         limit = optional_seconds(timeout, "the timeout of receive")
         live = fiber.run
         while True:
-            found, message = self._take(live)
-            if found:
+            is_present, message = self._take(live)
+            if is_present:
                 return message  # type: ignore[return-value]
             arrival = Future(fiber.scheduler)
             live.handlers.receivers_of(self.name)[arrival] = None
@@ -69,14 +69,14 @@ class Channel(Generic[T]):
                 else:
                     wait_with_timeout(fiber, arrival, limit, waits_for_signal(self.name))
             except BaseException:
-                self._hand_on(live, arrival)
+                self._stop_waiting(live, arrival)
                 raise
 
     def receive_nowait(self) -> T:
         """The next message if one is there; else raise `ChannelEmptyError`."""
         fiber = require_fiber(f"receiving from channel {self.name}")
-        found, message = self._take(fiber.run)
-        if not found:
+        is_present, message = self._take(fiber.run)
+        if not is_present:
             raise ChannelEmptyError(f"channel {self.name} is empty")
         return message  # type: ignore[return-value]
 
@@ -85,8 +85,8 @@ class Channel(Generic[T]):
         fiber = require_fiber(f"draining channel {self.name}")
         messages: list[T] = []
         while True:
-            found, message = self._take(fiber.run)
-            if not found:
+            is_present, message = self._take(fiber.run)
+            if not is_present:
                 return messages
             messages.append(message)  # type: ignore[arg-type]
 
@@ -97,21 +97,23 @@ class Channel(Generic[T]):
             if not waiting:
                 del live.state.signals[self.name]
             try:
-                value = live.converter.decode(payloads[0], self.type) if payloads else self._nothing(live)
+                value = (
+                    live.converter.decode(payloads[0], self.type) if payloads else self._empty_message(live)
+                )
             except PayloadError as error:
                 live.notices += (f"a message to channel {self.name!r} was dropped: {error}",)
                 continue
             return True, value
         return False, None
 
-    def _nothing(self, live: LiveRun) -> Any:
+    def _empty_message(self, live: LiveRun) -> Any:
         """What a signal without a value is: None, where the channel's type has it."""
         try:
-            return live.converter.decode(_NOTHING, self.type)
+            return live.converter.decode(_NULL, self.type)
         except PayloadError as error:
             raise PayloadError(f"it came without a value ({error})") from error
 
-    def _hand_on(self, live: LiveRun, arrival: Future) -> None:
+    def _stop_waiting(self, live: LiveRun, arrival: Future) -> None:
         """Give up waiting; if a message woke this receiver in the meantime, wake the next one instead."""
         receivers = live.handlers.receivers_of(self.name)
         if arrival in receivers:
@@ -161,10 +163,10 @@ class Given:
 def given_workflow(workflow: object) -> Given:
     """The workflow that a decorated function, a class, its run method or a name means."""
     if isinstance(workflow, str):
-        return Given(f"workflow {_named(workflow, 'workflow')}", workflow)
+        return Given(f"workflow {_checked_name(workflow, 'workflow')}", workflow)
     definition = workflow_definition(workflow)
     if definition is None:
-        raise UsageError(f"{_describe(workflow)} is {_instead(workflow)}")
+        raise UsageError(f"{_describe(workflow)} is {_mismatch_advice(workflow)}")
     if definition.dynamic:
         raise UsageError(
             f"workflow {definition.name} is dynamic and takes any type: give the type's name as a text"
@@ -176,7 +178,7 @@ def given_workflow(workflow: object) -> Given:
 def given_message(kind: MessageKind, message: object) -> Given:
     """The signal, query or update that a decorated method, a channel or a name means."""
     if isinstance(message, str):
-        return Given(f"{kind} {_named(message, kind)}", message)
+        return Given(f"{kind} {_checked_name(message, kind)}", message)
     definition = message_definition(message)
     if definition is not None:
         if definition.kind != kind:
@@ -190,26 +192,26 @@ def given_message(kind: MessageKind, message: object) -> Given:
     raise UsageError(f"{_describe(message)} is no {kind}: give {_EXAMPLES[kind]}")
 
 
-def _named(name: str, what: str) -> str:
+def _checked_name(name: str, kind: str) -> str:
     if not name:
-        raise UsageError(f"the {what}'s name is empty")
-    return check_text(name, f"the {what}'s name")
+        raise UsageError(f"the {kind}'s name is empty")
+    return check_text(name, f"the {kind}'s name")
 
 
-def _instead(thing: object) -> str:
+def _mismatch_advice(workflow: object) -> str:
     """What is wrong with a thing that was given for a workflow, and what to do."""
-    if activity_definition(thing) is not None:
+    if activity_definition(workflow) is not None:
         return (
             "an activity, no workflow: call it in a workflow (@workflow.defn) and start that; or run it alone, by "
             "client.execute_activity(…)"
         )
-    if thing is None or not (callable(thing) or isinstance(thing, type)):
+    if workflow is None or not (callable(workflow) or isinstance(workflow, type)):
         return "no workflow: give the function that is decorated with @workflow.defn, or its name as a text"
     return "no workflow: decorate it with @workflow.defn, or give a name"
 
 
-def _describe(thing: object) -> str:
-    if thing is None:
+def _describe(reference: object) -> str:
+    if reference is None:
         return "None"
-    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
-    return name if isinstance(name, str) else f"an object of type {type(thing).__name__}"
+    name = getattr(reference, "__qualname__", None) or getattr(reference, "__name__", None)
+    return name if isinstance(name, str) else f"an object of type {type(reference).__name__}"

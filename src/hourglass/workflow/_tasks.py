@@ -42,8 +42,8 @@ def sleep(
     length = seconds(duration, "the duration of a sleep")
     run = current_run()
     if run is not None and run.outbound is not None:
-        go_on: Callable[[SleepInput], None] = lambda call: operations.sleep(call.duration, call.summary)  # noqa: E731
-        run.outbound.sleep(SleepInput(duration=length, summary=summary, _proceed=go_on))
+        proceed: Callable[[SleepInput], None] = lambda call: operations.sleep(call.duration, call.summary)  # noqa: E731
+        run.outbound.sleep(SleepInput(duration=length, summary=summary, _proceed=proceed))
     else:
         operations.sleep(length, summary)
 
@@ -143,16 +143,16 @@ def _value(task: Task[Any], return_exceptions: bool) -> Any:
     return error_of(task)
 
 
-def _tasks(given: Iterable[Any], where: str) -> list[Task[Any]]:
-    if callable(given) and not isinstance(given, Iterable):
+def _tasks(candidates: Iterable[Any], where: str) -> list[Task[Any]]:
+    if callable(candidates) and not isinstance(candidates, Iterable):
         raise UsageError(f"{where} takes tasks, not a function; for a condition: workflow.wait_condition(fn)")
-    if isinstance(given, Task):
+    if isinstance(candidates, Task):
         raise UsageError(f"{where} takes several tasks, as a list; for the result of one: task.result()")
-    tasks = list(given)
-    for item in tasks:
-        if not isinstance(item, Task):
+    tasks = list(candidates)
+    for candidate in tasks:
+        if not isinstance(candidate, Task):
             raise UsageError(
-                f"{where} takes tasks, not {type(item).__name__}: start one with activity.start(…) or workflow.spawn(fn, …)"
+                f"{where} takes tasks, not {type(candidate).__name__}: start one with activity.start(…) or workflow.spawn(fn, …)"
             )
     return tasks
 
@@ -165,15 +165,15 @@ def map(fn: Callable[[T], R], items: Iterable[T], /, *, limit: int | None = None
     require_fiber("workflow.map")
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    todo = list(items)
+    all_items = list(items)
     results: dict[int, R] = {}
-    waiting = iter(enumerate(todo))
+    waiting = iter(enumerate(all_items))
 
     def work() -> None:
         for index, item in waiting:
             results[index] = fn(item)
 
-    width = len(todo) if limit is None else min(limit, len(todo))
+    width = len(all_items) if limit is None else min(limit, len(all_items))
     workers = [spawn(work) for _ in range(width)]
     try:
         gather(*workers)
@@ -181,7 +181,7 @@ def map(fn: Callable[[T], R], items: Iterable[T], /, *, limit: int | None = None
         for worker in workers:
             worker.cancel()
         raise
-    return [results[index] for index in range(len(todo))]
+    return [results[index] for index in range(len(all_items))]
 
 
 def wait(
@@ -349,9 +349,9 @@ def _wait_within(future: Future, limit: Timeout) -> Any:
     try:
         with limit:
             return wait_until(future)
-    except TimeoutError as late:
-        stopped = late.__cause__
-        if isinstance(stopped, Cancelled) and stopped.__cause__ is not None and future.state == FAILED:
+    except TimeoutError as error:
+        cause = error.__cause__
+        if isinstance(cause, Cancelled) and cause.__cause__ is not None and future.state == FAILED:
             # Remote work that was cancelled for the limit's sake fails; that is what temporalio's authors see, no `TimeoutError`.
             raise error_of(future) from None
         raise
