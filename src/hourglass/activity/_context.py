@@ -221,7 +221,7 @@ class Info:
     @cached_property
     def heartbeat_details(self) -> Sequence[Any]:
         """The details of the last heartbeat of an earlier attempt, decoded without a type."""
-        return tuple(self.converter.decode(each) for each in self.encoded_heartbeat_details)
+        return tuple(self.converter.decode(payload) for payload in self.encoded_heartbeat_details)
 
     @property
     def workflow_namespace(self) -> str:
@@ -245,10 +245,12 @@ class Resources:
     author, who opened it.
     """
 
-    def __init__(self, given: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:
-        if type(given) is not tuple and (isinstance(given, str) or not isinstance(given, Sequence)):
-            raise UsageError(f"resources must be a list, not {type(given).__name__}")
-        self._given = (*around, *given)  # the blocks of plugins first, so that they end last
+    def __init__(self, resources: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:
+        if type(resources) is not tuple and (
+            isinstance(resources, str) or not isinstance(resources, Sequence)
+        ):
+            raise UsageError(f"resources must be a list, not {type(resources).__name__}")
+        self._given = (*around, *resources)  # the blocks of plugins first, so that they end last
         self._stack: ExitStack | None = None
         self._open: tuple[Any, ...] | None = None
 
@@ -258,7 +260,7 @@ class Resources:
             self._open = ()
         elif self._open is None:
             with ExitStack() as stack:
-                self._open = tuple([_opened(each, stack) for each in self._given])
+                self._open = tuple([_enter(resource, stack) for resource in self._given])
                 self._stack = stack.pop_all()
 
     def close(self) -> None:
@@ -274,32 +276,34 @@ class Resources:
 
     def find(self, kind: type[T]) -> T:
         """The one of this type."""
-        there = self._open or ()
-        found = [each for each in there if isinstance(each, kind)]
-        if len(found) == 1:
-            return found[0]
+        opened = self._open or ()
+        matches = [resource for resource in opened if isinstance(resource, kind)]
+        if len(matches) == 1:
+            return matches[0]
         name = getattr(kind, "__qualname__", kind)
-        names = ", ".join(sorted(type(each).__qualname__ for each in found or there)) or "none at all"
-        if found:
+        names = (
+            ", ".join(sorted(type(resource).__qualname__ for resource in matches or opened)) or "none at all"
+        )
+        if matches:
             raise UsageError(
-                f"{len(found)} resources of the worker are a {name} ({names}): give each a type of its own"
+                f"{len(matches)} resources of the worker are a {name} ({names}): give each a type of its own"
             )
         raise UsageError(
             f"the worker has no resource of type {name} (it has {names}): Worker(…, resources=[…])"
         )
 
 
-def _opened(given: Any, stack: ExitStack) -> Any:
-    if not (isinstance(given, (type, functools.partial)) or inspect.isroutine(given)):
-        return given
-    made = given()
-    if not isinstance(made, AbstractContextManager):
-        name = getattr(given, "__qualname__", repr(given))
+def _enter(resource: Any, stack: ExitStack) -> Any:
+    if not (isinstance(resource, (type, functools.partial)) or inspect.isroutine(resource)):
+        return resource
+    manager = resource()
+    if not isinstance(manager, AbstractContextManager):
+        name = getattr(resource, "__qualname__", repr(resource))
         raise UsageError(
-            f"resource {name} returns {type(made).__qualname__}, which is no context manager: decorate a generator with "
+            f"resource {name} returns {type(manager).__qualname__}, which is no context manager: decorate a generator with "
             "@contextmanager, or give the object itself; async context managers are entered by the program"
         )
-    return stack.enter_context(made)
+    return stack.enter_context(manager)
 
 
 @dataclass(frozen=True)
@@ -342,7 +346,7 @@ _CANCELLATIONS = {
     "WORKER_SHUTDOWN": "worker_shutdown",
 }
 
-_making = threading.Lock()
+_lock = threading.Lock()
 
 
 class DeferredCompletion(BaseException):
@@ -377,9 +381,9 @@ class ActivityContext:
 
     __slots__ = (
         "__weakref__",
+        "_cancel_event",
         "_delivered",
         "_info",
-        "_told",
         "_waiters",
         "cancel_reason",
         "equipment",
@@ -396,7 +400,7 @@ class ActivityContext:
         self.is_worker_shutdown = False
         self._waiters: list[Callable[[], object]] | None = None  # for the worker's shutdown
         self._info: Info | None = None
-        self._told: threading.Event | None = None
+        self._cancel_event: threading.Event | None = None
         self._delivered = False
 
     def _make_info(self) -> Info:
@@ -419,8 +423,8 @@ class ActivityContext:
         """Ask the attempt to stop; the first reason stays."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
-        if self._told is not None:
-            self._told.set()
+        if self._cancel_event is not None:
+            self._cancel_event.set()
         if reason == "WORKER_SHUTDOWN":
             self.worker_stops()
         self.interrupt()
@@ -437,7 +441,7 @@ class ActivityContext:
 
     def worker_stops(self) -> None:
         """The worker takes no new work; the attempt goes on for the graceful time."""
-        with _making:
+        with _lock:
             self.is_worker_shutdown = True
             waiters, self._waiters = self._waiters, None
         for wake in waiters or ():
@@ -446,7 +450,7 @@ class ActivityContext:
     @contextmanager
     def when_worker_stops(self, wake: Callable[[], object]) -> Iterator[None]:
         """Within the block: `wake` is called, in any thread, when the worker begins to shut down, or now if it has."""
-        with _making:
+        with _lock:
             if not (at_once := self.is_worker_shutdown):
                 self._waiters = [*(self._waiters or ()), wake]
         if at_once:
@@ -454,7 +458,7 @@ class ActivityContext:
         try:
             yield
         finally:
-            with _making:
+            with _lock:
                 if self._waiters and wake in self._waiters:
                     self._waiters.remove(wake)
 
@@ -465,10 +469,10 @@ class ActivityContext:
 
     def wait_cancelled(self, timeout: float | None) -> bool:
         """Block until it is asked to stop; True then, False when the time has passed."""
-        with _making:  # an event of its own is dear, and few wait
-            told = self._told = self._told or threading.Event()
+        with _lock:  # an event of its own is dear, and few wait
+            event = self._cancel_event = self._cancel_event or threading.Event()
         # Asked after the event is there: `cancel` sets the reason first and the event then, so one is seen.
-        if not self.cancelled and not told.wait(timeout):
+        if not self.cancelled and not event.wait(timeout):
             return False
         self._delivered = True
         return True
@@ -515,7 +519,7 @@ class ActivityContext:
 class GivenContext(ActivityContext):
     """A context whose info, or what makes it, and the ways of whose heartbeats and published items are given."""
 
-    __slots__ = ("_given", "_out", "_way")
+    __slots__ = ("_info_source", "_publish_item", "_send_details")
 
     def __init__(
         self,
@@ -526,18 +530,18 @@ class GivenContext(ActivityContext):
         publish: Callable[[str, Payload], object] = lambda name, value: None,
     ) -> None:
         super().__init__(equipment, last_details)
-        self._given = info
-        self._way = send
-        self._out = publish
+        self._info_source = info
+        self._send_details = send
+        self._publish_item = publish
 
     def _make_info(self) -> Info:
-        return self._given if isinstance(self._given, Info) else self._given()
+        return self._info_source if isinstance(self._info_source, Info) else self._info_source()
 
     def _send(self, details: Payloads) -> None:
-        self._way(details)
+        self._send_details(details)
 
     def _publish(self, name: str, value: Payload) -> None:
-        self._out(name, value)
+        self._publish_item(name, value)
 
 
 class Named(Protocol):

@@ -156,8 +156,8 @@ def client() -> Client:
         raise UsageError(
             f"activity {context.info.activity_type} was started without a client: connect one of your own there"
         )
-    found: Client = client()
-    return found
+    opened: Client = client()
+    return opened
 
 
 def resource(type: type[T], /) -> T:

@@ -94,7 +94,7 @@ def refuse_method(name: str) -> DefinitionError:
 
 
 _lock = threading.Lock()
-_living = 0
+_live_workers = 0
 _thread = threading.local()
 
 
@@ -104,16 +104,16 @@ class PlainCallWarning(UserWarning):
 
 def worker_started() -> None:
     """A worker lives in this process from now on."""
-    global _living
+    global _live_workers
     with _lock:
-        _living += 1
+        _live_workers += 1
 
 
 def worker_stopped() -> None:
     """A worker has ended."""
-    global _living
+    global _live_workers
     with _lock:
-        _living -= 1
+        _live_workers -= 1
 
 
 def runs_workflows() -> None:
@@ -128,7 +128,7 @@ def check_plain_call(name: str) -> None:
             f"activity {name} was called in a thread that runs workflows, but not by a workflow: finalisers (__del__) of "
             f"objects that workflows leave behind must not call activities"
         )
-    if _living:
+    if _live_workers:
         warnings.warn(
             f"activity {name} is called plainly, not durably: this thread runs neither a workflow nor an activity. "
             f"If a workflow started the thread, call the activity in the workflow itself (`{name}.start` runs several at "
@@ -185,8 +185,8 @@ class ActivityDefinition:
 
 def activity_definition(obj: object) -> ActivityDefinition | None:
     """The definition of a decorated function or method; None for anything else."""
-    found = getattr(obj, "__hourglass_activity__", None) if isinstance(obj, Activity) else None
-    return found if isinstance(found, ActivityDefinition) else None
+    definition = getattr(obj, "__hourglass_activity__", None) if isinstance(obj, Activity) else None
+    return definition if isinstance(definition, ActivityDefinition) else None
 
 
 class ActivitySource(Protocol):
@@ -228,7 +228,7 @@ class Activity(Generic[P, R]):
         self._signature = signature
         self._executor: Executor = executor
         self._dynamic = dynamic
-        if signature is None and not _stands_in_class(fn):
+        if signature is None and not _is_in_class(fn):
             self._signed()
 
     @property
@@ -286,7 +286,7 @@ class Activity(Generic[P, R]):
         return self if obj is None or not self._is_method else self._with(instance=obj)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if self._is_method or not _stands_in_class(self._function):
+        if self._is_method or not _is_in_class(self._function):
             return  # a function that was made elsewhere and is merely kept in a class stays a function
         self._is_method = True
         if self.name == name == "__call__":
@@ -341,18 +341,18 @@ class Activity(Generic[P, R]):
             )
         if run.settings.on_activity is not None:
             run.settings.on_activity(self)
-        signature, said = self._signature or self._signed(), self._settings
+        signature, settings = self._signature or self._signed(), self._settings
         converter = run.converter
         if run.contextual:
             converter = run.converter_of_activity(
-                self.name, said.activity_id, said.spec.task_queue, local=local
+                self.name, settings.activity_id, settings.spec.task_queue, local=local
             )
         if run.outbound is not None:
             intercepted: Task[R] = start_intercepted(
                 run.outbound,
                 self.name,
                 signature.bind(args, kwargs),
-                said,
+                settings,
                 signature.return_type,
                 functools.partial(signature.encode, converter),
                 local=local,
@@ -360,7 +360,7 @@ class Activity(Generic[P, R]):
             )
             return intercepted
         payloads = signature.encode(converter, args, kwargs)
-        task: Task[R] = start(self.name, payloads, said, signature.return_type, local=local)
+        task: Task[R] = start(self.name, payloads, settings, signature.return_type, local=local)
         return task
 
     def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -427,12 +427,12 @@ def defn(
 
 def _define(fn: Any, /, *, name: str | None, dynamic: bool, executor: str, options: dict[str, Any]) -> Any:
     if isinstance(fn, type):
-        of_call = _define(
+        call_activity = _define(
             called(fn), name=name or fn.__name__, dynamic=dynamic, executor=executor, options=options
         )
-        return with_call(fn, of_call)
+        return with_call(fn, call_activity)
     check_function(fn)
-    where = check_executor(fn, executor)
+    checked_executor = check_executor(fn, executor)
     if dynamic and (name is not None or options):
         raise DefinitionError(
             f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. The caller, who asks for "
@@ -442,7 +442,7 @@ def _define(fn: Any, /, *, name: str | None, dynamic: bool, executor: str, optio
         raise DefinitionError("an activity that is a lambda needs a name: @activity.defn(name=…)")
     title = check_name(fn.__name__ if name is None else name, f"activity {fn.__qualname__}")
     settings = settings_with(DEFAULTS, options, f"activity {title}")
-    return Activity(fn, title, settings, executor=where, dynamic=dynamic)
+    return Activity(fn, title, settings, executor=checked_executor, dynamic=dynamic)
 
 
 def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> ActivityDefinition:
@@ -465,21 +465,21 @@ def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> Activ
 
 def called(cls: type) -> Callable[..., Any]:
     """What calling an object of this class calls. Raises DefinitionError where that is no function of its own."""
-    found = inspect.getattr_static(cls, "__call__", None)
-    if isinstance(found, Activity):
+    method = inspect.getattr_static(cls, "__call__", None)
+    if isinstance(method, Activity):
         raise DefinitionError(f"activity {cls.__qualname__} is decorated twice: the class, and its __call__")
-    if not isinstance(found, FunctionType):
+    if not isinstance(method, FunctionType):
         raise DefinitionError(
             f"@activity.defn on class {cls.__qualname__} needs a method __call__, which is the activity"
         )
-    return found
+    return method
 
 
-def with_call(cls: type[T], of_call: Activity[..., Any]) -> type[T]:
+def with_call(cls: type[T], call_activity: Activity[..., Any]) -> type[T]:
     """The class, whose objects are called as an activity is."""
-    of_call._is_method = True
-    of_call._signed()
-    type.__setattr__(cls, "__call__", of_call)  # the type checkers take it for a method of one type
+    call_activity._is_method = True
+    call_activity._signed()
+    type.__setattr__(cls, "__call__", call_activity)  # the type checkers take it for a method of one type
     return cls
 
 
@@ -488,8 +488,8 @@ def activity_of(activity: object) -> Activity[..., Any] | None:
     if isinstance(activity, Activity):
         return activity
     cls = activity if isinstance(activity, type) else type(activity)
-    found = inspect.getattr_static(cls, "__call__", None)
-    return found if isinstance(found, Activity) else None
+    method = inspect.getattr_static(cls, "__call__", None)
+    return method if isinstance(method, Activity) else None
 
 
 def check_function(fn: Any) -> None:
@@ -508,7 +508,7 @@ def check_function(fn: Any) -> None:
         raise DefinitionError(f"activity {fn.__qualname__} is a generator: an activity returns its result")
 
 
-def _stands_in_class(fn: Callable[..., Any]) -> bool:
+def _is_in_class(fn: Callable[..., Any]) -> bool:
     """Whether the function was written in a class body."""
     outer = fn.__qualname__.rpartition(".")[0]
     return bool(outer) and not outer.endswith("<locals>")

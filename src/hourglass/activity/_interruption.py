@@ -151,7 +151,7 @@ class ThreadInterruption:
                 with self._lock:
                     self._thread = None
                 if self._sent:
-                    _take_back()
+                    _withdraw()
                     self._sent = False
                     exclusion.end_raise()
                 return
@@ -168,7 +168,7 @@ def _is_unsafe(frame: FrameType | None) -> bool:
     return False
 
 
-def _take_back() -> None:
+def _withdraw() -> None:
     """Make sure that no exception waits for this thread.
 
     One that is only taken away leaves the alarm of the interpreter raised, and traced threads spin for ever. Delivering one

@@ -73,20 +73,20 @@ def settings_with(base: CallSettings, options: Mapping[str, Any], where: str) ->
     """The settings with these options in place; `where` names the activity in messages."""
     if not options:
         return base
-    said: dict[str, Any] = {}
-    of_call: dict[str, Any] = {}
+    spec_changes: dict[str, Any] = {}
+    call_options: dict[str, Any] = {}
     for name, value in options.items():
         check = _CHECKS.get(name)
         if check is None:
             raise UsageError(_unknown(name, where))
-        (of_call if name in _OF_CALL else said)[name] = check(value, f"{name} of {where}")
-    spec = msgspec.structs.replace(base.spec, **said)
+        (call_options if name in _CALL_OPTIONS else spec_changes)[name] = check(value, f"{name} of {where}")
+    spec = msgspec.structs.replace(base.spec, **spec_changes)
     if not spec.start_to_close_timeout and not spec.schedule_to_close_timeout:
         raise UsageError(f"{where} needs a start_to_close_timeout or a schedule_to_close_timeout")
-    return msgspec.structs.replace(base, spec=spec, **of_call)
+    return msgspec.structs.replace(base, spec=spec, **call_options)
 
 
-_MEANT = {
+_SUGGESTIONS = {
     "timeout": "start_to_close_timeout",
     "queue": "task_queue",
     **dict.fromkeys(
@@ -96,8 +96,10 @@ _MEANT = {
 
 
 def _unknown(name: str, where: str) -> str:
-    near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, _CHECKS, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(_CHECKS))}"
+    suggestions = (
+        [_SUGGESTIONS[name]] if name in _SUGGESTIONS else difflib.get_close_matches(name, _CHECKS, n=1)
+    )
+    hint = f"; did you mean {suggestions[0]}?" if suggestions else f"; there are {', '.join(sorted(_CHECKS))}"
     return f"{where} has no option {name!r}{hint}"
 
 
@@ -123,7 +125,7 @@ def _instance(kind: type) -> Callable[[Any, str], Any]:
     return check
 
 
-_OF_CALL = frozenset({"activity_id", "event_groups", "summary"})
+_CALL_OPTIONS = frozenset({"activity_id", "event_groups", "summary"})
 """What is said of one call; the rest are fields of the activity's spec, by the same names."""
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
