@@ -70,16 +70,16 @@ logger = logging.getLogger("hourglass.worker")
 
 _JOIN_LIMIT = 5.0
 _EXIT_MARGIN = 15.0
-_GLANCE = 0.05
+_START_POLL = 0.05
 
 # One Application for each client's link and version: the workers of a client share its tree, those of two clients share
 # nothing. Two versions may serve the same queue, which one tree cannot do twice.
 _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
 
 
-def _no_client(given: object) -> UsageError:
-    how = f": Client.connect({given!r})" if isinstance(given, str) else ""
-    return UsageError(f"a worker needs a Client or an AsyncClient, not {type(given).__name__}{how}")
+def _no_client(client: object) -> UsageError:
+    hint = f": Client.connect({client!r})" if isinstance(client, str) else ""
+    return UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}{hint}")
 
 
 class Worker(WorkerFacts):
@@ -146,12 +146,12 @@ class Worker(WorkerFacts):
     ) -> None:
         if not isinstance(client, (Client, AsyncClient)):
             raise _no_client(client)
-        every = all_plugins(client._session.plugins, plugins)
-        said = self._config = configured(WorkerConfig, "configure_worker", every, locals())
+        every_plugin = all_plugins(client._session.plugins, plugins)
+        config = self._config = configured(WorkerConfig, "configure_worker", every_plugin, locals())
         self._client = client
         self._link = client._session.link
-        self._plan = plan_of(said, [partial(each.run_worker, self) for each in every])
-        address = said["status_address"]
+        self._plan = plan_of(config, [partial(plugin.run_worker, self) for plugin in every_plugin])
+        address = config["status_address"]
         self._status = None if address is None else StatusServer(address, self._report, self._plan.metrics)
         self._key = (self._link, self._plan.config.version)  # of its Application
         self._services = {}
@@ -231,7 +231,7 @@ class Worker(WorkerFacts):
             try:
                 self._plan.resources.open()
                 beginning = self._portal.submit(self._begin())
-                while not (self._life.over.wait(_GLANCE) or beginning.done()):
+                while not (self._life.over.wait(_START_POLL) or beginning.done()):
                     pass
                 if beginning.done() and not self._life.over.is_set():
                     beginning.result()
@@ -269,7 +269,7 @@ class Worker(WorkerFacts):
             ended = False
             try:
                 services = self._portal.call(self._end_in_time())
-                joined = [each.lanes.join(_JOIN_LIMIT) for each in services or ()]
+                joined = [queue_services.lanes.join(_JOIN_LIMIT) for queue_services in services or ()]
                 ended = all(joined) and services is not None
             finally:  # interrupted, it goes on in the background
                 self._stopped(ended)
@@ -339,7 +339,10 @@ class Worker(WorkerFacts):
         ended = False
         try:
             services = await self._portal.acall(self._end_in_time())
-            joined = [await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services or ()]
+            joined = [
+                await asyncio.to_thread(queue_services.lanes.join, _JOIN_LIMIT)
+                for queue_services in services or ()
+            ]
             ended = all(joined) and services is not None
             await self._settle()
             await asyncio.to_thread(self._plan.resources.close)
@@ -401,7 +404,7 @@ class Worker(WorkerFacts):
         if forget is not None:
             forget()
         if app is not None:
-            await asyncio.gather(*[app.stop_worker(each.queue) for each in services])
+            await asyncio.gather(*[app.stop_worker(queue_services.queue) for queue_services in services])
             if app.idle:
                 _forget(app)  # it holds the link, which would never be freed
         return services
@@ -433,13 +436,13 @@ class Worker(WorkerFacts):
         return True
 
     def _stopping(self) -> bool:
-        before = self._life.stop()
-        if before == "running":
+        previous_state = self._life.stop()
+        if previous_state == "running":
             worker_stopped()
             forget, self._forget_exit = self._forget_exit, None
             if forget is not None:
                 forget()
-        return before is not None
+        return previous_state is not None
 
     def _stopped(self, ended: bool) -> None:
         if not ended:
@@ -451,7 +454,7 @@ class Worker(WorkerFacts):
 
 def _forget(app: Application | None) -> None:
     """What is served next has another Application."""
-    for key in [key for key, each in _applications.items() if each is app]:
+    for key in [key for key, entry in _applications.items() if entry is app]:
         del _applications[key]
 
 
@@ -471,113 +474,113 @@ at_fork(ForkStage.WORKERS, in_child=_after_fork)
 # The options, checked, as the plan that `_runtime` carries out. Nothing here has an effect.
 
 
-def plan_of(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
+def plan_of(config: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
     """What the worker is asked to be; `around` are the blocks of its plugins."""
-    client = said["client"]
-    versioning = checked_versioning(said["deployment_config"], said["build_id"])
+    client = config["client"]
+    versioning = checked_versioning(config["deployment_config"], config["build_id"])
     resolver = Resolver(
-        workflows=said["workflows"],
-        activities=said["activities"],
-        modules=said["modules"],
+        workflows=config["workflows"],
+        activities=config["activities"],
+        modules=config["modules"],
         needs_behavior=versioning.needs_behavior,
         built_in=BUILT_IN,
     )
-    chain = (*client._session.interceptors, *checked_interceptors(said["interceptors"]))
-    config, live = _handle_config(said, resolver, versioning), said["max_live_workflows"]
-    verify = checked_verify(said["verify"])
+    chain = (*client._session.interceptors, *checked_interceptors(config["interceptors"]))
+    handle_config, live = _handle_config(config, resolver, versioning), config["max_live_workflows"]
+    verify = checked_verify(config["verify"])
     return Plan(
-        config=msgspec.structs.replace(config, nexus=_nexus(said, chain)),
+        config=msgspec.structs.replace(handle_config, nexus=_nexus(config, chain)),
         resolver=resolver,
         converter=client.converter,
         codec=client.codec,
-        failure_exceptions=check_exceptions(said["failure_exceptions"]),
-        patch_activation=said["patch_activation_callback"],
+        failure_exceptions=check_exceptions(config["failure_exceptions"]),
+        patch_activation=config["patch_activation_callback"],
         verify=verify,
-        watch=checked_watch(said["watch"], verify),
-        lanes=said["lanes"],
-        max_live_workflows=config.max_busy_workflows if live is None else live,
-        deadlock_timeout=optional_seconds(said["deadlock_timeout"], "deadlock_timeout") or None,
+        watch=checked_watch(config["watch"], verify),
+        lanes=config["lanes"],
+        max_live_workflows=handle_config.max_busy_workflows if live is None else live,
+        deadlock_timeout=optional_seconds(config["deadlock_timeout"], "deadlock_timeout") or None,
         interpreter=InterpreterOptions(
-            optional_seconds(said["switch_interval"], "switch_interval"), said["gc_threshold"]
+            optional_seconds(config["switch_interval"], "switch_interval"), config["gc_threshold"]
         ),
-        max_processes=said["max_process_activities"],
-        activity_executor=checked_executor(said["activity_executor"]),
-        payload_limit=said["payload_limit"],
+        max_processes=config["max_process_activities"],
+        activity_executor=checked_executor(config["activity_executor"]),
+        payload_limit=config["payload_limit"],
         payload_warn=_payload_warn(client),
-        resources=Resources(said["resources"], around),
+        resources=Resources(config["resources"], around),
         activity_inbound=activity_chain(chain),
         workflow_interceptors=workflow_interceptors(chain),
-        metrics=default_registry if said["metrics"] is None else said["metrics"],
+        metrics=default_registry if config["metrics"] is None else config["metrics"],
     )
 
 
-def _handle_config(said: WorkerConfig, resolver: Resolver, versioning: Versioning) -> HandleConfig:
+def _handle_config(config: WorkerConfig, resolver: Resolver, versioning: Versioning) -> HandleConfig:
     """What the engine is told of the worker."""
     polls = poller_behavior(
-        said["workflow_task_poller_behavior"], said["workflow_pollers"], "workflow_task_poller_behavior"
+        config["workflow_task_poller_behavior"], config["workflow_pollers"], "workflow_task_poller_behavior"
     )
     activity_polls = poller_behavior(
-        said["activity_task_poller_behavior"], said["activity_pollers"], "activity_task_poller_behavior"
+        config["activity_task_poller_behavior"], config["activity_pollers"], "activity_task_poller_behavior"
     )
-    kept = said["max_cached_workflows"]
+    cache_size = config["max_cached_workflows"]
     return HandleConfig(
-        task_queue=said["task_queue"],
-        identity=said["identity"] or "",
+        task_queue=config["task_queue"],
+        identity=config["identity"] or "",
         build_id=versioning.build_id,
         version=versioning.version,
         default_behavior=versioning.default,
         workflows=resolver.has_workflows,
         activities=resolver.has_activities,
-        remote_activities=not said["no_remote_activities"],
+        remote_activities=not config["no_remote_activities"],
         workflow_types=resolver.workflow_types,
         activity_types=resolver.activity_types,
-        max_cached_workflows=FEWEST_CACHED if kept is None else kept,
-        max_busy_workflows=most_cached() if kept is None else kept,
-        **_slots(said),
+        max_cached_workflows=FEWEST_CACHED if cache_size is None else cache_size,
+        max_busy_workflows=most_cached() if cache_size is None else cache_size,
+        **_slots(config),
         workflow_pollers=polls.maximum,
         activity_pollers=activity_polls.maximum,
         workflow_scaling=polls if isinstance(polls, PollerBehaviorAutoscaling) else None,
         activity_scaling=activity_polls if isinstance(activity_polls, PollerBehaviorAutoscaling) else None,
-        nonsticky_poll_ratio=said["nonsticky_to_sticky_poll_ratio"],
-        sticky_timeout=seconds(said["sticky_timeout"], "sticky_timeout"),
-        max_activities_per_second=said["max_activities_per_second"],
-        max_task_queue_activities_per_second=said["max_task_queue_activities_per_second"],
+        nonsticky_poll_ratio=config["nonsticky_to_sticky_poll_ratio"],
+        sticky_timeout=seconds(config["sticky_timeout"], "sticky_timeout"),
+        max_activities_per_second=config["max_activities_per_second"],
+        max_task_queue_activities_per_second=config["max_task_queue_activities_per_second"],
         max_eager_activities=0
-        if said["disable_eager_activity_execution"]
-        else said["max_eager_activity_reservations_per_workflow_task"],
-        graceful_shutdown=seconds(said["graceful_shutdown_timeout"], "graceful_shutdown_timeout"),
+        if config["disable_eager_activity_execution"]
+        else config["max_eager_activity_reservations_per_workflow_task"],
+        graceful_shutdown=seconds(config["graceful_shutdown_timeout"], "graceful_shutdown_timeout"),
         heartbeat_throttle=seconds(
-            said["max_heartbeat_throttle_interval"], "max_heartbeat_throttle_interval"
+            config["max_heartbeat_throttle_interval"], "max_heartbeat_throttle_interval"
         ),
         default_heartbeat_throttle=seconds(
-            said["default_heartbeat_throttle_interval"], "default_heartbeat_throttle_interval"
+            config["default_heartbeat_throttle_interval"], "default_heartbeat_throttle_interval"
         ),
     )
 
 
-def _nexus(said: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServices | None:
+def _nexus(config: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServices | None:
     """The Nexus services, where there are any."""
-    given = said["nexus_services"]
-    if not given:
+    listed = config["nexus_services"]
+    if not listed:
         return None
     services: dict[str, Service] = {}
-    for each in given:
-        if not isinstance(each, Service):
-            raise UsageError(f"nexus_services are objects of nexus.Service, not {type(each).__name__}")
-        if services.setdefault(each.name, each) is not each:
-            raise UsageError(f"two Nexus services are called {each.name!r}")
-    client = said["client"]
-    slots = whole_number(said["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1)
+    for service in listed:
+        if not isinstance(service, Service):
+            raise UsageError(f"nexus_services are objects of nexus.Service, not {type(service).__name__}")
+        if services.setdefault(service.name, service) is not service:
+            raise UsageError(f"two Nexus services are called {service.name!r}")
+    client = config["client"]
+    slots = whole_number(config["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1)
     return NexusServices(
         services=services,
-        executor=checked_executor(said["nexus_task_executor"], "nexus_task_executor")
+        executor=checked_executor(config["nexus_task_executor"], "nexus_task_executor")
         or DaemonExecutor("hourglass-nexus", slots),
         converter=client.converter,
         codec=client.codec,
-        client=lambda: blocking_client(said["client"]),
+        client=lambda: blocking_client(config["client"]),
         inbound=nexus_chain(interceptors),
-        registry=default_registry if said["metrics"] is None else said["metrics"],
-        polls=poller_behavior(said["nexus_task_poller_behavior"], 1, "nexus_task_poller_behavior"),
+        registry=default_registry if config["metrics"] is None else config["metrics"],
+        polls=poller_behavior(config["nexus_task_poller_behavior"], 1, "nexus_task_poller_behavior"),
         slots=slots,
     )
 
@@ -591,10 +594,10 @@ def _payload_warn(client: Client | AsyncClient) -> int:
 _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_concurrent_local_activities")
 
 
-def _slots(said: WorkerConfig) -> dict[str, Any]:
+def _slots(config: WorkerConfig) -> dict[str, Any]:
     """How many tasks at once: numbers, or a tuner, of which engines that know none get its largest numbers."""
-    settings: Mapping[str, Any] = said
-    tuner = said["tuner"]
+    settings: Mapping[str, Any] = config
+    tuner = config["tuner"]
     if tuner is None:
         return {name: settings[name] for name in _COUNTS}
     if not isinstance(tuner, WorkerTuner):
