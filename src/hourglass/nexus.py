@@ -117,23 +117,25 @@ class OperationHandle(Generic[R]):
     @property
     def token(self) -> str:
         """What the caller's server knows it by, as Temporal's SDKs write it."""
-        said: dict[str, Any] = {"t": _ACTIVITY if self.activity_id else _WORKFLOW, "ns": self.namespace}
+        fields: dict[str, Any] = {"t": _ACTIVITY if self.activity_id else _WORKFLOW, "ns": self.namespace}
         if self.activity_id:
-            said |= {"aid": self.activity_id, "rid": self.run_id}
+            fields |= {"aid": self.activity_id, "rid": self.run_id}
         else:
-            said["wid"] = self.workflow_id
-        return base64.urlsafe_b64encode(json.dumps(said, separators=(",", ":")).encode()).decode().rstrip("=")
+            fields["wid"] = self.workflow_id
+        return (
+            base64.urlsafe_b64encode(json.dumps(fields, separators=(",", ":")).encode()).decode().rstrip("=")
+        )
 
     @classmethod
     def from_token(cls, token: str) -> OperationHandle[Any]:
         """The handle of a token. Raises `UsageError` for what is none."""
         try:
-            said = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-            kind, texts = said["t"], {name: said.get(name) or "" for name in ("ns", "wid", "aid", "rid")}
+            fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+            kind, texts = fields["t"], {name: fields.get(name) or "" for name in ("ns", "wid", "aid", "rid")}
         except (ValueError, TypeError, KeyError, AttributeError):
             raise UsageError("this is no token of a Nexus operation") from None
         needed = texts.get({_WORKFLOW: "wid", _ACTIVITY: "aid"}.get(kind, ""))
-        if not needed or said.get("v") or not all(isinstance(text, str) for text in texts.values()):
+        if not needed or fields.get("v") or not all(isinstance(text, str) for text in texts.values()):
             raise UsageError(
                 "this token is not of a workflow or an activity that a Nexus operation has started"
             )
@@ -177,10 +179,10 @@ class Operation(Generic[P, R, C]):
     @property
     def result_type(self) -> Any:
         """The type of the result, as callers get it: of a handle, what that will have."""
-        said = self.signature.return_type
-        if typing.get_origin(said) is OperationHandle:
-            return typing.get_args(said)[0]
-        return Any if said is OperationHandle else said
+        annotation = self.signature.return_type
+        if typing.get_origin(annotation) is OperationHandle:
+            return typing.get_args(annotation)[0]
+        return Any if annotation is OperationHandle else annotation
 
     def on_cancel(self, fn: CancelFunction) -> CancelFunction:
         """A decorator: what is called when a caller cancels the operation, with the handle that it returned.
@@ -227,17 +229,17 @@ class Service:
     def _add(self, fn: Callable[..., Any], name: str) -> Operation[..., Any, Any]:
         if not inspect.isroutine(fn):
             raise DefinitionError(f"an operation of {self.name} is a function, not {fn!r:.80}")
-        named = name or fn.__name__
-        if named in self.operations:
-            raise DefinitionError(f"the Nexus service {self.name} has two operations {named!r}")
-        signature = Signature.of(fn, what=f"operation {self.name}.{named}")
+        title = name or fn.__name__
+        if title in self.operations:
+            raise DefinitionError(f"the Nexus service {self.name} has two operations {title!r}")
+        signature = Signature.of(fn, what=f"operation {self.name}.{title}")
         if signature.required > 1 or not (signature.takes_exactly_one or not signature.parameters):
             raise DefinitionError(
-                f"operation {named!r} of the Nexus service {self.name} must take one argument, or none: put several into a "
+                f"operation {title!r} of the Nexus service {self.name} must take one argument, or none: put several into a "
                 "dataclass"
             )
-        made = self.operations[named] = Operation(self.name, named, fn, signature)
-        return made
+        operation = self.operations[title] = Operation(self.name, title, fn, signature)
+        return operation
 
     def __repr__(self) -> str:
         return f"<Nexus service {self.name}: {', '.join(self.operations) or 'no operations'}>"
@@ -345,8 +347,8 @@ def info() -> Info:
 
 def client() -> Client:
     """The worker's client, which blocks: in an `async def` use it in `asyncio.to_thread`."""
-    found: Client = _required("client").client()
-    return found
+    blocking_client: Client = _required("client").client()
+    return blocking_client
 
 
 @overload
@@ -389,25 +391,27 @@ def start_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type
 
 
 def _start(
-    kind: Literal["workflow", "activity"], what: Any, args: Sequence[Any], options: dict[str, Any]
+    kind: Literal["workflow", "activity"], target: Any, args: Sequence[Any], options: dict[str, Any]
 ) -> OperationHandle[Any]:
     context = _required(f"start_{kind}")
     call = context.info
     options.setdefault("task_queue", call.task_queue)
     options.setdefault("id", f"{call.operation}-{call.request_id}")
-    made: OperationHandle[Any] = OperationHandle(namespace=call.namespace, **{f"{kind}_id": options["id"]})
-    options["callbacks"] = _callbacks(context, made)
+    handle: OperationHandle[Any] = OperationHandle(namespace=call.namespace, **{f"{kind}_id": options["id"]})
+    options["callbacks"] = _callbacks(context, handle)
     start = getattr(context.client(), f"start_{kind}")
-    return replace(made, run_id=start(what, *args, request_id=call.request_id, **options).run_id or "")
+    return replace(handle, run_id=start(target, *args, request_id=call.request_id, **options).run_id or "")
 
 
-def _callbacks(context: CallContext, made: OperationHandle[Any]) -> list[NexusCallback]:
-    found = context.callback
-    if found is None:
+def _callbacks(context: CallContext, handle: OperationHandle[Any]) -> list[NexusCallback]:
+    callback = context.callback
+    if callback is None:
         raise UsageError(
             "this call of a Nexus operation waits for no result: it is cancelled, or was made by no server"
         )
-    return [msgspec.structs.replace(found, headers={**found.headers, "nexus-operation-token": made.token})]
+    return [
+        msgspec.structs.replace(callback, headers={**callback.headers, "nexus-operation-token": handle.token})
+    ]
 
 
 def is_worker_shutdown() -> bool:
@@ -441,10 +445,10 @@ def metric_meter() -> MetricMeter:
     )
 
 
-def _required(what: str) -> CallContext:
+def _required(function: str) -> CallContext:
     context = current.get()
     if context is None:
-        raise UsageError(f"nexus.{what}() works inside a running Nexus operation only")
+        raise UsageError(f"nexus.{function}() works inside a running Nexus operation only")
     return context
 
 
@@ -543,8 +547,10 @@ class LastNexusInbound(NexusOperationInboundInterceptor):
 
 
 def _cancel(handle: OperationHandle[Any]) -> None:
-    found = client()
+    blocking_client = client()
     if handle.activity_id:
-        found.get_activity_execution_handle(handle.activity_id, run_id=handle.run_id or None).cancel()
+        blocking_client.get_activity_execution_handle(
+            handle.activity_id, run_id=handle.run_id or None
+        ).cancel()
     else:
-        found.get_workflow_handle(handle.workflow_id).cancel()
+        blocking_client.get_workflow_handle(handle.workflow_id).cancel()
