@@ -1,10 +1,11 @@
-"""What callers may give for a workflow or a message, reduced to a name and a signature; and channels.
+"""Resolution of references to workflows and messages to a name and a signature; and channels.
 
-Workflows and messages come, in a workflow or outside, as decorated objects, as classes, as channels or as plain
-names. Names carry no types: arguments are sent as they are and answers decoded as JSON says. Pure; knows nothing of
-connections.
+Callers, in a workflow or outside, refer to workflows and messages by decorated objects, classes, channels or
+plain names. A name has no types: arguments are encoded as they are, and results decoded as plain JSON. Pure;
+must not know connections.
 
-A channel is signals as a queue that the workflow reads when it likes, with one module-level token for both sides.
+A channel is a queue of signals that the workflow reads when it wants, with one module-level object for both
+sides.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, ChannelEmptyError, PayloadError, UsageError
 from hourglass.workflow._tasks import wait_with_timeout
 
-# --- channels -------------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
 _NULL = Payload(b"", "binary/null")
@@ -35,8 +33,8 @@ _NULL = Payload(b"", "binary/null")
 class Channel(Generic[T]):
     """A named stream of messages into a workflow.
 
-    Made once, at module level, it serves both sides: `decisions.receive()` in the workflow, `handle.signal(decisions, …)`
-    outside. On the wire a message is a signal of this name with one argument.
+    Create it once, at module level, for both sides: `decisions.receive()` in the workflow,
+    `handle.signal(decisions, …)` outside. A message is sent as a signal with this name and one argument.
     """
 
     @overload
@@ -53,7 +51,9 @@ class Channel(Generic[T]):
         return f"<channel {self.name}>"
 
     def receive(self, timeout: Duration | None = None) -> T:
-        """The next message, in the order of arrival; waits for it, after `timeout` raises `TimeoutError`."""
+        """Return the next message in the order of arrival, or wait for it. Raise `TimeoutError` after
+        `timeout`.
+        """
         fiber = require_fiber(f"receiving from channel {self.name}")
         limit = optional_seconds(timeout, "the timeout of receive")
         live = fiber.run
@@ -73,7 +73,7 @@ class Channel(Generic[T]):
                 raise
 
     def receive_nowait(self) -> T:
-        """The next message if one is there; else raise `ChannelEmptyError`."""
+        """Return the next message, or raise `ChannelEmptyError` if there is none."""
         fiber = require_fiber(f"receiving from channel {self.name}")
         is_present, message = self._take(fiber.run)
         if not is_present:
@@ -81,7 +81,7 @@ class Channel(Generic[T]):
         return message  # type: ignore[return-value]
 
     def drain(self) -> list[T]:
-        """All messages that are there."""
+        """Return all messages that have arrived."""
         fiber = require_fiber(f"draining channel {self.name}")
         messages: list[T] = []
         while True:
@@ -107,22 +107,19 @@ class Channel(Generic[T]):
         return False, None
 
     def _empty_message(self, live: LiveRun) -> Any:
-        """What a signal without a value is: None, where the channel's type has it."""
+        """Return the value of a signal without arguments: None, if the channel's type allows it."""
         try:
             return live.converter.decode(_NULL, self.type)
         except PayloadError as error:
             raise PayloadError(f"it came without a value ({error})") from error
 
     def _stop_waiting(self, live: LiveRun, arrival: Future) -> None:
-        """Give up waiting; if a message woke this receiver in the meantime, wake the next one instead."""
+        """Stop waiting; if a message has woken this receiver meanwhile, wake the next one instead."""
         receivers = live.handlers.receivers_of(self.name)
         if arrival in receivers:
             del receivers[arrival]
         elif arrival.state != PENDING and live.state.signals.get(self.name) and not live.dead:
             live.handlers.wake_receiver(self.name)
-
-
-# --- resolved references --------------------------------------------------------------------------
 
 
 MessageKind = Literal["signal", "query", "update"]
@@ -136,7 +133,7 @@ _EXAMPLES: dict[MessageKind, str] = {
 
 @dataclass(frozen=True)
 class Given:
-    """Something that can be addressed: its name on the wire, and its signature where it is known."""
+    """A resolved reference: the name of a workflow or message, and its signature if it is known."""
 
     what: str
     name: str
@@ -145,7 +142,7 @@ class Given:
     single: bool = False
 
     def encode(self, converter: Converter, arguments: Sequence[Any]) -> tuple[Payload, ...]:
-        """Arguments bound by the signature and encoded. Raises `ArgumentError` before anything is sent."""
+        """Bind arguments to the signature and encode them. Raise `ArgumentError` before anything is sent."""
         if self.signature is not None:
             return tuple(self.signature.encode(converter, tuple(arguments), {}))
         if self.single and len(arguments) != 1:
@@ -155,13 +152,13 @@ class Given:
     def refuse_misfits(
         self, converter: Converter, arguments: Sequence[Any], encoded: Sequence[Payload]
     ) -> None:
-        """Refuse arguments of types that the signature does not take. Raises `ArgumentError`."""
+        """Raise `ArgumentError` for arguments whose types do not match the signature."""
         if self.signature is not None:
             self.signature.refuse_misfits(converter, arguments, encoded)
 
 
 def given_workflow(workflow: object) -> Given:
-    """The workflow that a decorated function, a class, its run method or a name means."""
+    """Resolve a workflow from a decorated function, a class, its run method or a name."""
     if isinstance(workflow, str):
         return Given(f"workflow {_checked_name(workflow, 'workflow')}", workflow)
     definition = workflow_definition(workflow)
@@ -176,7 +173,7 @@ def given_workflow(workflow: object) -> Given:
 
 
 def given_message(kind: MessageKind, message: object) -> Given:
-    """The signal, query or update that a decorated method, a channel or a name means."""
+    """Resolve a signal, query or update from a decorated method, a channel or a name."""
     if isinstance(message, str):
         return Given(f"{kind} {_checked_name(message, kind)}", message)
     definition = message_definition(message)
@@ -199,7 +196,7 @@ def _checked_name(name: str, kind: str) -> str:
 
 
 def _mismatch_advice(workflow: object) -> str:
-    """What is wrong with a thing that was given for a workflow, and what to do."""
+    """Return why an object is not a workflow, and what to use instead."""
     if activity_definition(workflow) is not None:
         return (
             "an activity, no workflow: call it in a workflow (@workflow.defn) and start that; or run it alone, by "
