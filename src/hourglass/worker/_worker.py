@@ -1,5 +1,5 @@
-"""The worker: what it is told, how it begins, moves, and ends. The parts that do the work are in `_runtime`; this is their
-face, and the only one that threads and event loops of the user's meet.
+"""The worker: its options, its start and shutdown, and the change of its client. Its parts are in `_runtime`;
+this is their public interface, and the only one that is called from the user's threads and event loops.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _JOIN_LIMIT = 5.0
 _EXIT_MARGIN = 15.0
 _START_POLL = 0.05
 
-# One Application for each client's link and version: the workers of a client share its tree, those of two clients share
-# nothing. Two versions may serve the same queue, which one tree cannot do twice.
+# One Application per client link and version: the workers of a client share a tree, those of different
+# clients share nothing. Two versions may serve the same queue, and a tree can serve a queue only once.
 _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
 
 
@@ -83,8 +83,8 @@ def _no_client(client: object) -> UsageError:
 
 
 class Worker(WorkerFacts):
-    """Runs workflows and activities of one task queue, until it is shut down. It can be started again after
-    that.
+    """Runs workflows and activities of one task queue until it is shut down. Afterwards it can be started
+    again.
     """
 
     _forget_metrics: Callable[[], None] | None = None
@@ -153,20 +153,24 @@ class Worker(WorkerFacts):
         self._plan = plan_of(config, [partial(plugin.run_worker, self) for plugin in every_plugin])
         address = config["status_address"]
         self._status = None if address is None else StatusServer(address, self._report, self._plan.metrics)
-        self._key = (self._link, self._plan.config.version)  # of its Application
+        self._key = (self._link, self._plan.config.version)  # the key of its Application
         self._services = {}
         self._life = WorkerLife()
-        self._ending = threading.RLock()  # one shutdown at a time
+        self._ending = threading.RLock()  # serialises shutdowns
 
     def config(self) -> WorkerConfig:
-        """What it was made with, after its plugins had their way: `Worker(**worker.config())` is another of its kind."""
+        """Return the constructor arguments after the plugins have changed them: `Worker(**worker.config())`
+        creates an equal worker.
+        """
         return {**self._config, "plugins": ()}
 
     @property
     def client(self) -> Client | AsyncClient:
-        """The client that it works for. It can be set, to one of the same engine and namespace, such as one with a new
-        certificate: what comes next is asked for and answered over that one, and what is in flight goes on. So do the other
-        workers of the client of before, which share its connection. How values travel stays as it was.
+        """The client of this worker. Assign another client of the same engine and namespace, e.g. one with a
+        new certificate, to use it from now on.
+
+        Attempts and tasks in progress continue. The other workers of the previous client, which share its
+        connection, change too. The converter and codec stay the same.
         """
         return self._client
 
@@ -203,16 +207,16 @@ class Worker(WorkerFacts):
             )
 
     async def _move(self, client: Client | AsyncClient) -> None:
-        """Work for another client, on the control loop."""
+        """Change to another client; runs on the control loop."""
         link, app = client._session.link, self._app
         connection = await link.opened()
-        if app.raw is not connection:  # it is, where another worker of the same client was first
+        if app.raw is not connection:  # equal if another worker of the same client was first
             await app.replace_client(connection, link.another, blocking_client(client))
             _forget(app)
             _applications.setdefault((link, self._plan.config.version), app)
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Else Python would make a new attribute, and nothing else would happen.
+        # Otherwise Python would create an attribute without effect.
         if name in _OPTIONS and name != "client" and type(self) is Worker:
             raise AttributeError(
                 f"{name} of a worker is said when it is made, and stays: shut this one down and make another one, "
@@ -220,11 +224,11 @@ class Worker(WorkerFacts):
             )
         super().__setattr__(name, value)
 
-    # --- blocking ----------------------------------------------------------------------------------------------------
-
     def run(self, *, on_started: Callable[[], object] | None = None) -> None:
-        """Work until `shutdown` is called; on the main thread also until Ctrl-C or SIGTERM, which let what is in flight
-        finish, and a second one, which does not. `on_started` is called once it works, in this thread.
+        """Work until `shutdown` is called.
+
+        On the main thread, Ctrl-C and SIGTERM end it too: the first lets tasks in progress finish, the second
+        does not wait. `on_started` is called in this thread as soon as the worker is running.
         """
         self._life.begin()
         with StopSignals(self._life.over):
@@ -237,17 +241,17 @@ class Worker(WorkerFacts):
                     beginning.result()
                     if self._started() and on_started is not None:
                         on_started()
-                while not self._life.over.wait(1.0):  # bounded, so that signals are handled on every platform
+                while not self._life.over.wait(1.0):  # limited, so that signals are handled on every platform
                     pass
             except KeyboardInterrupt:
-                if self._life.over.is_set():  # the second one, and the end has not even begun
+                if self._life.over.is_set():  # the second signal, before the shutdown has begun
                     self._end_without_waiting()
                 raise
             finally:
                 self.shutdown()
 
     def start(self) -> Worker:
-        """Begin to work, in the background. Waits until the engine is reached; raises what it refuses for good."""
+        """Start working in the background. Wait until the engine is reached; raise its permanent errors."""
         self._life.begin()
         try:
             self._plan.resources.open()
@@ -260,10 +264,12 @@ class Worker(WorkerFacts):
         return self
 
     def shutdown(self) -> None:
-        """Take no new work, finish what is in flight within the graceful timeout, and end. One that is starting gives that
-        up. Does nothing when not running.
+        """Receive no new tasks, finish those in progress within the graceful timeout, and end.
+
+        A start in progress is cancelled. Has no effect if the worker is not running.
         """
-        with self._ending:  # a second caller waits for the first; a signal handler in it returns at once
+        # a second caller waits for the first; a signal handler in the same thread returns at once
+        with self._ending:
             if not self._stopping():
                 return
             ended = False
@@ -271,7 +277,7 @@ class Worker(WorkerFacts):
                 services = self._portal.call(self._end_in_time())
                 joined = [queue_services.lanes.join(_JOIN_LIMIT) for queue_services in services or ()]
                 ended = all(joined) and services is not None
-            finally:  # interrupted, it goes on in the background
+            finally:  # if interrupted, the shutdown continues in the background
                 self._stopped(ended)
 
     def _end_without_waiting(self) -> None:
@@ -287,7 +293,7 @@ class Worker(WorkerFacts):
         self._portal.call(self._serve(self._plan.serving(task_queue)))
 
     def stop_worker(self, task_queue: str) -> None:
-        """Serve a task queue no longer; the others go on."""
+        """Stop serving a task queue; the others continue."""
         services = self._services.get(task_queue)
         if services is not None:
             self._portal.call(self._app.stop_worker(task_queue))
@@ -302,18 +308,16 @@ class Worker(WorkerFacts):
     ) -> None:
         self.shutdown()
 
-    # --- on an event loop of the user's ------------------------------------------------------------------------------
-
     async def _settle(self) -> None:
         if self._plan.program_loop is not None:
             await self._plan.program_loop.settle()
 
     def _use_running_loop(self) -> None:
-        """Run `async def` activities on the event loop that runs in this thread, from the next start on."""
+        """Run `async def` activities on the event loop of this thread, from the next start on."""
         self._plan = replace(self._plan, program_loop=ProgramLoop.running(self._shut_down_soon))
 
     def _shut_down_soon(self) -> None:
-        """Shut down in a thread of its own, for a caller that must not wait."""
+        """Shut down in a separate thread, for a caller that must not wait."""
         threading.Thread(target=self.shutdown, name="hourglass-worker-shutdown", daemon=True).start()
 
     async def __aenter__(self) -> Worker:
@@ -349,8 +353,6 @@ class Worker(WorkerFacts):
         finally:
             self._stopped(ended)
 
-    # --- life --------------------------------------------------------------------------------------------------------
-
     @property
     def _portal(self) -> Portal:
         return self._link.portal
@@ -380,7 +382,7 @@ class Worker(WorkerFacts):
             raise
 
     async def _end_begun(self) -> None:
-        """End what a start has begun whose caller was cancelled: it tidies up by itself, or was over in that moment."""
+        """End a start whose caller was cancelled: it either cleans up by itself, or had just completed."""
         if self._beginning is not None:
             await asyncio.wait({self._beginning}, timeout=self._plan.config.graceful_shutdown + _EXIT_MARGIN)
         if self._has_begun:
@@ -406,16 +408,16 @@ class Worker(WorkerFacts):
         if app is not None:
             await asyncio.gather(*[app.stop_worker(queue_services.queue) for queue_services in services])
             if app.idle:
-                _forget(app)  # it holds the link, which would never be freed
+                _forget(app)  # the Application refers to the link, which would otherwise never be freed
         return services
 
     async def _end_in_time(self) -> list[QueueServices] | None:
-        """As `_end`; None if that takes longer than the graceful timeout and a margin, whatever does not end."""
+        """End like `_end`, or return None if that takes longer than the graceful timeout and a margin."""
         try:
             async with asyncio.timeout(self._plan.config.graceful_shutdown + _EXIT_MARGIN):
                 return await self._end()
         except TimeoutError:
-            _forget(self._application)  # it goes on in the background; what is served next has another
+            _forget(self._application)  # it continues in the background; a later start uses a new Application
             return None
 
     def _not_started(self, error: BaseException) -> None:
@@ -453,7 +455,7 @@ class Worker(WorkerFacts):
 
 
 def _forget(app: Application | None) -> None:
-    """What is served next has another Application."""
+    """Remove an Application, so that a later start creates another one."""
     for key in [key for key, entry in _applications.items() if entry is app]:
         del _applications[key]
 
@@ -469,13 +471,11 @@ def _after_fork() -> None:
 at_fork(ForkStage.WORKERS, in_child=_after_fork)
 
 
-# --- what it was told ------------------------------------------------------------------------------------------
-#
-# The options, checked, as the plan that `_runtime` carries out. Nothing here has an effect.
+# The options, validated and converted to the plan that `_runtime` executes. Nothing here has side effects.
 
 
 def plan_of(config: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
-    """What the worker is asked to be; `around` are the blocks of its plugins."""
+    """Return the plan of a worker. `around` are the context managers of its plugins."""
     client = config["client"]
     versioning = checked_versioning(config["deployment_config"], config["build_id"])
     resolver = Resolver(
@@ -515,7 +515,7 @@ def plan_of(config: WorkerConfig, around: Sequence[Callable[[], object]]) -> Pla
 
 
 def _handle_config(config: WorkerConfig, resolver: Resolver, versioning: Versioning) -> HandleConfig:
-    """What the engine is told of the worker."""
+    """Return the engine's configuration of the worker."""
     polls = poller_behavior(
         config["workflow_task_poller_behavior"], config["workflow_pollers"], "workflow_task_poller_behavior"
     )
@@ -559,7 +559,7 @@ def _handle_config(config: WorkerConfig, resolver: Resolver, versioning: Version
 
 
 def _nexus(config: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServices | None:
-    """The Nexus services, where there are any."""
+    """Return the Nexus services, or None if there are none."""
     listed = config["nexus_services"]
     if not listed:
         return None
@@ -586,7 +586,9 @@ def _nexus(config: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusSe
 
 
 def _payload_warn(client: Client | AsyncClient) -> int:
-    """From how many bytes on results of activities are warned of here; on a server Core does so."""
+    """Return the size in bytes from which we warn of an activity's result; 0 on a server, because Core warns
+    itself.
+    """
     where = client._session.link.where
     return 0 if where.kind == "temporal" else where.transport.payload_limits.payloads_warn_size
 
@@ -595,7 +597,7 @@ _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_co
 
 
 def _slots(config: WorkerConfig) -> dict[str, Any]:
-    """How many tasks at once: numbers, or a tuner, of which engines that know none get its largest numbers."""
+    """Return the numbers of slots, or a tuner. For engines without tuners, use its maximum numbers."""
     settings: Mapping[str, Any] = config
     tuner = config["tuner"]
     if tuner is None:
@@ -610,5 +612,7 @@ def _slots(config: WorkerConfig) -> dict[str, Any]:
 
 
 def blocking_client(client: Client | AsyncClient) -> Client:
-    """What `activity.client()` gives: activities in threads need a client that blocks, over the same link."""
+    """Return the client for `activity.client()`: activities in threads need a blocking client over the same
+    link.
+    """
     return client if isinstance(client, Client) else Client(client._session)
