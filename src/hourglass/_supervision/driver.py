@@ -85,24 +85,24 @@ class TaskDriver(Coroutine[Any, Any, None]):
         self._body = body
         self._owner = owner
         self._waiting: _Awaited | None = None
-        self._doom = ""  # "", "killed" or "discarded"
+        self._end_requested = ""  # "", "killed" or "discarded"
         self._thrown = False
         self._task = asyncio.get_running_loop().create_task(self, name=name)
 
     def cancel(self) -> None:
         """Ask the coroutine to end, as asyncio does."""
-        if not self._doom:
+        if not self._end_requested:
             self._task.cancel()
 
     def kill(self) -> None:
         """End the coroutine by raising `Killed` where it stands."""
-        if not self._doom:
-            self._doom = "killed"
+        if not self._end_requested:
+            self._end_requested = "killed"
             self._wake()
 
     def discard(self) -> None:
         """Throw the coroutine away, after a kill that it survived."""
-        self._doom = "discarded"
+        self._end_requested = "discarded"
         self._wake()
 
     def _wake(self) -> None:
@@ -126,39 +126,39 @@ class TaskDriver(Coroutine[Any, Any, None]):
     def __await__(self) -> Any:
         raise RuntimeError("a driver is run by its own task")
 
-    def _advance(self, resume: Callable[..., Any], *given: Any) -> Any:
+    def _advance(self, resume: Callable[..., Any], *arguments: Any) -> Any:
         self._waiting = None
-        if self._doom == "discarded":
+        if self._end_requested == "discarded":
             self._close_body()
         try:
-            return self._wait_for(self._step(resume, given))
+            return self._wait_for(self._step(resume, arguments))
         except StopIteration:
             self._owner.ended(self, None)
             raise StopIteration from None
         except BaseException as error:
             self._fail(error)
 
-    def _step(self, resume: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+    def _step(self, resume: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Run the coroutine until it waits again."""
-        found = None
+        awaited = None
         if not self._must_die():
-            found = resume(*given)
-            if self._must_die() and asyncio.isfuture(found):
-                found.cancel()  # as in `interrupt`: the coroutine will not wait for it
+            awaited = resume(*arguments)
+            if self._must_die() and asyncio.isfuture(awaited):
+                awaited.cancel()  # as in `interrupt`: the coroutine will not wait for it
         if self._must_die():  # decided before this turn, or by the coroutine itself during it
             self._thrown = True
-            found = self._body.throw(Killed())
+            awaited = self._body.throw(Killed())
             self._owner.lingers(self)
-        return found
+        return awaited
 
     def _must_die(self) -> bool:
-        return bool(self._doom) and not self._thrown
+        return bool(self._end_requested) and not self._thrown
 
-    def _wait_for(self, found: Any) -> Any:
-        if not getattr(found, "_asyncio_future_blocking", None):
-            return found  # a bare yield; anything else is for the task to refuse
-        found._asyncio_future_blocking = False
-        self._waiting = _Awaited(found)
+    def _wait_for(self, awaited: Any) -> Any:
+        if not getattr(awaited, "_asyncio_future_blocking", None):
+            return awaited  # a bare yield; anything else is for the task to refuse
+        awaited._asyncio_future_blocking = False
+        self._waiting = _Awaited(awaited)
         return self._waiting
 
     def _fail(self, error: BaseException) -> NoReturn:
@@ -173,10 +173,10 @@ class TaskDriver(Coroutine[Any, Any, None]):
         raise StopIteration from None
 
     def _close_body(self) -> NoReturn:
-        refusal: BaseException | None = None
+        close_error: BaseException | None = None
         try:
             self._body.close()
         except BaseException as error:
-            refusal = error
-        self._owner.discarded(self, refusal)
+            close_error = error
+        self._owner.discarded(self, close_error)
         raise StopIteration

@@ -18,7 +18,7 @@ from hourglass._supervision.exits import Exit, NoSuchChild, NotRunning, SpecErro
 from hourglass._supervision.policy import Escalate, History, Intensity, NoRestart, RestartChildren, decide
 from hourglass._supervision.process import ChildView, Context, Down, Job, Process, ProcessState
 from hourglass._supervision.spec import ChildSpec, Shutdown, check_id, check_spec
-from hourglass._supervision.supervisor import ChildSlot, give_up, stop_whatever_comes
+from hourglass._supervision.supervisor import ChildSlot, give_up, stop_uncancellably
 
 _Message: TypeAlias = Down | ChildSlot  # a child has died; the pause before a child's restart is over
 R = TypeVar("R", bound="_DynamicRun | _TaskRun")
@@ -34,7 +34,7 @@ class DynamicSupervisor:
 
     async def __call__(self, context: Context) -> None:
         """Supervise, until stopped."""
-        _refuse_second(self._run, context)
+        _check_not_running(self._run, context)
         self._run = _DynamicRun(self.intensity, context)
         await self._run.main()
 
@@ -85,12 +85,14 @@ class _DynamicRun:
             for child in self._children.values():
                 child.stop_waiting()
             stopping: list[tuple[Process, Shutdown]] = [
-                (each.process, each.spec.shutdown_limit) for each in self._children.values() if each.process
+                (child.process, child.spec.shutdown_limit)
+                for child in self._children.values()
+                if child.process
             ]
             for process, limit in stopping:
                 process.begin_stop(limit)
             for process, limit in stopping:
-                await stop_whatever_comes(process, limit)
+                await stop_uncancellably(process, limit)
 
     def views(self) -> Iterable[ChildView]:
         return [child.view() for child in self._children.values()]
@@ -181,7 +183,7 @@ class TaskSupervisor:
 
     async def __call__(self, context: Context) -> None:
         """Look after jobs, until stopped."""
-        _refuse_second(self._run, context)
+        _check_not_running(self._run, context)
         self._run = _TaskRun(context)
         await self._run.main()
 
@@ -244,7 +246,7 @@ def _living(run: R | None, purpose: str) -> R:
     return run
 
 
-def _refuse_second(run: _DynamicRun | _TaskRun | None, context: Context) -> None:
+def _check_not_running(run: _DynamicRun | _TaskRun | None, context: Context) -> None:
     """One object is one address: it cannot run in two places."""
     if run is not None and run.context.process.alive:
         raise SpecError(f"{context.path} cannot run: the same supervisor runs as {run.context.path}")

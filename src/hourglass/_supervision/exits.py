@@ -85,9 +85,9 @@ def crash(error: BaseException) -> Exit:
 
 def _place(error: BaseException) -> str:
     """Where it was raised: the innermost frame, as ` at file:line`."""
-    step = error.__traceback__
-    if step is None:
+    traceback = error.__traceback__
+    if traceback is None:
         return ""
-    while step.tb_next is not None:
-        step = step.tb_next
-    return f" at {PurePath(step.tb_frame.f_code.co_filename).name}:{step.tb_lineno}"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f" at {PurePath(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno}"

@@ -80,7 +80,7 @@ def decide(
             return Escalate()
     stopped = _stopped(strategy, len(children), failed)
     started = sorted(
-        (failed, *(each for each in stopped if children[each] != "temporary")),
+        (failed, *(sibling for sibling in stopped if children[sibling] != "temporary")),
     )
     return RestartChildren(stopped, tuple(started), recent)
 
@@ -100,9 +100,9 @@ def delay_before(backoff: tuple[float, float] | None, failures: int) -> float:
     """How long the next restart waits, after so many failures in a row before this one."""
     if backoff is None:
         return 0.0
-    first, most = backoff
+    first, maximum = backoff
     # The exponent is bounded so that a server that is down for a year does not overflow a float.
-    return min(most, first * 2.0 ** min(failures, 64))
+    return min(maximum, first * 2.0 ** min(failures, 64))
 
 
 def _stopped(strategy: Strategy, count: int, failed: int) -> tuple[int, ...]:
@@ -111,6 +111,6 @@ def _stopped(strategy: Strategy, count: int, failed: int) -> tuple[int, ...]:
         case "one_for_one":
             return ()
         case "one_for_all":
-            return tuple(each for each in reversed(range(count)) if each != failed)
+            return tuple(sibling for sibling in reversed(range(count)) if sibling != failed)
         case "rest_for_one":
             return tuple(reversed(range(failed + 1, count)))

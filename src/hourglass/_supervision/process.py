@@ -200,7 +200,9 @@ class Process:
             if self._terminate is None:
                 self._cancel_body()
             else:
-                self._terminating = TaskDriver(_called(self._terminate), self, f"{self.path} (terminate)")
+                self._terminating = TaskDriver(
+                    _call_terminate(self._terminate), self, f"{self.path} (terminate)"
+                )
 
     def kill(self, reason: Exit = KILLED) -> None:
         """End it now. No `terminate`, no waiting; it is dead when this returns, and so are those linked to it."""
@@ -292,9 +294,9 @@ class Process:
             self.parent.links.pop(self, None)
         self._report_death(reason)
         self._enter(ProcessState.DEAD)
-        self._tell(reason)
+        self._notify_monitors(reason)
 
-    def _tell(self, reason: Exit) -> None:
+    def _notify_monitors(self, reason: Exit) -> None:
         """Its monitors hear of its death."""
         if self._monitors:
             down = Down(self, reason)
@@ -302,10 +304,10 @@ class Process:
             for monitor in monitors:
                 monitor._fire(down)
 
-    def guarded(self, callback: Callable[[T], object], news: T) -> None:
+    def guarded(self, callback: Callable[[T], object], argument: T) -> None:
         """Call a monitor, or `on_death` of a job; what it raises must not disturb the death of the process."""
         try:
-            callback(news)
+            callback(argument)
         except Exception:
             logger.exception("a monitor of %s failed", self.path)
 
@@ -357,7 +359,7 @@ class Process:
                 self._waiters.remove(waiter)
 
 
-async def _called(terminate: Terminate) -> None:
+async def _call_terminate(terminate: Terminate) -> None:
     waits = terminate()
     if waits is not None:
         await waits
@@ -409,9 +411,9 @@ class Job(Process):
     def on_death(self, reason: Exit) -> None:
         """It has ended, whatever the reason; called before any monitor."""
 
-    def _tell(self, reason: Exit) -> None:
+    def _notify_monitors(self, reason: Exit) -> None:
         self.guarded(self.on_death, reason)
-        super()._tell(reason)
+        super()._notify_monitors(reason)
 
 
 # --- what a body is given ----------------------------------------------------------------------------------------------

@@ -62,9 +62,9 @@ class SupervisionReport:
     error: BaseException | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
-        said = " ".join(self.kind.split("_"))
-        rest = "; ".join(part for part in (self.exit, self.detail) if part)
-        return f"{self.path} {said}" + (f" ({rest})" if rest else "")
+        words = " ".join(self.kind.split("_"))
+        details = "; ".join(part for part in (self.exit, self.detail) if part)
+        return f"{self.path} {words}" + (f" ({details})" if details else "")
 
 
 Sink: TypeAlias = Callable[[SupervisionReport], object]
@@ -79,16 +79,16 @@ def log_report(report: SupervisionReport) -> None:
         if isinstance(error, ServiceError) and os.environ.get("HOURGLASS_TRACEBACK") != "full":
             logger.log(report.level, "%s: %s", report, error)
             return
-        told = (type(error), error, error.__traceback__) if error is not None else None
-        logger.log(report.level, "%s", report, exc_info=told)
+        exception_info = (type(error), error, error.__traceback__) if error is not None else None
+        logger.log(report.level, "%s", report, exc_info=exception_info)
 
 
 class Reports:
     """Where reports go: the ring and the sink."""
 
-    def __init__(self, sink: Sink = log_report, *, kept: int = _RING) -> None:
+    def __init__(self, sink: Sink = log_report, *, size: int = _RING) -> None:
         self._sink = sink
-        self._ring: deque[SupervisionReport] = deque(maxlen=kept)
+        self._ring: deque[SupervisionReport] = deque(maxlen=size)
 
     def add(
         self, kind: ReportKind, path: str, time: float, reason: Exit | None = None, detail: str = ""

@@ -71,12 +71,12 @@ def check_spec(spec: ChildSpec) -> ChildSpec:
     who = f"child {spec.id!r}"
     if not callable(spec.start):
         raise SpecError(f"{who}: start must be callable with a context, not {type(spec.start).__name__}")
-    _one_of(who, "restart", spec.restart, get_args(RestartKind))
-    _one_of(who, "type", spec.type, get_args(ChildType))
+    _check_choice(who, "restart", spec.restart, get_args(RestartKind))
+    _check_choice(who, "type", spec.type, get_args(ChildType))
     if spec.shutdown is not None and spec.shutdown not in ("brutal", "infinity"):
-        _seconds(who, "shutdown", spec.shutdown, "seconds, 'brutal' or 'infinity'")
+        _check_seconds(who, "shutdown", spec.shutdown, "seconds, 'brutal' or 'infinity'")
     if spec.start_timeout is not None and spec.start_timeout != "infinity":
-        _seconds(who, "start_timeout", spec.start_timeout, "seconds or 'infinity'")
+        _check_seconds(who, "start_timeout", spec.start_timeout, "seconds or 'infinity'")
     if spec.backoff is not None:
         _check_backoff(who, spec.backoff)
     return spec
@@ -85,19 +85,19 @@ def check_spec(spec: ChildSpec) -> ChildSpec:
 def check_children(specs: Sequence[ChildSpec]) -> tuple[ChildSpec, ...]:
     """The specs, if each is sound and no id is used twice."""
     seen: dict[str, int] = {}
-    for place, spec in enumerate(specs):
+    for index, spec in enumerate(specs):
         check_spec(spec)
         if spec.id in seen:
             raise SpecError(
-                f"duplicate child id {spec.id!r}: children {seen[spec.id]} and {place} both have it"
+                f"duplicate child id {spec.id!r}: children {seen[spec.id]} and {index} both have it"
             )
-        seen[spec.id] = place
+        seen[spec.id] = index
     return tuple(specs)
 
 
 def check_strategy(strategy: Strategy) -> Strategy:
     """The strategy, if there is such a one."""
-    _one_of("supervisor", "strategy", strategy, get_args(Strategy))
+    _check_choice("supervisor", "strategy", strategy, get_args(Strategy))
     return strategy
 
 
@@ -109,19 +109,19 @@ def check_id(id: str) -> None:
         raise SpecError(f"a child's id must be a non-empty string without '/', not {id!r}")
 
 
-def _one_of(who: str, field: str, value: object, allowed: tuple[str, ...]) -> None:
+def _check_choice(who: str, field: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise SpecError(f"{who}: {field} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
-def _seconds(who: str, field: str, value: Any, expected: str) -> None:
+def _check_seconds(who: str, field: str, value: Any, expected: str) -> None:
     if not _is_number(value) or value < 0:
         raise SpecError(f"{who}: {field} must be {expected}, not {value!r}")
 
 
 def _check_backoff(who: str, backoff: Any) -> None:
     match backoff:
-        case (first, most) if _is_number(first) and _is_number(most) and 0 < first <= most:
+        case (first, maximum) if _is_number(first) and _is_number(maximum) and 0 < first <= maximum:
             return
     raise SpecError(
         f"{who}: backoff must be (first, maximum) in seconds with 0 < first <= maximum, not {backoff!r}"

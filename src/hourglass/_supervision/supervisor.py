@@ -163,14 +163,14 @@ class _Run:
         finally:
             for child in reversed(self._children):
                 child.stop_waiting()
-                await stop_whatever_comes(child.process, child.spec.shutdown_limit)
+                await stop_uncancellably(child.process, child.spec.shutdown_limit)
 
     async def _handle(self, message: _Message) -> None:
         failure: _Failure | None = None
         match message:
             case Down(process, reason):
-                place = self._place_of(process)
-                failure = (place, reason) if place is not None else None
+                index = self._place_of(process)
+                failure = (index, reason) if index is not None else None
             case _Due(failed, start):
                 # Another restart may have taken these children along since it was due.
                 if self._due.get(failed) is message:
@@ -208,10 +208,10 @@ class _Run:
                 await self._stop_siblings(stop)
                 return await self._start_later(failed, start, child.next_delay(now), reason)
 
-    async def _stop_siblings(self, places: tuple[int, ...]) -> None:
-        for place in places:
-            child = self._children[place]
-            self._forget_due(place)
+    async def _stop_siblings(self, indices: tuple[int, ...]) -> None:
+        for index in indices:
+            child = self._children[index]
+            self._cancel_due(index)
             if child.process is not None:
                 child.process.begin_stop(child.spec.shutdown_limit)
                 await child.process.wait_dead()
@@ -220,7 +220,7 @@ class _Run:
     async def _start_later(
         self, failed: int, start: tuple[int, ...], delay: float, reason: Exit
     ) -> _Failure | None:
-        self._forget_due(failed)
+        self._cancel_due(failed)
         if not delay:
             return await self._start_again(start, reason)
         child = self._children[failed]
@@ -229,16 +229,16 @@ class _Run:
         self._node.report("delayed", self._path(child), reason, f"for {delay:g} s")
         return None
 
-    async def _start_again(self, places: tuple[int, ...], reason: Exit | None = None) -> _Failure | None:
-        for place in places:
-            child = self._children[place]
+    async def _start_again(self, indices: tuple[int, ...], reason: Exit | None = None) -> _Failure | None:
+        for index in indices:
+            child = self._children[index]
             child.restarts += 1
             self._node.report("restarting", self._path(child), reason, f"restart {child.restarts}")
             try:
                 await self._start(child)
             except StartFailed as error:
                 # Those after it are started with it: every strategy's verdict on this failure includes them.
-                return place, crash(error.__cause__ or error)
+                return index, crash(error.__cause__ or error)
         return None
 
     async def _start(self, child: ChildSlot) -> None:
@@ -248,9 +248,9 @@ class _Run:
         # Not earlier: a failed start is told by the line above, once.
         process.monitor(self._inbox.put_nowait)
 
-    def _forget_due(self, place: int) -> None:
-        self._due.pop(place, None)
-        self._children[place].stop_waiting()
+    def _cancel_due(self, index: int) -> None:
+        self._due.pop(index, None)
+        self._children[index].stop_waiting()
 
     def _path(self, child: ChildSlot) -> str:
         return f"{self._context.path}/{child.spec.id}"
@@ -267,7 +267,7 @@ def give_up(context: Context, child: ChildSlot, reason: Exit, intensity: Intensi
     return error
 
 
-async def stop_whatever_comes(process: Process | None, limit: Shutdown) -> None:
+async def stop_uncancellably(process: Process | None, limit: Shutdown) -> None:
     """Stop a process in order. That the caller is cancelled meanwhile, even again and again, changes nothing: the
     limit bounds this.
     """

@@ -13,7 +13,7 @@ from hourglass._supervision.process import ChildView, Process, launch
 from hourglass._supervision.reports import Reports, Sink, SupervisionReport, log_report
 from hourglass._supervision.spec import ChildSpec, check_spec
 
-_DRAWN = 20  # children of one supervisor that a drawing shows; thousands of tasks are a number
+_MAX_DRAWN = 20  # children of one supervisor that a drawing shows; thousands of tasks are a number
 
 
 async def start_tree(
@@ -60,17 +60,17 @@ class Tree:
 
     def find(self, path: str) -> Process:
         """The living process at a path; `NoSuchChild` names the part that was not found."""
-        first, *rest = path.split("/")
+        first, *segments = path.split("/")
         if not self.root.alive or first != self.root.id:
             raise NoSuchChild(
                 f"no process at {path!r}: the tree's root is {self.root.id!r} ({self.root.state.value})"
             )
         process = self.root
-        for id in rest:
-            found = next((view.process for view in process.family() if view.id == id), None)
-            if found is None or not found.alive:
+        for id in segments:
+            child = next((view.process for view in process.family() if view.id == id), None)
+            if child is None or not child.alive:
                 raise NoSuchChild(f"no process at {path!r}: {process.path} has no living child {id!r}")
-            process = found
+            process = child
         return process
 
     def kill(self, path: str) -> None:
@@ -81,7 +81,7 @@ class Tree:
         """The tree as text: where each process is, in which state, how often restarted."""
         lines = [f"{self.root.id}  {self.root.state.value}"]
         if self.root.alive:
-            lines += _drawn(self.root, "")
+            lines += _draw(self.root, "")
         return "\n".join(lines)
 
 
@@ -93,18 +93,18 @@ def _living(process: Process) -> Iterator[Process]:
                 yield from _living(view.process)
 
 
-def _drawn(process: Process, margin: str) -> Iterator[str]:
+def _draw(process: Process, margin: str) -> Iterator[str]:
     views = tuple(process.family())
-    shown, hidden = views[:_DRAWN], len(views) - _DRAWN
-    for place, view in enumerate(shown):
-        last = place == len(shown) - 1 and hidden <= 0
-        yield f"{margin}{'└── ' if last else '├── '}{_told(view)}"
+    shown, hidden = views[:_MAX_DRAWN], len(views) - _MAX_DRAWN
+    for index, view in enumerate(shown):
+        last = index == len(shown) - 1 and hidden <= 0
+        yield f"{margin}{'└── ' if last else '├── '}{_describe(view)}"
         if view.process is not None:
-            yield from _drawn(view.process, margin + ("    " if last else "│   "))
+            yield from _draw(view.process, margin + ("    " if last else "│   "))
     if hidden > 0:
         yield f"{margin}└── … and {hidden} more"
 
 
-def _told(view: ChildView) -> str:
-    times = "" if not view.restarts else f", {view.restarts} restart{'s' if view.restarts > 1 else ''}"
-    return f"{view.id}  {view.state}{times}"
+def _describe(view: ChildView) -> str:
+    suffix = "" if not view.restarts else f", {view.restarts} restart{'s' if view.restarts > 1 else ''}"
+    return f"{view.id}  {view.state}{suffix}"
