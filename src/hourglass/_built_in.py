@@ -27,21 +27,21 @@ _TOKEN = re.compile(r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--|/\*
 def check_brackets(query: str) -> None:
     """Raise `UsageError` for a list filter that would not stay inside brackets that are put around it."""
     depth = 0
-    for found in _TOKEN.finditer(query):
-        match found[0]:
+    for token in _TOKEN.finditer(query):
+        match token[0]:
             case "(":
                 depth += 1
             case ")":
                 depth -= 1
             case "'" | '"' | "`":
-                raise UsageError(f"the filter has a quote at position {found.start() + 1} that is not closed")
+                raise UsageError(f"the filter has a quote at position {token.start() + 1} that is not closed")
             case "--" | "/*" | "#":
-                raise UsageError(f"the filter has a comment at position {found.start() + 1}: leave it out")
+                raise UsageError(f"the filter has a comment at position {token.start() + 1}: leave it out")
             case _:
                 pass
         if depth < 0:
             raise UsageError(
-                f"the filter closes a bracket at position {found.start() + 1} that it has not opened"
+                f"the filter closes a bracket at position {token.start() + 1} that it has not opened"
             )
     if depth:
         raise UsageError("the filter opens a bracket that it does not close")
@@ -53,13 +53,13 @@ def without_keepers(query: str) -> str:
     Raise `UsageError` for a filter whose brackets or quotes do not match.
     """
     check_brackets(query)
-    if any(each in query for each in KEEPERS):
+    if any(keeper in query for keeper in KEEPERS):
         return query
     suffix = _SUFFIX.search(query)
     end = f" {suffix[0].strip()}" if suffix else ""
-    asked = query[: suffix.start()].strip() if suffix else query.strip()
-    others = " AND ".join(f"WorkflowType != '{each}'" for each in KEEPERS)
-    return (f"({asked}) AND {others}" if asked else others) + end
+    condition = query[: suffix.start()].strip() if suffix else query.strip()
+    exclusion = " AND ".join(f"WorkflowType != '{keeper}'" for keeper in KEEPERS)
+    return (f"({condition}) AND {exclusion}" if condition else exclusion) + end
 
 
 def _debounce() -> WorkflowDefinition:
@@ -83,10 +83,10 @@ def _throttle() -> WorkflowDefinition:
 def _definition(workflow: type) -> WorkflowDefinition:
     from hourglass._evaluator.definition import workflow_definition
 
-    found = workflow_definition(workflow)
-    if found is None:
+    definition = workflow_definition(workflow)
+    if definition is None:
         raise InternalError(f"{workflow.__name__} is no workflow")
-    return found
+    return definition
 
 
 BUILT_IN: Final[Mapping[str, Callable[[], WorkflowDefinition]]] = {

@@ -29,10 +29,10 @@ class SpeakerLogger(logging.LoggerAdapter[logging.Logger]):
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """The message and the attributes of a record."""
-        found = self.speaker()
-        if found is None:
+        source = self.speaker()
+        if source is None:
             return msg, kwargs
-        kwargs["extra"] = {**found.names, **(kwargs.get("extra") or {}), **found.facts}
+        kwargs["extra"] = {**source.names, **(kwargs.get("extra") or {}), **source.facts}
         # The message may still be formatted with arguments, or not: a per cent sign would mean something in
         # one case only.
-        return f"{msg} ({found.place.replace('%', '_')})", kwargs
+        return f"{msg} ({source.place.replace('%', '_')})", kwargs

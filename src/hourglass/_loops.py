@@ -44,12 +44,12 @@ async def _await(awaitable: Awaitable[T]) -> T:
 
 def _loop(purpose: str) -> asyncio.AbstractEventLoop:
     key = (os.getpid(), purpose)
-    found = _loops.get(key)
-    if found is not None:
-        return found
+    loop = _loops.get(key)
+    if loop is not None:
+        return loop
     with _lock:
-        found = _loops.get(key)
-        if found is None:
-            found = _loops[key] = new_event_loop()
-            threading.Thread(target=found.run_forever, name=f"hourglass-{purpose}", daemon=True).start()
-        return found
+        loop = _loops.get(key)
+        if loop is None:
+            loop = _loops[key] = new_event_loop()
+            threading.Thread(target=loop.run_forever, name=f"hourglass-{purpose}", daemon=True).start()
+        return loop

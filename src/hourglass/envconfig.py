@@ -91,11 +91,11 @@ class ClientConfigTLS:
 
     def to_dict(self) -> ClientConfigTLSDict:
         """As a dictionary, for a TOML file."""
-        found: ClientConfigTLSDict = {}
+        settings: ClientConfigTLSDict = {}
         if self.disabled is not None:
-            found["disabled"] = self.disabled
+            settings["disabled"] = self.disabled
         if self.server_name is not None:
-            found["server_name"] = self.server_name
+            settings["server_name"] = self.server_name
         sources: dict[_Certificate, DataSource | None] = {
             "server_ca_cert": self.server_root_ca_cert,
             "client_cert": self.client_cert,
@@ -103,8 +103,8 @@ class ClientConfigTLS:
         }
         for name, source in sources.items():
             if source is not None:
-                found[name] = _source_dict(source)
-        return found
+                settings[name] = _source_dict(source)
+        return settings
 
     @classmethod
     def from_dict(cls, d: ClientConfigTLSDict | None) -> Self | None:
@@ -150,41 +150,41 @@ class ClientConfigProfile:
         environ = os.environ if override_env_vars is None else override_env_vars
         if profile is None and config_source is None and not disable_env and environ.get("HOURGLASS_TARGET"):
             return cls(address=environ["HOURGLASS_TARGET"])
-        found = _source_of(config_source, config_file_strict, environ).load_profile(
+        settings = _source_of(config_source, config_file_strict, environ).load_profile(
             profile, disable_file=disable_file, disable_env=disable_env
         )
-        return cls.from_dict(cast(ClientConfigProfileDict, found))
+        return cls.from_dict(cast(ClientConfigProfileDict, settings))
 
     def connect_options(self) -> ConnectOptions:
         """What `Client.connect` is given; reads the certificates. An API key alone means TLS."""
-        found: ConnectOptions = {}
+        arguments: ConnectOptions = {}
         if self.address:
-            found["target"] = self.address
+            arguments["target"] = self.address
         if self.namespace is not None:
-            found["namespace"] = self.namespace
+            arguments["namespace"] = self.namespace
         if self.api_key is not None:
-            found["api_key"] = self.api_key
-            found["tls"] = True
+            arguments["api_key"] = self.api_key
+            arguments["tls"] = True
         if self.tls is not None:
-            found["tls"] = self.tls.to_connect_tls_config()
+            arguments["tls"] = self.tls.to_connect_tls_config()
         if self.grpc_meta:
-            found["rpc_metadata"] = self.grpc_meta
-        return found
+            arguments["rpc_metadata"] = self.grpc_meta
+        return arguments
 
     def to_dict(self) -> ClientConfigProfileDict:
         """As a dictionary, for a TOML file."""
-        found: ClientConfigProfileDict = {}
+        settings: ClientConfigProfileDict = {}
         if self.address is not None:
-            found["address"] = self.address
+            settings["address"] = self.address
         if self.namespace is not None:
-            found["namespace"] = self.namespace
+            settings["namespace"] = self.namespace
         if self.api_key is not None:
-            found["api_key"] = self.api_key
+            settings["api_key"] = self.api_key
         if self.tls is not None and (tls := self.tls.to_dict()):
-            found["tls"] = tls
+            settings["tls"] = tls
         if self.grpc_meta:
-            found["grpc_meta"] = self.grpc_meta
-        return found
+            settings["grpc_meta"] = self.grpc_meta
+        return settings
 
     @classmethod
     def from_dict(cls, d: ClientConfigProfileDict) -> Self:

@@ -74,9 +74,9 @@ class SimplePlugin(Plugin):
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Add what a worker has; interceptors that its client has serve it anyway."""
-        there = {*config["client"]._session.interceptors, *config["interceptors"]}
-        more = [each for each in self._interceptors if each not in there]
-        config["interceptors"] = (*config["interceptors"], *more)
+        existing = {*config["client"]._session.interceptors, *config["interceptors"]}
+        additional = [interceptor for interceptor in self._interceptors if interceptor not in existing]
+        config["interceptors"] = (*config["interceptors"], *additional)
         config["workflows"] = (*config["workflows"], *self._workflows)
         config["activities"] = (*config["activities"], *self._activities)
         config["failure_exceptions"] = (*config["failure_exceptions"], *self._failure_exceptions)
@@ -97,9 +97,9 @@ class SimplePlugin(Plugin):
         return self._run_context()
 
 
-def _replaced(before: T, given: Any, kind: Any) -> T:
-    if given is None:
-        return before
-    is_one = isinstance(given, kind) if kind is Converter else hasattr(given, "encode")
-    made: T = given if is_one else given(before)
-    return made
+def _replaced(previous: T, replacement: Any, kind: Any) -> T:
+    if replacement is None:
+        return previous
+    is_instance = isinstance(replacement, kind) if kind is Converter else hasattr(replacement, "encode")
+    result: T = replacement if is_instance else replacement(previous)
+    return result
