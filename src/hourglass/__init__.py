@@ -15,61 +15,62 @@
 
 A path is public if and only if none of its segments begins with an underscore:
 
-    activity      @activity.defn, and what you call inside an activity
-    workflow      @workflow.defn, and what you call inside a workflow
+    activity      @activity.defn, and the functions to call inside an activity
+    workflow      @workflow.defn, and the functions to call inside a workflow
     client        Client, AsyncClient, handles, TLS
     envconfig     Temporal's configuration file and variables as objects
     worker        Worker and its options
-    aio           the same for `async def` code, under temporalio's names
-    limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
-    progress      what a run publishes while it works, and how clients follow it
-    interceptors  code of yours between callers and what they call; headers
-    nexus         operations that workflows of other namespaces call, served as plain functions
-    plugins       one object that sets up clients, workers and replayers
+    aio           the API for `async def` code, under temporalio's names
+    limits        limits across workflows: slot, throttle, debounce, once
+    progress      items that a run publishes while it works, and clients that follow them
+    interceptors  your own code between callers and the called; headers
+    nexus         operations that workflows of other namespaces call, implemented as plain functions
+    plugins       one object that configures clients, workers and replayers
     metrics       counters, gauges and histograms, as text for Prometheus
     contrib       bridges to other libraries: OpenTelemetry, SQLAlchemy, Pydantic AI, OpenAI's agents
     replay        History, Replayer
-    testing       Environment: workflows on virtual time, activities faked; and a real Temporal dev server
-    converter     values to payloads and back; the codec's seam
+    testing       Environment: workflows on virtual time with faked activities; and a real Temporal dev server
+    converter     conversion of values to payloads and back; the codec interface
     errors        every exception, grouped by who is at fault
 
 and `hourglass.backup(file, dest)` copies an embedded engine's file while it is in use.
 
 The private packages:
 
-    _forks        what happens at a fork, and in which order
-    _logs         loggers that say who speaks
-    _loops        event loops in threads of their own, for coroutines of the author's
-    _http         authentication and limits of every HTTP server that we start
+    _forks        reactions to a fork, and their order
+    _logs         loggers that add the source of a message
+    _loops        event loops in threads of their own, for coroutines of the author
+    _http         authentication and limits of every HTTP server of ours
     _engine       pure: events in, commands out. No clock, loop, file or network
     _supervision  processes, supervisors and restarts on asyncio; knows nothing of workflows
-    _check        determinism, checked before the run: reads syntax trees, imports nothing of the others
-    _contract     what every engine offers: a handle to poll and complete, a service to call; data only
+    _check        a linter for determinism: reads syntax trees, imports nothing of the others
+    _contract     the interface of every engine: a handle to poll and complete, a service to call; data only
     _history      Temporal's history as typed data, its JSON and its stored bytes
     _bridge       the BridgeHolder, owner of every handle
-    _temporal     Temporal as an engine: alone in importing temporalio, its `core` alone in meeting Rust
+    _temporal     Temporal as an engine: only it imports temporalio, only its `core` uses the Rust module
     _embedded     the engine in this process: over SQLite in one file, or in memory
-    _runtime      what makes it run: the control loop's thread, the supervision tree, lanes, state cache,
+    _runtime      the parts that run user code: the control loop's thread, the supervision tree, lanes, state cache,
                   activity executors, targets
-    _built_in     the workflows that every worker serves without being told
-    _story        what a run did, from its history, and why it stands as it does; drawn for terminals, browsers and
-                  paper; pure, but for what asks a client
-    _ui           the page: every workflow in a browser
+    _built_in     the workflows that every worker serves without registration
+    _story        the story of a run, from its history, and the reasons for its current state; drawn for the terminal,
+                  the browser and paper; pure, except for the modules that query a client
+    _ui           the web UI: every workflow in a browser
     _cli          the `hourglass` command
 
-Imports only go down these ranks (tests/architecture holds us to it):
+Imports only go down these ranks (tests/architecture checks it):
 
     {errors, _forks, _logs, _loops} < {converter, metrics, _http} < {_engine, _supervision, _check} < {activity, nexus}
     < {workflow, _contract, _history} < _bridge < {_temporal, _embedded} < envconfig < _runtime < client
     < {interceptors, progress} < limits < _built_in < {worker, replay} < {testing, contrib, plugins} < aio < _story < _ui < _cli
 
-Five minutes: this page, then `_evaluator/evaluator.py` (how events become commands), `_embedded/__init__.py` and its
-`engine/engine.py` (the default engine), `_worker/tree/subsystem.py` (what keeps it running) and `_temporal/core.py` (the door to
-Temporal). After that `_evaluator/events.py`, `commands.py`, `state.py`, `scheduler.py`, `fibers.py` and `context.py`, in this
-order; ARCHITECTURE.md has the words and the threads.
+To get an overview in five minutes, read this page, then `_evaluator/evaluator.py` (from events to commands),
+`_embedded/__init__.py` and its `engine/engine.py` (the default engine), `_worker/tree/subsystem.py` (the
+supervision tree) and `_temporal/core.py` (the access to Temporal). After that read `_evaluator/events.py`,
+`commands.py`, `state.py`, `scheduler.py`, `fibers.py` and `context.py`, in this order; ARCHITECTURE.md has
+the glossary and the threads.
 
-Importing this package loads next to nothing: each name below loads what it needs when it is first used, and
-Temporal's libraries only when a Temporal server is the target.
+Importing this package loads very little: each name below is imported on first use, and Temporal's libraries
+only when a Temporal server is the target.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ _MODULES = _MAIN | {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
+    """Import a public name on first use."""
     if name in _MODULES:
         return import_module(f"hourglass.{name}")
     if name not in _HOMES:

@@ -1,7 +1,8 @@
-"""The workflows that every worker serves without being told, registered by their type names: those that keep limits.
+"""The workflows that every worker serves without registration: those that manage limits, by workflow type.
 
-A program that debounces from its web process has workers that never imported `hourglass.limits`. So a worker, a replayer and a
-test environment hand this table to their resolver; each workflow is loaded when a run of it is first served.
+A program that debounces from its web process has workers that never imported `hourglass.limits`. So workers,
+replayers and test environments pass this table to their resolver; a workflow is imported when a run of it is
+first served.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from hourglass.errors import InternalError, UsageError
 
-if TYPE_CHECKING:  # commands that only leave keepers out of a list need not load definitions
+if TYPE_CHECKING:  # commands that only exclude these workflows from a list need not import definitions
     from hourglass._evaluator.definition import WorkflowDefinition
 
 KEEPERS: Final = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
-"""The types of the workflows that keep limits."""
+"""The types of the workflows that manage limits."""
 
 _SUFFIX = re.compile(r"\s*\b(?:GROUP|ORDER)\s+BY\s+[\w, ]+\Z", re.IGNORECASE)
 
@@ -25,7 +26,7 @@ _TOKEN = re.compile(r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--|/\*
 
 
 def check_brackets(query: str) -> None:
-    """Raise `UsageError` for a list filter that would not stay inside brackets that are put around it."""
+    """Raise `UsageError` for a list filter that would break out of brackets around it."""
     depth = 0
     for token in _TOKEN.finditer(query):
         match token[0]:
@@ -48,9 +49,10 @@ def check_brackets(query: str) -> None:
 
 
 def without_keepers(query: str) -> str:
-    """Return a list filter that leaves out the workflows that keep limits, unless it names one of them itself.
+    """Return a list filter that excludes the workflows that manage limits, unless it names one of them
+    itself.
 
-    Raise `UsageError` for a filter whose brackets or quotes do not match.
+    Raise `UsageError` for a filter with unbalanced brackets or quotes.
     """
     check_brackets(query)
     if any(keeper in query for keeper in KEEPERS):

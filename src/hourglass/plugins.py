@@ -1,4 +1,4 @@
-"""Plugins: one object that sets up clients, workers and replayers of a program alike.
+"""Plugins: one object that configures the clients, workers and replayers of a program.
 
     class Acme(Plugin):
         def configure_client(self, config: ClientConfig) -> ClientConfig:
@@ -7,7 +7,8 @@
 
     Client.connect("local:", plugins=[Acme()])
 
-A library gives its users a plugin instead of a page that says what to put where. `SimplePlugin` is one that only adds things.
+A library gives its users a plugin instead of instructions for each option. `SimplePlugin` is a plugin that
+only adds options.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ T = TypeVar("T")
 
 
 class SimplePlugin(Plugin):
-    """A plugin that adds things: interceptors, workflows, activities, resources, a converter, a codec, a block around a worker.
+    """A plugin that adds options: interceptors, workflows, activities, resources, a converter, a codec, a
+    context manager around a worker.
 
-    Lists are appended to what there is. A converter or a codec takes the place of the client's; as a function it is called
-    with the one before, and makes the new one. `run_context` is called when a worker starts, and gives a context manager.
+    Lists are appended to the existing ones. A converter or a codec replaces the client's; a function instead
+    is called with the previous one, and returns the new one. `run_context` is called when a worker starts,
+    and returns a context manager.
     """
 
     def __init__(
@@ -62,18 +65,18 @@ class SimplePlugin(Plugin):
 
     @property
     def name(self) -> str:
-        """The name it was given."""
+        """The name of the plugin."""
         return self._name
 
     def configure_client(self, config: ClientConfig) -> ClientConfig:
-        """Add what a client has."""
+        """Add the options of a client."""
         config["converter"] = _replaced(config["converter"], self._converter, Converter)
         config["codec"] = _replaced(config["codec"], self._codec, Codec)
         config["interceptors"] = (*config["interceptors"], *self._interceptors)
         return config
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """Add what a worker has; interceptors that its client has serve it anyway."""
+        """Add the options of a worker; interceptors of its client are not added twice."""
         existing = {*config["client"]._session.interceptors, *config["interceptors"]}
         additional = [interceptor for interceptor in self._interceptors if interceptor not in existing]
         config["interceptors"] = (*config["interceptors"], *additional)
@@ -84,7 +87,7 @@ class SimplePlugin(Plugin):
         return config
 
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
-        """Add what a replayer has."""
+        """Add the options of a replayer."""
         config["converter"] = _replaced(config["converter"], self._converter, Converter)
         config["codec"] = _replaced(config["codec"], self._codec, Codec)
         config["interceptors"] = (*config["interceptors"], *self._interceptors)
@@ -93,7 +96,7 @@ class SimplePlugin(Plugin):
         return config
 
     def run_worker(self, worker: Worker) -> AbstractContextManager[object]:
-        """The block that `run_context` gives."""
+        """Return the context manager of `run_context`."""
         return self._run_context()
 
 
