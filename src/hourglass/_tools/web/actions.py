@@ -39,7 +39,7 @@ class PageActions:
         kind, workflow_id = str(fields.get("type", "")).strip(), str(fields.get("id", "")).strip()
         try:
             if not kind:
-                raise UsageError("say which workflow: its type is missing")
+                raise UsageError("the workflow type is missing")
             options: dict[str, Any] = {"id": workflow_id} if workflow_id else {}
             queue = str(fields.get("queue", "")).strip()
             if queue:
@@ -76,10 +76,10 @@ class PageActions:
                     return self._answer_page(request, fields, f"update {name}", result, back)
                 case "cancel":
                     handle.cancel(str(fields.get("reason", "")))
-                    notice = "it was asked to cancel"
+                    notice = "cancellation was requested"
                 case "terminate":
                     handle.terminate(str(fields.get("reason", "")))
-                    notice = "it was terminated"
+                    notice = "the workflow was terminated"
                 case "reset":
                     new_run = handle.reset(
                         event_id=int(str(fields.get("event_id", ""))),
@@ -89,7 +89,7 @@ class PageActions:
                     )
                     return RedirectResponse(addresses.run(workflow_id, new_run.run_id or run_id), 303)
                 case _:
-                    raise UsageError(f"there is no action {action!r}")
+                    raise UsageError(f"unknown action {action!r}")
         except (HourglassError, QueryFailedError, ValueError) as error:
             shows = self._shows(request, fields) or not isinstance(error, _WORKFLOW_ERRORS)
             return requests.failure(self._site, request, 400, run_view.error_text(error, shows=shows), back)
@@ -115,7 +115,9 @@ class PageActions:
         action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
         name, arguments = str(fields.get("name", "")).strip(), requests.arguments(fields)
         if action not in _BULK_ACTIONS or (action == "signal" and not name):
-            raise UsageError("say what is to be done: signal (with its name), cancel, terminate or reset")
+            raise UsageError(
+                "no action was selected: choose signal (with its name), cancel, terminate or reset"
+            )
         runs = [addresses.run_at(str(path)) for path in fields.get("runs", [])]
         scope = ConfirmedScope(len(runs), runs)
         if fields.get("all"):
@@ -124,9 +126,9 @@ class PageActions:
             scope = self._matching_scope(fields, action)
         if not scope.count:
             raise UsageError(
-                "no open workflow is found"
+                "no open workflow matches the search"
                 if scope.is_all and action != "reset"
-                else "no workflow was chosen"
+                else "no workflow was selected"
             )
         is_confirmed = "confirmed" in fields
         rejection = (
@@ -200,7 +202,7 @@ class PageActions:
                     handle.delete()
                     return RedirectResponse("/schedules", 303)
                 case action:
-                    raise UsageError(f"there is no action {action!r}")
+                    raise UsageError(f"unknown action {action!r}")
         except (HourglassError, ValueError) as error:
             return requests.failure(self._site, request, 400, str(error), back)
         return RedirectResponse(f"{back}?notice={quote(request.path_params['action'])}", 303)
@@ -211,9 +213,7 @@ class PageActions:
         action = str(fields.get("action", ""))
         selected = [str(schedule_id) for schedule_id in fields.get("runs", [])]
         if action not in ("pause", "resume", "trigger", "backfill", "delete") or not selected:
-            raise UsageError(
-                "choose schedules, and what is to be done: pause, resume, trigger, backfill or delete"
-            )
+            raise UsageError("select schedules and an action: pause, resume, trigger, backfill or delete")
         backfill = _backfill(fields) if action == "backfill" else None
 
         def act(schedule_id: str, _: str) -> None:
@@ -239,7 +239,7 @@ class PageActions:
 
     def _check_may_change(self) -> None:
         if self._site.read_only:
-            raise PermissionError("this page is read-only")
+            raise PermissionError("this web UI is read-only")
 
 
 _BULK_ACTIONS = ("cancel", "terminate", "signal", "reset")

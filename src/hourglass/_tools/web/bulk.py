@@ -49,9 +49,9 @@ class ConfirmedScope:
         displayed to the reader.
         """
         if not expected.isdecimal() or len(expected) > 12 or self.count > int(expected):
-            return f"there are more now: {self.count}"
+            return f"more workflows match now: {self.count}"
         if int(expected) > TYPED_ABOVE and typed.replace(",", "").strip() != expected:
-            return f"type the number, {expected}, to go on: {typed.strip()[:40] or 'nothing'} was typed, and nothing was done"
+            return f"type the number {expected} to confirm: {typed.strip()[:40] or 'nothing'} was typed, and nothing was done"
         return ""
 
 

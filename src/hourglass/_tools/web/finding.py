@@ -104,7 +104,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:
 def parse_time(value: str) -> str:
     """Return a time in the format of filters. A time without a zone is in UTC. Raise ValueError."""
     if not _TIME.match(value):
-        raise ValueError(f"{value!r} is no time: write 2026-01-31 12:00, in UTC")
+        raise ValueError(f"{value!r} is not a time: write for example 2026-01-31 12:00 (UTC)")
     parsed = datetime.fromisoformat(value.replace(" ", "T"))
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)

@@ -53,7 +53,7 @@ def value(text: str) -> Any:
         return json.loads(stripped)
     except ValueError:
         if stripped[:1] in ("{", "[", '"'):
-            raise ValueError(f"an argument is no JSON: {stripped[:80]}") from None
+            raise ValueError(f"an argument is not valid JSON: {stripped[:80]}") from None
         return stripped
 
 

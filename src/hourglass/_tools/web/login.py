@@ -30,7 +30,7 @@ class LoginPages:
             return HTMLResponse(pages.login(_BARE))
         if not self._access.redeem(code):
             return HTMLResponse(
-                pages.login(_BARE, "this link was used already, or is wrong: enter the token"), 403
+                pages.login(_BARE, "this link has been used already, or is invalid: enter the token"), 403
             )
         # Respond with a page that loads the next one, not with a redirect: if the browser comes from another
         # site or a file, it sends a SameSite=Strict cookie only with requests that this page itself makes.
@@ -45,7 +45,7 @@ class LoginPages:
             case Verdict.ADMITTED:
                 return self._logged_in(request, RedirectResponse(AFTER, 303))
             case Verdict.REFUSED:
-                return HTMLResponse(pages.login(_BARE, "this is not the token"), 401)
+                return HTMLResponse(pages.login(_BARE, "wrong token"), 401)
             case Verdict.LIMITED:
                 rejection = security.too_many_guesses()
                 return PlainTextResponse(rejection.message, rejection.status, dict(rejection.headers))

@@ -142,10 +142,13 @@ def confirm(
 
 
 _VERBS = {
-    "cancel": ("Cancel", "Their code is asked to stop: it may clean up, take its time, or refuse."),
-    "terminate": ("Terminate", "They end at once. Their code is not asked and cannot clean up."),
-    "reset": ("Reset", "Each begins anew from its last workflow task."),
-    "signal": ("Signal", "Each gets the signal."),
+    "cancel": (
+        "Cancel",
+        "Cancellation is requested. The code of the workflow may clean up first, and may ignore the request.",
+    ),
+    "terminate": ("Terminate", "They end immediately. Their code is not notified and cannot clean up."),
+    "reset": ("Reset", "Each workflow starts a new run from its last workflow task."),
+    "signal": ("Signal", "Each workflow receives the signal."),
 }
 
 
@@ -241,7 +244,7 @@ def moments(
     return _page(
         "moments",
         view,
-        title=f"{workflow_id}, step by step",
+        title=f"Time travel: {workflow_id}",
         id=workflow_id,
         run_id=run_id,
         moments=all_moments,

@@ -223,7 +223,7 @@ class PageReads:
         time_travel = self._site.time_travel
         if time_travel is None:
             raise UsageError(
-                "no code is loaded: start the page with the file of the workflows, hourglass ui app.py"
+                "no code is loaded: start the web UI with the file of the workflows, hourglass ui app.py"
             )
         history = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history()
         walked = time_travel.walk(history, requests.number(request, "at"))
@@ -257,7 +257,7 @@ class PageReads:
         """Show the progress of a bulk operation."""
         operation = self._operations.find(int(request.path_params["number"]))
         if operation is None:
-            return requests.failure(self._site, request, 404, "no such operation")
+            return requests.failure(self._site, request, 404, "unknown operation")
         return HTMLResponse(pages.operation(requests.view(self._site, request), operation))
 
     def schedules(self, request: Request) -> Response:
@@ -366,7 +366,7 @@ def worker_facts(worker: Any) -> dict[str, Any]:
             ("workflow tasks", statistics.open_activations, statistics.workflow_slots),
             ("activities", statistics.running_activities, statistics.activity_slots),
             ("cached workflows", statistics.cached_workflows, statistics.cache_size),
-            ("stuck lanes", statistics.stuck_lanes, statistics.lanes),
+            ("hung lanes", statistics.stuck_lanes, statistics.lanes),
         ),
         "counted": (
             ("activations", statistics.activations),

@@ -202,7 +202,7 @@ def _serve(parent: _Parent) -> None:
     try:
         replayer = _replayer(parent, setup)
     except BaseException as error:  # an import may raise anything
-        parent.send(Refused(f"the code cannot be loaded to replay it: {type(error).__name__}: {error}"))
+        parent.send(Refused(f"the code cannot be imported for the replay: {type(error).__name__}: {error}"))
         return
     while True:
         signal.alarm(0)

@@ -88,7 +88,7 @@ class TimeTravel:
         Raise `ReplayFailedError` if it takes too long, `UsageError` if the child cannot load the code.
         """
         if not self._replay_lock.acquire(timeout=self._limit):
-            raise ReplayFailedError("other replays take long: try again when they have ended")
+            raise ReplayFailedError("other replays are still running: try again later")
         try:
             return self._walk(Walk(workflow_id=history.workflow_id, history=_as_bytes(history), at=at))
         finally:
@@ -106,11 +106,11 @@ class TimeTravel:
             child.kill()
             if isinstance(error, TimeoutError):
                 raise ReplayFailedError(
-                    f"the replay was ended after {self._limit:g} seconds: the code may be in an endless loop or in a regular "
+                    f"the replay was stopped after {self._limit:g} seconds: the code may be in an endless loop or in a regular "
                     "expression that backtracks, or the history is too long for the web UI (hourglass debug has no limit)"
                 ) from None
             if isinstance(error, OSError):
-                raise ReplayFailedError(f"the process that replays is gone: {error.strerror}") from None
+                raise ReplayFailedError(f"the replay process has ended: {error.strerror}") from None
             raise
         match answer:
             case Walked():
@@ -118,16 +118,16 @@ class TimeTravel:
             case Refused(message):
                 child.kill()
                 raise UsageError(
-                    f"{message}\n  Replays run in a process of their own without this one's environment: name the variables that "
+                    f"{message}\n  Replays run in a separate process without this process's environment: list the variables that "
                     f"the code needs in {PASSED_VARIABLES}, separated by commas"
                 )
             case None:
-                raise ReplayFailedError(f"the process that replays ended with exit code {child.exit_code()}")
+                raise ReplayFailedError(f"the replay process ended with exit code {child.exit_code()}")
 
     def _running_child(self) -> _ReplayProcess:
         with self._lock:
             if self._closed:
-                raise ReplayFailedError("the web UI is ending")
+                raise ReplayFailedError("the web UI is shutting down")
             if self._child is None or self._child.exit_code() is not None:
                 if self._child is not None:
                     self._child.kill()

@@ -70,7 +70,7 @@ def required_name(name: str, kind: str) -> str:
     return name
 
 
-_TITLES = {400: "Not understood", 403: "Not allowed", 404: "Not found", 503: "Cannot be reached"}
+_TITLES = {400: "Invalid request", 403: "Forbidden", 404: "Not found", 503: "Unavailable"}
 
 
 def view(site: Site, request: Request) -> pages.View:
@@ -94,6 +94,6 @@ def failure(site: Site, request: Request, status: int, message: str, back: str =
     """Render an error page. The message is never put into an address, because it may contain input or a value
     of a run.
     """
-    title = _TITLES.get(status, "Something went wrong")
+    title = _TITLES.get(status, "Internal error")
     page = pages.failure(view(site, request), title, message, back, reloads=status == 503)
     return HTMLResponse(page, status)

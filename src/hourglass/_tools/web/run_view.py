@@ -100,9 +100,9 @@ def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> R
         after_failure=tuple(after_failure),
         failed=""
         if failed is None
-        else "it was asked to cancel"
+        else "the cancellation request"
         if failed.kind is Kind.CANCEL
-        else f"{failed.name} had failed",
+        else f"{failed.name} failed",
         undone=undone if undone is not None and undone.id < reset_id else None,
         signals=sum(step.kind is Kind.SIGNAL for step in later_steps),
         updates=sum(step.kind is Kind.UPDATE for step in later_steps),

@@ -123,7 +123,7 @@ class RequestGuard:
         `path` is the decoded path that routes are matched with; `link` leads a browser to the same page.
         """
         if not self._names.is_host(headers.get("host", "")):
-            return Rejection(421, "the web UI is not served under this name: name it with --name")
+            return Rejection(421, "this host name is not allowed: add it with --name")
         is_open = _is_public(path)
         if method not in _SAFE:
             if not self._is_own(headers):
@@ -156,9 +156,7 @@ def _is_public(path: str) -> bool:
 
 def too_many_guesses() -> Rejection:
     """Return the rejection of an address that has sent too many wrong tokens."""
-    return Rejection(
-        429, "too many wrong tokens came from your address: wait a minute", (("retry-after", "60"),)
-    )
+    return Rejection(429, "too many wrong tokens from your address: wait a minute", (("retry-after", "60"),))
 
 
 def _not_logged_in(method: str, headers: dict[str, str]) -> Rejection:
@@ -170,7 +168,7 @@ def _not_logged_in(method: str, headers: dict[str, str]) -> Rejection:
 
 def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
     """Reject a request from another site. For a followed link, show a page with the link."""
-    message = "a page of another site asked for this"
+    message = "cross-site requests are rejected"
     if headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest", "document") != "document":
         return Rejection(403, message)
     # One slash at the beginning: two would lead to another host.
@@ -186,12 +184,12 @@ def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
 def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
     """Reject a body that is too large, or whose length is unknown before it is read."""
     if "transfer-encoding" in headers:
-        return Rejection(411, "a Content-Length is needed")
+        return Rejection(411, "a Content-Length is required")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        return Rejection(400, "the Content-Length is no number")
+        return Rejection(400, "the Content-Length is not a number")
     if len(length) > 19 or int(length) > largest:
-        return Rejection(413, f"the body is too large: at most {largest} bytes are read")
+        return Rejection(413, f"the body is too large: at most {largest} bytes are allowed")
     return None
 
 

@@ -56,7 +56,7 @@ def check_health(client: Client) -> Health:
     except StorageError as error:
         return Health(notice=str(error))
     except ServiceTimeoutError:
-        return Health(unreachable=f"{client.target} does not answer: it is away, or too busy")
+        return Health(unreachable=f"{client.target} does not respond: it is down or overloaded")
     except ServiceError as error:
         # A server that rejects this request is reachable.
         return Health(unreachable=str(error)) if error.status in _AWAY else Health()

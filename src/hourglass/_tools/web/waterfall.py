@@ -96,14 +96,14 @@ def _zooms(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, in
     """Yield the ranges for navigation without a mouse."""
     quarter = (high - low) // 4
     if quarter > _MIN_RANGE:
-        yield "closer", low + quarter, high - quarter
+        yield "Zoom in", low + quarter, high - quarter
     if (low, high) == (first, last):
         return
-    yield "wider", max(first, low - 2 * quarter), min(last, high + 2 * quarter)
+    yield "Zoom out", max(first, low - 2 * quarter), min(last, high + 2 * quarter)
     if low > first:
-        yield "earlier", max(first, low - 2 * quarter), max(first, low - 2 * quarter) + high - low
+        yield "Earlier", max(first, low - 2 * quarter), max(first, low - 2 * quarter) + high - low
     if high < last:
-        yield "later", min(last, high + 2 * quarter) - (high - low), min(last, high + 2 * quarter)
+        yield "Later", min(last, high + 2 * quarter) - (high - low), min(last, high + 2 * quarter)
 
 
 _MIN_RANGE = 1_000
@@ -136,7 +136,7 @@ def _due_text(span: Span, story: Story) -> str:
     at = span.due or span.next_attempt
     if span.end is not None or at is None or at <= story.until:
         return ""
-    return f"{'due' if span.due else 'again'} in {duration(at - story.until)}"
+    return f"{'due' if span.due else 'retry'} in {duration(at - story.until)}"
 
 
 def _phase(span: Span) -> Phase:
