@@ -46,10 +46,10 @@ from hourglass._evaluator.interception import chain
 from hourglass._evaluator.messages import (
     ContinueAsNewError,
     HandlerFiber,
-    executed,
-    finished,
+    await_call,
     is_failure,
     parked,
+    run_body,
 )
 from hourglass._evaluator.operations import (
     ActivityOperation,
@@ -76,9 +76,9 @@ from hourglass.errors import (
 # --- the body: how a run begins, and what becomes of it when its body ends ---------------------------------
 
 
-def start(live: LiveRun, rest: list[AnyEvent]) -> None:
+def start(live: LiveRun, events: list[AnyEvent]) -> None:
     """Begin a run: note its type and input, build its object, and make its body's fiber, which does not run yet."""
-    started = next((event for event in rest if isinstance(event, RunStarted)), None)
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
         raise InternalError("an activation came for a run that was never started")
     live.started = started
@@ -125,7 +125,7 @@ class MainFiber(HandlerFiber):
         if live.inbound is None:
             value = _call(live.definition.run, self.arguments)
         else:
-            value = executed(live, live.inbound, self.arguments)
+            value = run_body(live, live.inbound, self.arguments)
         at = returned_at(self, live.definition.run) if live.sites is not None else None
         result = CompleteRun(live.converter.encode(value))
         if live.closing is not None:
@@ -154,9 +154,9 @@ class MainTask:
         call = (
             functools.partial(_call, live.definition.run, arguments)
             if live.inbound is None
-            else functools.partial(executed, live, live.inbound, arguments)
+            else functools.partial(run_body, live, live.inbound, arguments)
         )
-        value, at = await finished(live, call)
+        value, at = await await_call(live, call)
         await _await_end(live, CompleteRun(live.converter.encode(value)), at)
 
     def cancel(self) -> bool:
@@ -189,12 +189,12 @@ def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
     match arguments:
         case []:
             return body()
-        case [a]:
-            return body(a)
-        case [a, b]:
-            return body(a, b)
-        case [a, b, c]:
-            return body(a, b, c)
+        case [first]:
+            return body(first)
+        case [first, second]:
+            return body(first, second)
+        case [first, second, third]:
+            return body(first, second, third)
         case _:
             return body(*arguments)
 
@@ -232,7 +232,7 @@ def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
 async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -> None:
     """The same of a coroutine."""
     try:
-        await live.loop.translated(coroutine)
+        await live.loop.await_translated(coroutine)
     except (Exception, Cancelled, ContinueAsNewError) as error:
         if live.dead:
             raise
@@ -400,10 +400,10 @@ def _nexus_failed(live: LiveRun, event: NexusFailed) -> None:
     _nexus(live, event.seq, event.failure).settle(FAILED, event.failure)
 
 
-def _answer(live: LiveRun, key: tuple[str, int], what: str, failure: Failure | None) -> None:
+def _answer(live: LiveRun, key: tuple[str, int], kind: str, failure: Failure | None) -> None:
     answer = live.resolve(key, failure)
     if answer is None:
-        raise _unknown(what, key[1])
+        raise _unknown(kind, key[1])
     if answer.future.state != PENDING:
         return
     if failure is None:
@@ -435,10 +435,10 @@ def _cancel_requested(live: LiveRun, event: CancelRequested) -> None:
         live.scheduler.soon(lambda _: live.main.cancel() if live.main is not None else None)
 
 
-def _unknown(what: str, seq: int) -> NondeterminismError:
+def _unknown(kind: str, seq: int) -> NondeterminismError:
     return NondeterminismError(
-        f"the history resolves {what} number {seq}, which the workflow did not ask for: its code has changed",
-        expected=f"{what} number {seq}",
+        f"the history resolves {kind} number {seq}, which the workflow did not ask for: its code has changed",
+        expected=f"{kind} number {seq}",
         produced="nothing of that number",
     )
 

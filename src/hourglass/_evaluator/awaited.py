@@ -62,7 +62,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         self._backoff = 0.0
         self._started = False
         self._requested_seq = 0
-        run.loop.know(self)
+        run.loop.register_task(self)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -73,7 +73,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         self._started = True
         run = self._run
         while True:
-            outcome, answer = await _answered(run, self._answer, self._request_cancel, activity=True)
+            outcome, answer = await _wait_for_answer(run, self._answer, self._request_cancel, activity=True)
             if outcome is _PauseError:
                 await sleep(self._backoff)
                 self._schedule()
@@ -149,7 +149,7 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
         self._answer: asyncio.Future[Any] = run.loop.create_future()
         self.start = Awaited(run.loop)
         self.first_run_id = ""
-        run.loop.know(self)
+        run.loop.register_task(self)
         self._command = run.issue(command, run.loop.fiber, (CHILD, command.seq), self)
 
     @property
@@ -164,7 +164,7 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
 
     async def _follow(self) -> R:
         run = self._run
-        outcome, answer = await _answered(run, self._answer, self._request_cancel)
+        outcome, answer = await _wait_for_answer(run, self._answer, self._request_cancel)
         converter = run.converter_of_workflow(self._command.workflow_id)
         if outcome == RESOLVED:
             value: R = None if answer is None else converter.decode(answer, self._return_type)  # type: ignore[assignment]
@@ -173,7 +173,7 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
 
     async def started(self) -> None:
         """Wait until it has started."""
-        await _answered(self._run, self.start.future, self._request_cancel, reraise=True)
+        await _wait_for_answer(self._run, self.start.future, self._request_cancel, reraise=True)
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
         """The answer has come."""
@@ -181,8 +181,8 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
             self._answer.set_result((outcome, answer))
 
     def _request_cancel(self, reason: str) -> None:
-        asked = self._command
-        command = CancelChildWorkflow(asked.seq, reason, event_groups=asked.event_groups)
+        start_command = self._command
+        command = CancelChildWorkflow(start_command.seq, reason, event_groups=start_command.event_groups)
         self._run.issue(command, self._run.loop.fiber)
 
 
@@ -195,7 +195,7 @@ class _AwaitedAnswer:
         self.future = Awaited(run.loop)
 
 
-async def _answered(
+async def _wait_for_answer(
     run: LiveRun,
     future: asyncio.Future[Any],
     on_cancel: Callable[[str], object],
@@ -277,7 +277,7 @@ async def signal_external(command: SignalExternalWorkflow) -> None:
     fiber, seq = run.loop.fiber, run.accumulator.number(SIGNAL)
     answer = _AwaitedAnswer(run)
     run.issue(msgspec.structs.replace(command, seq=seq), fiber, (SIGNAL, seq), answer)
-    await _answered(run, answer.future.future, lambda _: run.issue(CancelSignalExternal(seq), fiber))
+    await _wait_for_answer(run, answer.future.future, lambda _: run.issue(CancelSignalExternal(seq), fiber))
 
 
 async def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:

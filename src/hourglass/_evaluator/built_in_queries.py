@@ -45,8 +45,8 @@ def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -
                 sorted(name for name, waiting in (receivers or {}).items() if waiting)
             )
         case _ if name == ACTIVITY_STACKS:
-            look = run.settings.activity_stacks
-            return run.converter.encode("" if look is None else look(run.state.run_id))
+            read_stacks = run.settings.activity_stacks
+            return run.converter.encode("" if read_stacks is None else read_stacks(run.state.run_id))
         case _:
             return None
 
@@ -89,12 +89,16 @@ def _metadata(run: LiveRun, known: Known, receivers: Receivers | None) -> Payloa
     """What Temporal's UI shows of a workflow's definition."""
 
     def described(kind: MessageKind) -> list[dict[str, str]]:
-        found = {name or "": message.description for (of, name), (message, _) in known.items() if of == kind}
+        descriptions = {
+            name or "": message.description
+            for (message_kind, name), (message, _) in known.items()
+            if message_kind == kind
+        }
         if kind == "signal" and receivers is not None:  # channels that were read are signals, too
-            found |= {
+            descriptions |= {
                 name: "the workflow waits for it" if waiting else "" for name, waiting in receivers.items()
             }
-        return [{"name": name, "description": found[name]} for name in sorted(found)]
+        return [{"name": name, "description": descriptions[name]} for name in sorted(descriptions)]
 
     document: dict[str, Any] = {
         "definition": {

@@ -51,33 +51,33 @@ def call_site() -> Site:
     if fiber is None:
         return NOWHERE
     frame = sys._getframe(1)
-    found = place_of(frame)
-    if found[0] and fiber.run.settings.trace and fiber.outermost is None:
+    site = place_of(frame)
+    if site[0] and fiber.run.settings.trace and fiber.outermost is None:
         fiber.outermost = _outermost(frame)
-    return found if found[0] else fiber.spawned_at
+    return site if site[0] else fiber.spawned_at
 
 
 def _outermost(frame: FrameType | None) -> FrameType | None:
-    found = None
+    outermost = None
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
-            found = frame
+            outermost = frame
         frame = frame.f_back
-    return found
+    return outermost
 
 
 def place_of(frame: FrameType | None) -> Site:
     """The first of the author's frames from here upwards, and the next ones as its callers; ("", 0) if there is none."""
     # Comes by at each command of a test, where every call of a function is watched: it makes as few as it can.
     sites: list[Site] = []
-    wanted = _CALLERS + 1
-    while frame is not None and wanted:
+    remaining = _CALLERS + 1
+    while frame is not None and remaining:
         name = frame.f_code.co_filename
         if _is_authored[name] if name in _is_authored else _learn_authored(name):
             sites += ((name, frame.f_lineno),)
-            wanted -= 1
+            remaining -= 1
         frame = frame.f_back
-    return _placed(sites) if wanted < _CALLERS else (sites[0] if sites else NOWHERE)
+    return _placed(sites) if remaining < _CALLERS else (sites[0] if sites else NOWHERE)
 
 
 def place_in(frames: list[FrameType]) -> Site:
@@ -93,25 +93,25 @@ def _learn_authored(name: str) -> bool:
     """Whether a file is an author's. It is remembered, and never forgotten, for other threads look it up meanwhile; but
     only of so many files.
     """
-    found = not is_library(name) and not name.startswith("<frozen")
+    is_authored = not is_library(name) and not name.startswith("<frozen")
     if len(_is_authored) < 4096:
-        _is_authored[name] = found
-    return found
+        _is_authored[name] = is_authored
+    return is_authored
 
 
 def raised_at(error: BaseException) -> Site:
     """Where the author's code raised an exception, or raised it again, or let a library raise it; ("", 0) if it did not."""
     sites: list[Site] = []
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
         name = frame.f_code.co_filename
         if not is_library(name):
             if _has_raised(frame):
                 sites.append((name, frame.f_lineno))
                 break  # what it caught before came from further down
-            sites.append((name, trace.tb_lineno))
-        trace = trace.tb_next
+            sites.append((name, traceback.tb_lineno))
+        traceback = traceback.tb_next
     return _placed(sites[: -_CALLERS - 2 : -1])
 
 

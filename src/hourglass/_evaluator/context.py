@@ -88,8 +88,8 @@ def merge(notes: dict[str, Payload], changes: dict[str, Payload]) -> None:
 
 C = TypeVar("C", bound=Command)
 
-_STUBBORN = 1000
-_FEW = 64
+_MAX_UNWINDS = 1000
+_PRUNE_THRESHOLD = 64
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,10 +255,10 @@ class LiveRun:
         """The converter for the answer to a command."""
         match command:
             case ScheduleActivity() | ScheduleLocalActivity():
-                chosen = None if command.activity_id == str(command.seq) else command.activity_id
+                author_id = None if command.activity_id == str(command.seq) else command.activity_id
                 local = isinstance(command, ScheduleLocalActivity)
                 queue = command.spec.task_queue
-                return self.converter_of_activity(command.activity_type, chosen, queue, local=local)
+                return self.converter_of_activity(command.activity_type, author_id, queue, local=local)
             case StartChildWorkflow():
                 return self.converter_of_workflow(command.workflow_id)
             case ScheduleNexusOperation():
@@ -295,7 +295,7 @@ class LiveRun:
             self.failed_tasks = []
         self.failed_tasks.append(fiber)
 
-    def overlooked(self) -> tuple[str, ...]:
+    def unread_failures(self) -> tuple[str, ...]:
         """The fibers that have failed and whose result the workflow never asked for, in words."""
         return tuple(
             [
@@ -305,10 +305,10 @@ class LiveRun:
             ]
         )
 
-    def forget_looked_at(self) -> None:
+    def drop_read_failures(self) -> None:
         """Drop the failed fibers whose result the workflow has asked for; if there are many, not in every activation."""
         failed = self.failed_tasks
-        if failed and (len(failed) <= _FEW or len(failed) >= self.many_failed):
+        if failed and (len(failed) <= _PRUNE_THRESHOLD or len(failed) >= self.many_failed):
             failed[:] = [task for task in failed if not task.looked_at]
             self.many_failed = 2 * len(failed)
 
@@ -370,7 +370,7 @@ class LiveRun:
         """The run is latched: say why nothing can be asked of it now."""
         if self.dead:
             fiber.refusals += 1
-            if fiber.refusals > _STUBBORN:
+            if fiber.refusals > _MAX_UNWINDS:
                 leave_suspended()
             raise Dropped
         raise read_only_error(what, self.read_only)
@@ -388,12 +388,12 @@ class LiveRun:
         self.flags |= {int(difference)}
         return True
 
-    def know_behaviour(self) -> None:
+    def update_behaviour(self) -> None:
         """The flags of the history have changed, or whose run this is has become known."""
-        told = self.facts.flags
+        flags = self.facts.flags
         self.behaviour = behaviour_of(
-            ours=Flag.HOURGLASS in told or Flag.HOURGLASS in self.flags,
-            single_batch=Flag.SINGLE_BATCH in told,
+            ours=Flag.HOURGLASS in flags or Flag.HOURGLASS in self.flags,
+            single_batch=Flag.SINGLE_BATCH in flags,
             newer_python=self.settings.newer_turns,
         )
 
@@ -435,15 +435,15 @@ class LiveRun:
     @contextmanager
     def looking(self, where: str) -> Iterator[None]:
         """While user code runs that must only look: durable calls raise, and facts can be read from the hub too."""
-        before, self.read_only = self.read_only, where
+        previous, self.read_only = self.read_only, where
         self.latched = True
         reader, readers.run = readers.run, self
         try:
             yield
         finally:
             readers.run = reader
-            self.read_only = before
-            self.latched = bool(before) or self.dead
+            self.read_only = previous
+            self.latched = bool(previous) or self.dead
 
     def check_conditions(self) -> None:
         """Check what fibers wait for; the functions must only look."""

@@ -73,17 +73,17 @@ class WorkflowDefinition:
 
     def configured(self, obj: Any) -> WorkflowDefinition:
         """The definition as its own object will have it for one run."""
-        said: object = self.config(obj) if self.config is not None else DynamicWorkflowConfig()
-        if not isinstance(said, DynamicWorkflowConfig):
+        config: object = self.config(obj) if self.config is not None else DynamicWorkflowConfig()
+        if not isinstance(config, DynamicWorkflowConfig):
             raise DefinitionError(
-                f"@workflow.dynamic_config of workflow {self.name} returns a DynamicWorkflowConfig, not {type(said).__name__}"
+                f"@workflow.dynamic_config of workflow {self.name} returns a DynamicWorkflowConfig, not {type(config).__name__}"
             )
-        fails = said.failure_exceptions
+        fails = config.failure_exceptions
         return replace(
             self,
             failure_exceptions=self.failure_exceptions if fails is None else check_exceptions(fails),
             versioning_behavior=check_behavior(
-                said.versioning_behavior, f"versioning_behavior of workflow {self.name}"
+                config.versioning_behavior, f"versioning_behavior of workflow {self.name}"
             )
             or self.versioning_behavior,
         )
@@ -105,16 +105,16 @@ def workflow_definition(obj: Any) -> WorkflowDefinition | None:
     """The definition behind a decorated function, a decorated class or its run method; None if it is no workflow."""
     if isinstance(obj, type):
         # A subclass of a workflow is one only if it is decorated itself.
-        found = vars(obj).get("__hourglass_workflow__")
+        definition = vars(obj).get("__hourglass_workflow__")
     else:
-        found = getattr(obj, "__hourglass_workflow__", None)
-    return found if isinstance(found, WorkflowDefinition) else None
+        definition = getattr(obj, "__hourglass_workflow__", None)
+    return definition if isinstance(definition, WorkflowDefinition) else None
 
 
 def message_definition(obj: Any) -> MessageDefinition | None:
     """The definition behind a decorated signal, query or update handler; None if it is none."""
-    found = getattr(obj, "__hourglass_message__", None)
-    return found if isinstance(found, MessageDefinition) else None
+    definition = getattr(obj, "__hourglass_message__", None)
+    return definition if isinstance(definition, MessageDefinition) else None
 
 
 def check_name(name: Any, what: str) -> str:
@@ -242,26 +242,26 @@ def define_class(
 
 
 def _config_of(cls: type, *, dynamic: bool) -> Callable[[Any], DynamicWorkflowConfig] | None:
-    found = [member for member in _members(cls) if getattr(member, "__hourglass_dynamic_config__", False)]
-    if found and not dynamic:
+    methods = [member for member in _members(cls) if getattr(member, "__hourglass_dynamic_config__", False)]
+    if methods and not dynamic:
         raise DefinitionError(
             f"workflow class {cls.__name__} is not dynamic: what @workflow.dynamic_config says stands in its decorator, "
             "@workflow.defn(…)"
         )
-    if len(found) > 1:
+    if len(methods) > 1:
         raise DefinitionError(
             f"workflow class {cls.__name__} has more than one @workflow.dynamic_config method"
         )
-    return found[0] if found else None
+    return methods[0] if methods else None
 
 
 def check_exceptions(types: Any) -> tuple[type[BaseException], ...]:
     """The exception types that fail a run, checked."""
-    given = tuple(types)
-    for item in given:
-        if not (isinstance(item, type) and issubclass(item, BaseException)):
-            raise DefinitionError(f"failure_exceptions must be exception classes, not {item!r}")
-    return given
+    exceptions = tuple(types)
+    for exception in exceptions:
+        if not (isinstance(exception, type) and issubclass(exception, BaseException)):
+            raise DefinitionError(f"failure_exceptions must be exception classes, not {exception!r}")
+    return exceptions
 
 
 def _members(cls: type) -> list[Any]:
@@ -275,13 +275,18 @@ def _members(cls: type) -> list[Any]:
 
 def _init_takes_arguments(cls: type, run: Callable[..., Any]) -> bool:
     init = cls.__init__  # type: ignore[misc]
-    wanted = list(inspect.signature(run).parameters.values())[1:]
+    run_parameters = list(inspect.signature(run).parameters.values())[1:]
     parameters = [] if init is object.__init__ else list(inspect.signature(init).parameters.values())[1:]
     if getattr(init, "__hourglass_init__", False):
         # They are given by position, so their names may differ; where they do, the types tell a wrong order.
-        said = [[(p.kind, p.name) for p in each] for each in (parameters, wanted)]
-        typed = [[(p.kind, p.annotation) for p in each] for each in (parameters, wanted)]
-        if said[0] != said[1] and typed[0] != typed[1]:
+        names = [
+            [(p.kind, p.name) for p in parameter_list] for parameter_list in (parameters, run_parameters)
+        ]
+        typed = [
+            [(p.kind, p.annotation) for p in parameter_list]
+            for parameter_list in (parameters, run_parameters)
+        ]
+        if names[0] != names[1] and typed[0] != typed[1]:
             raise DefinitionError(
                 f"workflow class {cls.__name__}: @workflow.init gives __init__ the arguments of the run method, "
                 f"so both must have the same parameters; only their names may differ"

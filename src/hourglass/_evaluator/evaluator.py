@@ -83,7 +83,7 @@ class Evaluator:
         return self.state.result is not None
 
     @property
-    def _known(self) -> WorkflowDefinition:
+    def _current_definition(self) -> WorkflowDefinition:
         """The definition as the run has it: a dynamic one may have said more of this run."""
         return self.definition if self.live is None else self.live.definition
 
@@ -111,7 +111,9 @@ class Evaluator:
         events = activation.events
         if events and type(events[0]) is QueryReceived:
             answers = self._answer(events)
-            return Succeeded(run_id, answers, versioning_behavior=self._known.versioning_behavior)
+            return Succeeded(
+                run_id, answers, versioning_behavior=self._current_definition.versioning_behavior
+            )
         if self.live is None and journal and not self.state.workflow_type:
             self.rebuild()  # only the journal is left: whether the run has closed follows from it
         # The time tells nearly all of them apart, and costs less to compare.
@@ -122,7 +124,7 @@ class Evaluator:
             return self.last  # delivered again: the same answer
         if self.state.result is not None and self.behaviour.closed_runs_are_silent:
             # I7: the closed are silent. temporalio's are not, and its histories show it
-            return Succeeded(run_id, versioning_behavior=self._known.versioning_behavior)
+            return Succeeded(run_id, versioning_behavior=self._current_definition.versioning_behavior)
         live = self.live or self.rebuild()
         live.quiet = bool(self.seen) and self._was_executed_before(activation)
         completion = complete(live, activation)
@@ -158,9 +160,9 @@ class Evaluator:
 
     def _take_notices(self, live: LiveRun) -> None:
         if self.state.result is not None:
-            live.notices += live.handlers.left_behind()
-            live.notices += live.overlooked()
-        live.forget_looked_at()
+            live.notices += live.handlers.unfinished_notices()
+            live.notices += live.unread_failures()
+        live.drop_read_failures()
         if live.notices:
             self.notices += live.notices
             live.notices = ()
@@ -212,46 +214,46 @@ def complete(live: LiveRun, activation: Activation) -> Succeeded:
 
 def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
     """Give a run its next events, let its fibers run until all are blocked, and return what they asked for."""
-    before = live.facts
+    previous_facts = live.facts
     live.facts = activation
-    if activation.flags is not before.flags:
-        live.know_behaviour()
+    if activation.flags is not previous_facts.flags:
+        live.update_behaviour()
     if live.sites is not None:
         live.sites.clear()
     live.scheduler.open()
     _take_turns(live, activation)
     live.scheduler.close()
     if not live.handlers.leaves_trace:
-        live.facts = before
-        if activation.flags is not before.flags:
-            live.know_behaviour()
+        live.facts = previous_facts
+        if activation.flags is not previous_facts.flags:
+            live.update_behaviour()
     return live.accumulator.flush()
 
 
 def _take_turns(live: LiveRun, activation: Activation) -> None:
-    first, messages, rest = _sort(activation.events)
-    live.handlers.leaves_trace = bool(rest or first) or not _are_updates_only(messages)
+    first, messages, others = _sort(activation.events)
+    live.handlers.leaves_trace = bool(others or first) or not _are_updates_only(messages)
     if live.started is None and (not activation.is_replaying or Flag.HOURGLASS in activation.flags):
         # A run is ours if it begins here, or if its history says so. One that temporalio began keeps temporalio's
         # order of things, also when we go on with it.
         live.flags = live.flags | OUR_FLAGS if live.flags else OUR_FLAGS
-        live.know_behaviour()
+        live.update_behaviour()
     single = live.behaviour.events_apply_at_once
-    late = late_seeds(live, first) if first and messages else ()
+    late_seeds_of_task = late_seeds(live, first) if first and messages else ()
     for event in first:
-        if event not in late:
+        if event not in late_seeds_of_task:
             prepare(live, event)
     if live.started is None:
-        start(live, rest)
+        start(live, others)
     drain = live.scheduler.drain
     if messages:
         _apply(live, messages)
         if not single:
             drain(live.check_conditions)
-    for event in late:
+    for event in late_seeds_of_task:
         prepare(live, event)
-    if rest or single:
-        _apply(live, rest)
+    if others or single:
+        _apply(live, others)
         drain(live.check_conditions)
     if live.handlers.late_updates and live.handlers.answer_late_updates():
         drain(live.check_conditions)
@@ -260,18 +262,18 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
 def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent], list[AnyEvent]]:
     first: list[AnyEvent] = []
     messages: list[AnyEvent] = []
-    rest: list[AnyEvent] = []
+    others: list[AnyEvent] = []
     for event in events:
         kind = type(event)
         if kind not in _AHEAD:
-            rest.append(event)
+            others.append(event)
         elif kind is SignalReceived or kind is UpdateReceived:
             messages.append(event)
         elif kind is PatchNoticed or kind is SeedChanged:
             first.append(event)
         else:
             raise InternalError(f"{kind.__name__} came together with other events")
-    return first, messages, rest
+    return first, messages, others
 
 
 def _apply(live: LiveRun, events: list[AnyEvent]) -> None:

@@ -69,25 +69,25 @@ def create_event_group(id: str, *, label: str | None = None) -> EventGroup:
     run = require_fiber("workflow.create_event_group").run
     if not check_text(id, "the id of an event group"):
         raise UsageError("the id of an event group must not be empty")
-    shown = None
+    encoded_label = None
     if label is not None:
         if not check_text(label, "the label of an event group"):
             raise UsageError("the label of an event group must not be empty; None means that it has none")
         # Read by others than the workflow: whatever the run's own converter is, it is plain JSON.
-        shown = default_converter.encode(label)
+        encoded_label = default_converter.encode(label)
     run.grouped = True
-    return EventGroup(c.EventGroupMarker(id=id, label=shown))
+    return EventGroup(c.EventGroupMarker(id=id, label=encoded_label))
 
 
 def check_groups(value: object, what: str = "event_groups") -> Markers:
     """The groups that are given with a call; None means none."""
     markers: list[c.EventGroupMarker] = []
-    for each in several(() if value is None else value, what):
-        if not isinstance(each, EventGroup):
+    for group in several(() if value is None else value, what):
+        if not isinstance(group, EventGroup):
             raise UsageError(
-                f"{what} must be groups of workflow.create_event_group, not {type(each).__name__}"
+                f"{what} must be groups of workflow.create_event_group, not {type(group).__name__}"
             )
-        markers.append(each._marker)
+        markers.append(group._marker)
     return merged((), tuple(markers))
 
 
@@ -105,7 +105,7 @@ def block_of(groups: Markers) -> Iterator[None]:
 
 def merged(outer: Markers, inner: Markers) -> Markers:
     """Both, each group once: where one is in both, as the inner says it."""
-    return tuple({each.id: each for each in (*outer, *inner)}.values())
+    return tuple({marker.id: marker for marker in (*outer, *inner)}.values())
 
 
 def in_groups(command: C) -> C:
@@ -116,7 +116,7 @@ def in_groups(command: C) -> C:
     return msgspec.structs.replace(command, event_groups=merged(active, command.event_groups))
 
 
-def carried(function: Callable[[], R]) -> Callable[[], R]:
+def with_current_groups(function: Callable[[], R]) -> Callable[[], R]:
     """A function for another fiber, which is then in the groups of this one's block."""
     active = _active.get()
 

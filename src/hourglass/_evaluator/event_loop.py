@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-_STUBBORN = 1000  # how often a coroutine that is closed may go on before it is left alone
-_left_alone: list[Any] = []  # for good: were they collected, they would go on in the midst of another run
+_MAX_UNWINDS = 1000  # how often a coroutine that is closed may go on before it is left alone
+_abandoned_coroutines: list[
+    Any
+] = []  # for good: were they collected, they would go on in the midst of another run
 
 timer_summary: ContextVar[str] = ContextVar("hourglass_timer_summary", default="")
 """One line about the timers that are started here: asyncio's own functions have no parameter for it."""
@@ -76,7 +78,7 @@ class EventLoop(asyncio.AbstractEventLoop):
         self._made = 0
         self._settling = False
         self._exception_handler: Callable[..., object] | None = None
-        self._let_go = partial(_let_go, ref(self))
+        self._close_abandoned_generator = partial(_close_abandoned_generator, ref(self))
 
     @classmethod
     def of(cls, run: LiveRun) -> EventLoop:
@@ -100,17 +102,17 @@ class EventLoop(asyncio.AbstractEventLoop):
             raise self.run.error
 
     def _within(self, function: Callable[[], R]) -> R:
-        before, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
-        outer = _set_task(before, None) if before is not None else None
+        outer_loop, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
+        outer_task = _set_task(outer_loop, None) if outer_loop is not None else None
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(finalizer=self._let_go)
+        sys.set_asyncgen_hooks(finalizer=self._close_abandoned_generator)
         try:
             return function()
         finally:
             sys.set_asyncgen_hooks(*hooks)
-            events._set_running_loop(before)
-            if outer is not None:
-                _set_task(before, outer)
+            events._set_running_loop(outer_loop)
+            if outer_task is not None:
+                _set_task(outer_loop, outer_task)
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -174,9 +176,9 @@ class EventLoop(asyncio.AbstractEventLoop):
             run.refuse(self.fiber, "starting a task")
         context = copy_context() if context is None else context
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
-        return self.know(task, context)
+        return self.register_task(task, context)
 
-    def know(self, task: asyncio.Task[R], context: Context | None = None) -> asyncio.Task[R]:
+    def register_task(self, task: asyncio.Task[R], context: Context | None = None) -> asyncio.Task[R]:
         """Keep a task until it is done: asyncio holds it weakly, and a run that is dropped must find it."""
         self._made += 1
         self.run.turning_points += 1
@@ -204,18 +206,18 @@ class EventLoop(asyncio.AbstractEventLoop):
 
     def settle(self, future: asyncio.Future[Any], value: object = None) -> None:
         """Settle a future where workflow code must only look: a condition holds, and the one who waits for it goes on."""
-        before, self._settling = self._settling, True
+        previous, self._settling = self._settling, True
         try:
             future.set_result(value)
         finally:
-            self._settling = before
+            self._settling = previous
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def drop(self, on_step: Callable[[], object] | None) -> None:
         """Close every coroutine, in the loop's fiber; the run is latched."""
         tasks, self.tasks = self.tasks, {}
-        before = events._get_running_loop()
+        outer_loop = events._get_running_loop()
         for task, (_, context) in tasks.items():
             coroutine = task.get_coro()
             if not inspect.iscoroutine(coroutine):
@@ -224,12 +226,12 @@ class EventLoop(asyncio.AbstractEventLoop):
             close = partial(_close, coroutine, closed)
             self.fiber.call(close if context is None else partial(context.run, close))
             if not closed:  # suspended in the midst, perhaps: then `_within` did not end either
-                events._set_running_loop(before)
-                _left_alone.append(coroutine)
+                events._set_running_loop(outer_loop)
+                _abandoned_coroutines.append(coroutine)
             if on_step is not None:
                 on_step()
 
-    async def translated(self, coroutine: Coroutine[Any, Any, R]) -> R:
+    async def await_translated(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Await a coroutine; that it was cancelled is said by our own exception."""
         try:
             return await coroutine
@@ -273,8 +275,8 @@ class EventLoop(asyncio.AbstractEventLoop):
     def default_exception_handler(self, context: dict[str, Any]) -> None:
         """A callback raised something: the run's log says so."""
         error = context.get("exception")
-        said = f": {type(error).__name__}: {error}" if error is not None else ""
-        self.run.notices += (f"{context.get('message', 'an error in a callback')}{said}",)
+        description = f": {type(error).__name__}: {error}" if error is not None else ""
+        self.run.notices += (f"{context.get('message', 'an error in a callback')}{description}",)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """A callback raised something, or a future was let go whose error was never looked at.
@@ -289,7 +291,7 @@ class EventLoop(asyncio.AbstractEventLoop):
             self._exception_handler(self, context)
 
 
-def _let_go(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]) -> None:
+def _close_abandoned_generator(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]) -> None:
     """An `async def` generator was let go in the middle. While its run takes a turn it is closed at once, as Python does without
     a loop. Where its run is gone, or another one is at work, nothing of it is executed any more (I5): the collector comes by
     chance.
@@ -307,7 +309,7 @@ def _let_go(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    hint = _INSTEAD.get(name, "it reaches outside of the workflow: do it in an activity")
+    hint = _ALTERNATIVES.get(name, "it reaches outside of the workflow: do it in an activity")
 
     def refuse(self: EventLoop, *args: Any, **kwargs: Any) -> NoReturn:
         raise DeterminismError(f"a workflow's event loop has no {name}: {hint}")
@@ -318,7 +320,7 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 
 _LIFE = "it runs while the workflow does, and is neither started nor stopped"
-_INSTEAD = {
+_ALTERNATIVES = {
     "run_in_executor": "a thread (also of asyncio.to_thread) would run beside the history. Do its work in an activity",
     "call_soon_threadsafe": "other threads have no part in a workflow. Send it a signal",
     "set_default_executor": "a workflow has no threads. Do their work in an activity",
@@ -345,18 +347,18 @@ class _Waiter(asyncio.Future[None]):
     def __init__(self, target: Task[Any], loop: EventLoop) -> None:
         super().__init__(loop=loop)
         self._target = target
-        self._asked = False
+        self._cancel_requested = False
 
     def cancel(self, msg: Any = None) -> bool:
         """Ask the task to stop; the wait goes on until it has."""
         if self.done():
             return False
-        self._asked = True
+        self._cancel_requested = True
         return self._target.cancel()
 
     def settle(self, _: object) -> None:
         """The task is settled."""
-        if self._asked and was_cancelled(self._target):
+        if self._cancel_requested and was_cancelled(self._target):
             super().cancel()
         elif not self.done():
             self.set_result(None)
@@ -454,7 +456,7 @@ class TaskLine:
 def coroutine_frames(coroutine: object) -> list[FrameType]:
     """The frames of a suspended coroutine and of those that it awaits, the innermost first."""
     frames: list[FrameType] = []
-    while coroutine is not None and len(frames) < _STUBBORN:
+    while coroutine is not None and len(frames) < _MAX_UNWINDS:
         frame = _part(coroutine, "frame")
         if frame is None:
             break
@@ -491,7 +493,7 @@ def _close(coroutine: Any, closed: list[bool]) -> None:
     collected at any time, and go on then.
     """
     depth = sum(1 for _ in _awaits(coroutine))
-    for _ in range(_STUBBORN + depth):
+    for _ in range(_MAX_UNWINDS + depth):
         *_, innermost = coroutine, *_awaits(coroutine)
         try:
             innermost.close()

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", covariant=True)
 
-_DEEPEST = 32  # steps of a path that are spelled out
-_STUBBORN = 1000  # how often a dropped fiber may swallow Dropped before it is left suspended
+_MAX_PATH_LENGTH = 32  # steps of a path that are spelled out
+_MAX_UNWINDS = 1000  # how often a dropped fiber may swallow Dropped before it is left suspended
 
 
 class Dropped(BaseException):
@@ -166,7 +166,7 @@ class FiberTask(Task[T]):
     def next_child_path(self) -> tuple[PathStep, ...]:
         """The path of the next fiber that this one spawns."""
         self.child_count += 1
-        if len(self.path) < _DEEPEST:
+        if len(self.path) < _MAX_PATH_LENGTH:
             return (*self.path, self.child_count)
         # Fibers that spawn their successor can go on for ever: their names must not grow with each.
         return (*self.path[:2], "deep", self.run.fibers_made)
@@ -208,17 +208,17 @@ class FiberTask(Task[T]):
         # A fiber waits by switching to its parent, which must be the greenlet that steps it now.
         if fiber.parent is not hub:
             fiber.parent = hub
-        came_back = fiber.switch(error) if not watchers else watched(fiber.switch, error)
+        awaited = fiber.switch(error) if not watchers else watched(fiber.switch, error)
         if fiber.dead:
-            self._ended(*came_back)
-        elif came_back is None:  # it gives way for one turn
+            self._ended(*awaited)
+        elif awaited is None:  # it gives way for one turn
             self.scheduler.ready.append((self._step, None))
         else:
-            self.waiting_on = came_back
-            came_back.add_callback(self._step)
+            self.waiting_on = awaited
+            awaited.add_callback(self._step)
             # As in asyncio: a request that came while the fiber ran is delivered at the first wait that can be
             # cancelled.
-            if self.must_cancel and came_back.cancel():
+            if self.must_cancel and awaited.cancel():
                 self.must_cancel = False
                 self.cancelling = True
 
@@ -256,23 +256,23 @@ class FiberTask(Task[T]):
             self.run.refuse(self, "cancelling a task")
         self.cancel_count += 1
         if self.shield_depth and (source is None or depth_of(source) < self.shield_depth):
-            self._blame(source, fresh=not self.deferred)
+            self._set_cancel_source(source, fresh=not self.deferred)
             self.deferred = True
             return True
-        self._blame(source, fresh=not (self.cancelling or self.must_cancel))
+        self._set_cancel_source(source, fresh=not (self.cancelling or self.must_cancel))
         if self.waiting_on is not None and self.waiting_on.cancel():
             self.cancelling = True
         else:
             self.must_cancel = True
         return True
 
-    def take_back_request(self) -> None:
+    def withdraw_request(self) -> None:
         """One request to cancel no longer counts, as after asyncio's `Task.uncancel`: by the count runs of temporalio
         tell their time limits.
         """
         self.cancel_count = max(0, self.cancel_count - 1)
 
-    def _blame(self, source: object, *, fresh: bool) -> None:
+    def _set_cancel_source(self, source: object, *, fresh: bool) -> None:
         # A block swallows only what is its own. Of requests that meet the outermost counts: it ends the inner ones too.
         if fresh or depth_of(source) < depth_of(self.cancel_source):
             self.cancel_source = source
@@ -297,7 +297,7 @@ class FiberTask(Task[T]):
             return
         fiber.parent = greenlet.getcurrent()
         attempts = 0
-        while bool(fiber) and attempts < _STUBBORN:  # a greenlet is true while it is alive
+        while bool(fiber) and attempts < _MAX_UNWINDS:  # a greenlet is true while it is alive
             attempts += 1
             try:
                 fiber.throw(greenlet.GreenletExit)
@@ -314,11 +314,11 @@ class FiberTask(Task[T]):
     def frames(self) -> list[FrameType]:
         """Where the fiber stands, while it is suspended: its frames, the innermost first."""
         frame = self.fiber.gr_frame if self.fiber is not None and not self.fiber.dead else None
-        found: list[FrameType] = []
+        frames: list[FrameType] = []
         while frame is not None:
-            found.append(frame)
+            frames.append(frame)
             frame = frame.f_back
-        return found
+        return frames
 
 
 class LoopFiber(FiberTask[None]):
@@ -409,15 +409,15 @@ class Bridge:
     async def drive(self) -> Any:
         """Call the function, and await whatever it waits for meanwhile; returns or raises what it does."""
         fiber = self._fiber
-        came_back = self._resume(fiber.switch)
+        awaited = self._resume(fiber.switch)
         while not fiber.dead:
             try:
-                value = await came_back
+                value = await awaited
             except BaseException as error:
-                came_back = self._resume(fiber.throw, error)
+                awaited = self._resume(fiber.throw, error)
             else:
-                came_back = self._resume(fiber.switch, value)
-        return came_back
+                awaited = self._resume(fiber.switch, value)
+        return awaited
 
     def _resume(self, resume: Callable[..., Any], *args: Any) -> Any:
         self._fiber.parent = greenlet.getcurrent()
@@ -513,11 +513,11 @@ def require_fiber(what: str, name: str = "") -> FiberTask[Any]:
     if type(current) is _Fiber and not ("r" in _phase and _collects_here()):
         fiber = current.owner
     if fiber is None or fiber.run.latched:
-        _refuse(fiber, f"{what} {name}" if name else what)
+        _raise_unavailable(fiber, f"{what} {name}" if name else what)
     return fiber
 
 
-def _refuse(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
+def _raise_unavailable(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
     if fiber is not None:
         fiber.run.refuse(fiber, what)
     if readers.run is not None:

@@ -33,7 +33,7 @@ class InterceptedCall:
         # Else Python would make a new attribute, and the call would go on as if nothing had been changed.
         fields: dict[str, object] = self.__dataclass_fields__  # type: ignore[assignment]
         if name not in fields and not hasattr(type(self), name):
-            known = ", ".join(each for each in fields if not each.startswith("_"))
+            known = ", ".join(field_name for field_name in fields if not field_name.startswith("_"))
             raise AttributeError(
                 f"{type(self).__name__} has no field {name!r}: an interceptor can change {known}"
             )
@@ -247,12 +247,12 @@ class _LastOutbound(WorkflowOutboundInterceptor):
     def __init__(self) -> None:
         pass
 
-    def _go_on(self, input: InterceptedCall) -> Any:
+    def _proceed_call(self, input: InterceptedCall) -> Any:
         return input._proceed(input)
 
-    start_activity = start_local_activity = start_child_workflow = start_nexus_operation = _go_on
-    signal_with_start_workflow = _go_on
-    signal_child_workflow = signal_external_workflow = continue_as_new = sleep = info = _go_on
+    start_activity = start_local_activity = start_child_workflow = start_nexus_operation = _proceed_call
+    signal_with_start_workflow = _proceed_call
+    signal_child_workflow = signal_external_workflow = continue_as_new = sleep = info = _proceed_call
 
 
 class _LastInbound(WorkflowInboundInterceptor):
@@ -264,11 +264,11 @@ class _LastInbound(WorkflowInboundInterceptor):
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         self.outbound = outbound
 
-    def _go_on(self, input: InterceptedCall) -> Any:
+    def _proceed_call(self, input: InterceptedCall) -> Any:
         return input._proceed(input)
 
-    execute_workflow = handle_signal = handle_query = _go_on
-    handle_update_validator = handle_update_handler = _go_on
+    execute_workflow = handle_signal = handle_query = _proceed_call
+    handle_update_validator = handle_update_handler = _proceed_call
 
 
 def chain(
@@ -303,7 +303,7 @@ def start_intercepted(
     `start` schedules it.
     """
 
-    def go_on(call: StartActivityInput | StartLocalActivityInput) -> Any:
+    def proceed(call: StartActivityInput | StartLocalActivityInput) -> Any:
         return start(
             call.activity,
             encode(call.args),
@@ -314,9 +314,9 @@ def start_intercepted(
         )
 
     task: T
-    said: dict[str, Any] = {"activity": activity, "settings": ActivitySettings.of(settings), "args": args}
+    fields: dict[str, Any] = {"activity": activity, "settings": ActivitySettings.of(settings), "args": args}
     if local:
-        task = outbound.start_local_activity(StartLocalActivityInput(**said, _proceed=go_on))
+        task = outbound.start_local_activity(StartLocalActivityInput(**fields, _proceed=proceed))
     else:
-        task = outbound.start_activity(StartActivityInput(**said, _proceed=go_on))
+        task = outbound.start_activity(StartActivityInput(**fields, _proceed=proceed))
     return task

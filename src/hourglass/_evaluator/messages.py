@@ -64,7 +64,7 @@ from hourglass.errors import (
 Message: TypeAlias = SignalReceived | UpdateReceived | QueryReceived
 
 
-def executed(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list[Any]) -> Any:
+def run_body(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list[Any]) -> Any:
     """Run the body through the interceptors. The object of a workflow that is a class is none of its arguments."""
     definition, started = live.definition, live.started
     assert started is not None
@@ -74,36 +74,36 @@ def executed(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list
         run_fn=definition.run,
         args=arguments[1:] if definition.is_class else arguments,
         headers=dict(started.headers),
-        _proceed=lambda call: _waited(
+        _proceed=lambda call: _result_of(
             call.run_fn(*call.args) if obj is None else call.run_fn(obj, *call.args)
         ),
     )
     return inbound.execute_workflow(call)
 
 
-def intercepted(
+def handler_call(
     inbound: WorkflowInboundInterceptor, event: Message, fn: Callable[..., Any], obj: Any, values: list[Any]
 ) -> Callable[[], Any]:
     """The call of a message's handler, through the interceptors."""
-    go_on = _calling(fn, obj)
+    proceed = _proceed_with(fn, obj)
     headers = dict(event.headers)
     match event:
         case SignalReceived():
-            signal = HandleSignalInput(signal=event.name, args=values, headers=headers, _proceed=go_on)
+            signal = HandleSignalInput(signal=event.name, args=values, headers=headers, _proceed=proceed)
             return lambda: inbound.handle_signal(signal)
         case UpdateReceived():
             update = HandleUpdateInput(
-                id=event.id, update=event.name, args=values, headers=headers, _proceed=go_on
+                id=event.id, update=event.name, args=values, headers=headers, _proceed=proceed
             )
             return lambda: inbound.handle_update_handler(update)
         case QueryReceived():
             query = HandleQueryInput(
-                id=event.id, query=event.name, args=values, headers=headers, _proceed=go_on
+                id=event.id, query=event.name, args=values, headers=headers, _proceed=proceed
             )
             return lambda: inbound.handle_query(query)
 
 
-def validated(
+def run_validator(
     inbound: WorkflowInboundInterceptor,
     event: UpdateReceived,
     validator: Callable[..., Any],
@@ -117,23 +117,23 @@ def validated(
             update=event.name,
             args=values,
             headers=dict(event.headers),
-            _proceed=_calling(validator, obj),
+            _proceed=_proceed_with(validator, obj),
         )
     )
 
 
-def _calling(fn: Callable[..., Any], obj: Any) -> Callable[[Any], Any]:
-    return lambda call: _waited(fn(*call.args) if obj is None else fn(obj, *call.args))
+def _proceed_with(fn: Callable[..., Any], obj: Any) -> Callable[[Any], Any]:
+    return lambda call: _result_of(fn(*call.args) if obj is None else fn(obj, *call.args))
 
 
-def _waited(value: Any) -> Any:
+def _result_of(value: Any) -> Any:
     """What the author's function returns; of one that is `async def`, what its coroutine does."""
     if not inspect.iscoroutine(value):
         return value
-    return bridged_wait(value) if on_bridge() else _driven(value)
+    return bridged_wait(value) if on_bridge() else _run_to_end(value)
 
 
-async def finished(live: LiveRun, call: Callable[[], Any]) -> tuple[Any, Site | None]:
+async def await_call(live: LiveRun, call: Callable[[], Any]) -> tuple[Any, Site | None]:
     """In a coroutine: call the author's function and await it, if it is `async def`; and where it returned, if that is noted."""
     value = call() if live.inbound is None else await Bridge(live.loop.fiber, call).drive()
     if not inspect.iscoroutine(value):
@@ -253,20 +253,25 @@ class Handlers:
 
     def names(self, kind: MessageKind) -> str:
         """The names of a kind that have handlers, for messages."""
-        return ", ".join(sorted(name for of, name in self.known if of == kind and name)) or "none"
+        return (
+            ", ".join(sorted(name for message_kind, name in self.known if message_kind == kind and name))
+            or "none"
+        )
 
     @property
     def all_finished(self) -> bool:
         """Whether no signal or update handler is running."""
         return not self.running
 
-    def left_behind(self) -> tuple[Notice, ...]:
+    def unfinished_notices(self) -> tuple[Notice, ...]:
         """What a run that has closed leaves undone: handlers that have not finished, signals that neither a handler
         nor a channel took.
         """
         if not self.running and not self.run.state.signals:
             return ()
-        unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
+        unfinished = [
+            described for described in map(self._describe_running, (self.running or {}).items()) if described
+        ]
         notices = [
             Notice(f"signal {name!r} came {count}×, and no handler took it and no code read it")
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
@@ -277,12 +282,12 @@ class Handlers:
                 f"it has closed before its handlers finished, and they are abandoned: {', '.join(unfinished)}. Wait for "
                 f"workflow.all_handlers_finished() first, or give the handlers unfinished_policy=ABANDON"
             )
-            kinds = {each.partition(" ")[0] for each in unfinished}
+            kinds = {described.partition(" ")[0] for described in unfinished}
             notice.categories = tuple(_UNFINISHED[kind] for kind in sorted(kinds))
             notices.append(notice)
         return tuple(notices)
 
-    def _described(self, running: tuple[int | str, str]) -> str:
+    def _describe_running(self, running: tuple[int | str, str]) -> str:
         """A handler that runs, in words; empty if it may be abandoned in silence."""
         key, name = running
         kind: MessageKind = "signal" if isinstance(key, int) else "update"
@@ -320,7 +325,7 @@ class Handlers:
         values = self._arguments(message, event)
         fn = message.fn
         if self.run.inbound is not None:
-            return intercepted(self.run.inbound, event, fn, obj, values)
+            return handler_call(self.run.inbound, event, fn, obj, values)
         return (lambda: fn(obj, *values)) if obj is not None else (lambda: fn(*values))
 
     def _arguments(self, message: MessageDefinition, event: Message) -> list[Any]:
@@ -357,7 +362,7 @@ class Handlers:
         if self._is_async(message):
 
             async def handle_async() -> None:
-                await finished(self.run, call)
+                await await_call(self.run, call)
 
             loop = self.run.loop
             task = loop.create_task(self.await_top(self.run, handle_async()), name=f"signal {name}")
@@ -409,7 +414,7 @@ class Handlers:
             self.run.loop.create_task(self._await_update(event), name=f"update {event.name}")
             return
         fiber = require_fiber("an update")
-        call = self._accepted(event, handler, fiber)
+        call = self._accept(event, handler, fiber)
         if call is None:
             return
         try:
@@ -426,11 +431,11 @@ class Handlers:
         run = self.run
         fiber = run.loop.fiber
         current_update.set((event.id, event.name))
-        call = self._accepted(event, self.find("update", event.name), fiber)
+        call = self._accept(event, self.find("update", event.name), fiber)
         if call is None:
             return
         try:
-            value, at = await run.loop.translated(finished(run, call))
+            value, at = await run.loop.await_translated(await_call(run, call))
             result = run.converter.encode(value)
             run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber, at=at)
         except (Exception, Cancelled, ContinueAsNewError) as error:
@@ -442,13 +447,13 @@ class Handlers:
         finally:
             self._ended(event.id)
 
-    def _accepted(
+    def _accept(
         self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None, fiber: FiberTask[Any]
     ) -> Callable[[], Any] | None:
         """Validate an update and accept it; None if it was refused."""
         run = self.run
         try:
-            call = self._validated(event, handler)
+            call = self._validate(event, handler)
         except ReadOnlyError as error:
             run.error = error
             return None
@@ -479,7 +484,7 @@ class Handlers:
         else:
             run.error = error
 
-    def _validated(
+    def _validate(
         self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None
     ) -> Callable[[], Any]:
         if handler is None:
@@ -491,7 +496,7 @@ class Handlers:
             values = self._arguments(message, event)
             with self.run.looking(f"the validator of update {event.name}"):
                 if self.run.inbound is not None:
-                    validated(self.run.inbound, event, message.validator, obj, values)
+                    run_validator(self.run.inbound, event, message.validator, obj, values)
                 else:
                     message.validator(obj, *values) if obj is not None else message.validator(*values)
         # Decoded again: what the validator did to its arguments must not reach the handler.
@@ -503,8 +508,10 @@ class Handlers:
         """Answer a question. The handler may look at everything and change nothing."""
         run = self.run
         try:
-            if (told := built_in_queries.answer(event.name, run, self.known, self.receivers)) is not None:
-                return AnswerQuery(event.id, told)
+            if (
+                built_in_answer := built_in_queries.answer(event.name, run, self.known, self.receivers)
+            ) is not None:
+                return AnswerQuery(event.id, built_in_answer)
             handler = self.find("query", event.name)
             if handler is None:
                 raise UsageError(
@@ -512,7 +519,7 @@ class Handlers:
                 )
             call = self.call(*handler, event)
             if handler[0].is_async:
-                call = functools.partial(_answered, call)
+                call = functools.partial(_run_query, call)
             fiber: FiberTask[Any] = FiberTask(run, ("query", event.id), f"query {event.name}", call)
             with run.looking(f"query {event.name}"):
                 fiber.run_at_once()
@@ -537,21 +544,21 @@ class HandlerFiber(FiberTask[None]):
             raise self.run.error
 
 
-def parked(what: str, error: BaseException) -> WorkflowParked:
+def parked(label: str, error: BaseException) -> WorkflowParked:
     """Why a run stands still whose code raised what is neither a failure nor an ordinary exception."""
-    found = WorkflowParked(
-        f"{what} raised {type(error).__name__}: {error}. A workflow ends by `return`, and fails by `raise ApplicationError(…)`"
+    parked_error = WorkflowParked(
+        f"{label} raised {type(error).__name__}: {error}. A workflow ends by `return`, and fails by `raise ApplicationError(…)`"
     )
-    found.__cause__ = error
-    return found
+    parked_error.__cause__ = error
+    return parked_error
 
 
-def _answered(call: Callable[[], Any]) -> Any:
+def _run_query(call: Callable[[], Any]) -> Any:
     value = call()
-    return _driven(value) if inspect.iscoroutine(value) else value
+    return _run_to_end(value) if inspect.iscoroutine(value) else value
 
 
-def _driven(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine to its end at once: one that answers a query has nothing to wait for."""
     try:
         coroutine.send(None)

@@ -308,12 +308,12 @@ def activity_error(command: ScheduleActivity | ScheduleLocalActivity, error: Bas
     if isinstance(error, ActivityError):
         return error
     # Core wraps the timeout of a local activity itself when it happens, and hands it over bare in a replay.
-    late = isinstance(command, ScheduleLocalActivity) and isinstance(error, TimedOutError)
+    is_timeout = isinstance(command, ScheduleLocalActivity) and isinstance(error, TimedOutError)
     wrapped = ActivityError(
-        "Local Activity timed out" if late else "Activity task failed",
+        "Local Activity timed out" if is_timeout else "Activity task failed",
         activity_type=command.activity_type,
         activity_id=command.activity_id,
-        retry_state=RetryState.CANCEL_REQUESTED if late else RetryState.UNSPECIFIED,
+        retry_state=RetryState.CANCEL_REQUESTED if is_timeout else RetryState.UNSPECIFIED,
     )
     wrapped.__cause__ = error
     return wrapped
@@ -460,11 +460,11 @@ def start_step(
 ) -> Task[Any]:
     """Schedule a local activity whose `definition` is kept for the worker that executes this run."""
     run = require_fiber("starting step", activity_type).run
-    said = msgspec.structs.replace(settings, activity_id=keep_step(run, definition, settings))
+    step_settings = msgspec.structs.replace(settings, activity_id=keep_step(run, definition, settings))
     return start_activity(
         activity_type,
         arguments,
-        said,
+        step_settings,
         return_type,
         local=local,
         headers=headers,
@@ -569,7 +569,7 @@ def _wait_through_cancellation(
                 raise  # the answer is here, nothing can be taken back; asyncio would lose the cancellation
             on_cancel()
             if fiber.run.behaviour.waiting_takes_request_back:
-                fiber.take_back_request()
+                fiber.withdraw_request()
             if reraise and fiber.run.cancel_reason is not None:
                 raise
     wait_for(future)

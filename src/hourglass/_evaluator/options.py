@@ -62,13 +62,13 @@ def number(value: object, what: str) -> float:
         return math.inf
 
 
-def whole_number(value: object, what: str, least: int, most: int) -> int:
+def whole_number(value: object, what: str, minimum: int, maximum: int) -> int:
     """A whole number within limits."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise UsageError(f"{what} must be a whole number, not {type(value).__name__}")
-    if not least <= value <= most:
-        shown = value if value.bit_length() < 200 else "one of so many digits"
-        raise UsageError(f"{what} must be a number from {least} to {most}, not {shown}")
+    if not minimum <= value <= maximum:
+        digits = value if value.bit_length() < 200 else "one of so many digits"
+        raise UsageError(f"{what} must be a number from {minimum} to {maximum}, not {digits}")
     return int(value)
 
 
@@ -118,7 +118,7 @@ def choice(kind: type[E], value: object, what: str) -> E:
             return kind(value)
     except ValueError:
         pass
-    names = ", ".join(each.name for each in kind)
+    names = ", ".join(member.name for member in kind)
     raise UsageError(f"{what} must be one of {kind.__name__}: {names}; not {value!r:.100}")
 
 
@@ -190,7 +190,9 @@ class RetryPolicy:
             backoff_coefficient=coefficient,
             maximum_interval=longest,
             maximum_attempts=attempts,
-            non_retryable_error_types=tuple(check_text(each, "a non_retryable_error_type") for each in names),
+            non_retryable_error_types=tuple(
+                check_text(error_type, "a non_retryable_error_type") for error_type in names
+            ),
         )
 
 
@@ -257,8 +259,8 @@ class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
 
     def call(self) -> CallSettings:
         """What the interceptors left; None, too, means unset."""
-        said = {name: getattr(self, name) for name in ActivitySpec.__struct_fields__}
-        spec = ActivitySpec(**{name: value for name, value in said.items() if value is not None})
+        fields = {name: getattr(self, name) for name in ActivitySpec.__struct_fields__}
+        spec = ActivitySpec(**{name: value for name, value in fields.items() if value is not None})
         return CallSettings(
             spec=spec, activity_id=self.activity_id, summary=self.summary, event_groups=self.event_groups
         )
@@ -276,7 +278,7 @@ def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
 
 
 def _memo(value: object, name: str, converter: Converter) -> dict[str, Payload]:
-    return {key: converter.encode(each) for key, each in named_values(value, name).items()}
+    return {key: converter.encode(entry) for key, entry in named_values(value, name).items()}
 
 
 START_CHECKS: dict[str, Callable[[Any, str, Converter], Any]] = {

@@ -38,9 +38,9 @@ def backoff(rule: RetryRule, attempt: int) -> float:
 def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
     """Seconds until the next attempt: as the failure says, or else the policy."""
     if failure is not None and isinstance(failure.info, ApplicationFailure):
-        named = failure.info.next_retry_delay
-        if named is not None:
-            return named
+        requested = failure.info.next_retry_delay
+        if requested is not None:
+            return requested
     return backoff(rule, attempt)
 
 

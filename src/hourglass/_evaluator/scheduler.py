@@ -65,14 +65,14 @@ class Scheduler:
 
     def check_conditions(self) -> None:
         """Settle the conditions that hold now; forget those whose fiber was cancelled or has given up waiting."""
-        over = False
+        has_settled = False
         for holds, future in self.conditions:
             if future.state != PENDING:
-                over = True
+                has_settled = True
             elif holds():
                 future.resolve(None)
-                over = True
-        if over:  # mostly none is: thousands may wait, and are asked after every turn
+                has_settled = True
+        if has_settled:  # mostly none is: thousands may wait, and are asked after every turn
             self.conditions = [entry for entry in self.conditions if entry[1].state == PENDING]
 
 

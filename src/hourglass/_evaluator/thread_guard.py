@@ -31,8 +31,8 @@ from hourglass.errors import DeterminismError
 _OURS = str(Path(__file__).resolve().parent.parent)
 _TURNS = frozenset(str(Path(__file__).with_name(name)) for name in ("event_loop.py", "fibers.py"))
 """Below these every frame belongs to one turn of a coroutine."""
-_EXCUSED = ("<frozen importlib", str(Path(logging.__file__).parent), warnings.__file__)
-_BETWEEN = (str(contextlib.__file__), str(Path(asyncio.__file__).parent))
+_ALLOWED = ("<frozen importlib", str(Path(logging.__file__).parent), warnings.__file__)
+_SKIPPED = (str(contextlib.__file__), str(Path(asyncio.__file__).parent))
 """Not what an author has called."""
 
 
@@ -49,22 +49,22 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         fiber = current_fiber()
         if type(fiber) is LoopFiber and not fiber.run.unsafe:
-            _refuse(sys._getframe(1), function)
+            _reject(sys._getframe(1), function)
         return function(*args, **kwargs)
 
     guarded._refuses_workflows = True  # type: ignore[attr-defined]
     return guarded
 
 
-def _refuse(frame: FrameType | None, function: Callable[..., Any]) -> None:
+def _reject(frame: FrameType | None, function: Callable[..., Any]) -> None:
     """Raise `DeterminismError` for what a coroutine of the author's, or of a library in its name, has called."""
     called, place = f"{function.__module__}.{function.__qualname__}", ""
     while frame is not None and (file := frame.f_code.co_filename) not in _TURNS:
-        if file.startswith(_EXCUSED) or (not place and file.startswith(_OURS)):
+        if file.startswith(_ALLOWED) or (not place and file.startswith(_OURS)):
             return
         if not place and not _is_installed(file):
             place = f" at {file}:{frame.f_lineno}"
-        elif not place and not file.startswith(_BETWEEN):
+        elif not place and not file.startswith(_SKIPPED):
             called = f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}"
         frame = frame.f_back
     raise DeterminismError(

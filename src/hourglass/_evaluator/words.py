@@ -15,7 +15,7 @@ from hourglass._evaluator.call_sites import NOWHERE, Site
 from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Failure, Payload
 
-_MADE_UP = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
+_GENERATED_ID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
 _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 _NUMBERED = ("activity", "local activity", "timer")
 
@@ -42,33 +42,33 @@ class CommandSummary(msgspec.Struct, frozen=True):
 
 def summarize(command: c.Command, site: Site = NOWHERE) -> CommandSummary:
     """A command as what it asks for. A kind that histories do not tell of goes by its own name."""
-    tell = _TELL.get(type(command))
-    if tell is None:
+    facts_of = _FACTS.get(type(command))
+    if facts_of is None:
         return CommandSummary(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
-    kind, facts = tell(command)
+    kind, facts = facts_of(command)
     return CommandSummary(kind, **facts, site=site)
 
 
-def is_made_up(key: str) -> bool:
+def is_generated_id(key: str) -> bool:
     """Whether an id looks like one that an SDK has drawn."""
-    return bool(_MADE_UP.fullmatch(key))
+    return bool(_GENERATED_ID.fullmatch(key))
 
 
-def describe(item: CommandSummary | None) -> str:
+def describe(summary: CommandSummary | None) -> str:
     """What was asked for in a few words."""
-    if item is None:
+    if summary is None:
         return "nothing more"
-    text = item.kind
-    if item.name:
-        text += f" {item.name}"
-    if item.key and item.kind in _NUMBERED:
-        text += f" number {item.key}" if item.key.isdigit() else f" {item.key!r}"
-    elif item.key and item.key.isdigit():
-        text += f" {item.key}"
-    elif item.key:
-        text += f" with id {item.key!r}"
-    if item.duration_ns is not None:
-        text += f" of {item.duration_ns / 1e9:g} s"
+    text = summary.kind
+    if summary.name:
+        text += f" {summary.name}"
+    if summary.key and summary.kind in _NUMBERED:
+        text += f" number {summary.key}" if summary.key.isdigit() else f" {summary.key!r}"
+    elif summary.key and summary.key.isdigit():
+        text += f" {summary.key}"
+    elif summary.key:
+        text += f" with id {summary.key!r}"
+    if summary.duration_ns is not None:
+        text += f" of {summary.duration_ns / 1e9:g} s"
     return text
 
 
@@ -101,7 +101,7 @@ def _child(command: c.StartChildWorkflow) -> _Facts:
         "payloads": command.arguments,
         "memo": command.spec.memo,
         "search_attributes": command.spec.search_attributes,
-        "is_default": is_made_up(command.workflow_id),
+        "is_default": is_generated_id(command.workflow_id),
     }
 
 
@@ -122,7 +122,7 @@ def _continued(command: c.ContinueAsNew) -> _Facts:
     }
 
 
-_TELL: dict[type[c.Command], Callable[[Any], _Facts]] = {
+_FACTS: dict[type[c.Command], Callable[[Any], _Facts]] = {
     c.ScheduleActivity: _activity,
     c.ScheduleLocalActivity: _activity,
     c.StartTimer: _timer,
@@ -175,5 +175,5 @@ def waits_for_signal(name: str) -> str:
 
 def signal_waited_for(summary: str) -> str:
     """The signal whose wait a timer of this summary limits; empty where it is another timer."""
-    found = _SIGNAL_WAIT.fullmatch(summary)
-    return found[1] if found else ""
+    match = _SIGNAL_WAIT.fullmatch(summary)
+    return match[1] if match else ""

@@ -14,7 +14,7 @@ from typing import Any
 from hourglass._contract.limits import SLOTS, TURNS
 from hourglass._evaluator.call_sites import Place, Site
 from hourglass._evaluator.specs import Payloads
-from hourglass._evaluator.words import CommandSummary, describe, is_made_up
+from hourglass._evaluator.words import CommandSummary, describe, is_generated_id
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -51,7 +51,7 @@ def same_thing(
             return same_id(recorded.key, issued, foreign=foreign)
         case "child workflow":
             return bool(recorded.key == issued.key) or (
-                foreign and issued.is_default and is_made_up(recorded.key)
+                foreign and issued.is_default and is_generated_id(recorded.key)
             )
         case "signal to another workflow" | "cancel request to another workflow":
             return bool(recorded.key == names.get(issued.key, issued.key))
@@ -67,7 +67,7 @@ def same_id(key: str, issued: CommandSummary, *, foreign: bool) -> bool:
     """
     if key == issued.key:
         return True
-    return foreign and issued.is_default and (key.isdigit() or is_made_up(key))
+    return foreign and issued.is_default and (key.isdigit() or is_generated_id(key))
 
 
 def mismatch(

@@ -30,7 +30,7 @@ from hourglass._embedded.transitions.run import RequestCancelChild
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import Payloads
-from hourglass._evaluator.words import is_made_up
+from hourglass._evaluator.words import is_generated_id
 from hourglass._history import events as h
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import RetryState
@@ -333,7 +333,7 @@ def _fits_child(command: c.StartChildWorkflow, view: _View) -> bool:
     if command.workflow_id == view.attributes.workflow_id:
         return True
     # A generated id comes from the run's random numbers, which differ between languages.
-    is_generated = is_made_up(command.workflow_id) and is_made_up(view.attributes.workflow_id)
+    is_generated = is_generated_id(command.workflow_id) and is_generated_id(view.attributes.workflow_id)
     return is_generated and view.has(command.arguments)
 
 
@@ -344,7 +344,7 @@ def _has_id(command: c.ScheduleActivity, recorded: str) -> bool:
     if command.activity_id == recorded:
         return True
     is_default = command.activity_id == str(command.seq)
-    return is_default and (recorded.isdigit() or is_made_up(recorded))
+    return is_default and (recorded.isdigit() or is_generated_id(recorded))
 
 
 def _reaches(workflow_id: str, view: _View) -> bool:

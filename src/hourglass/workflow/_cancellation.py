@@ -68,7 +68,7 @@ class Timeout:
         if self._timer is not None:
             self._timer.cancel()
         if self._expired:
-            self._fiber.take_back_request()
+            self._fiber.withdraw_request()
             withdraw_undelivered(self._fiber, self)
             if isinstance(error, Cancelled) and self._caused(error):
                 interrupted = outermost(error, handled_before)

@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from hourglass._evaluator import operations
 from hourglass._evaluator.call_sites import call_site
 from hourglass._evaluator.context import current_run
-from hourglass._evaluator.event_groups import EventGroup, block_of, carried, check_groups
+from hourglass._evaluator.event_groups import EventGroup, block_of, check_groups, with_current_groups
 from hourglass._evaluator.fibers import FiberTask, LoopFiber, Task, error_of, require_fiber, was_cancelled
 from hourglass._evaluator.fibers import wait_for as wait_until
 from hourglass._evaluator.interception import SleepInput
@@ -64,7 +64,7 @@ def spawn(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task[Any]:
     label = getattr(fn, "__name__", type(fn).__name__)
     call: Callable[[], Any] = lambda: _awaited(fn(*args, **kwargs))  # noqa: E731
     if fiber.run.grouped:
-        call = carried(call)
+        call = with_current_groups(call)
     task: FiberTask[Any] = FiberTask(fiber.run, fiber.next_child_path(), label, call)
     task.scope = fiber.scope
     if fiber.scope is not None:
