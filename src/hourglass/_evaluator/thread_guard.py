@@ -1,12 +1,14 @@
-"""Refuses threads and executors in coroutines of workflows, by the name of what was called.
+"""The rejection of threads and executors in coroutines of workflows, with the name of the called function.
 
-What a thread computes would come back at another moment on each execution, through `call_soon_threadsafe`, which a
-workflow's event loop does not have: the run would wait for ever. Libraries get there without asking the loop:
-`anyio.to_thread.run_sync` and Starlette's `run_in_threadpool` start a thread of their own, `Executor.submit` needs no new
-one. All of them come down to `Thread.start` or to a new `concurrent.futures.Future`; both are wrapped once, when the first
-coroutine of a workflow is about to run in this process. Outside of such coroutines the wrappers only call what they wrap.
+The result of a thread would arrive at a different time on each execution, through `call_soon_threadsafe`,
+which a workflow's event loop does not have: the run would wait for ever. Libraries bypass the loop:
+`anyio.to_thread.run_sync` and Starlette's `run_in_threadpool` start threads of their own, `Executor.submit`
+may not need a new one. All of them use `Thread.start` or a new `concurrent.futures.Future`; both are wrapped
+once per process, before the first coroutine of a workflow runs. Outside of such coroutines the wrappers only
+call the originals.
 
-Allowed are threads of our own (a codec has its loop in one), of logging and imports, and those in `workflow.unsafe()`.
+Our own threads (a codec has its loop in one), those of logging and imports, and those in `workflow.unsafe()`
+are allowed.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from hourglass.errors import DeterminismError
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _TURNS = frozenset(str(Path(__file__).with_name(name)) for name in ("event_loop.py", "fibers.py"))
-"""Below these every frame belongs to one turn of a coroutine."""
+"""The files below which every frame belongs to one turn of a coroutine."""
 _ALLOWED = ("<frozen importlib", str(Path(logging.__file__).parent), warnings.__file__)
 _SKIPPED = (str(contextlib.__file__), str(Path(asyncio.__file__).parent))
-"""Not what an author has called."""
+"""Files that are never the function called by the author."""
 
 
 def install() -> None:
-    """Wrap what starts threads and what executors return, once for this process."""
+    """Wrap `Thread.start` and `Future.__init__`, once for this process."""
     for owner, name in ((Thread, "start"), (Future, "__init__")):
         function = getattr(owner, name)
         if not hasattr(function, "_refuses_workflows"):
@@ -57,7 +59,7 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reject(frame: FrameType | None, function: Callable[..., Any]) -> None:
-    """Raise `DeterminismError` for what a coroutine of the author's, or of a library in its name, has called."""
+    """Raise `DeterminismError` for a call by a coroutine of the author, or of a library on its behalf."""
     called, place = f"{function.__module__}.{function.__qualname__}", ""
     while frame is not None and (file := frame.f_code.co_filename) not in _TURNS:
         if file.startswith(_ALLOWED) or (not place and file.startswith(_OURS)):
@@ -73,5 +75,5 @@ def _reject(frame: FrameType | None, function: Callable[..., Any]) -> None:
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file belongs to the standard library or to an installed package."""
+    """Return whether a file belongs to the standard library or to an installed package."""
     return is_library(file) or "site-packages" in file or "dist-packages" in file

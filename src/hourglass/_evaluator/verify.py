@@ -1,4 +1,6 @@
-"""Determinism checked by re-execution: the journal is executed again and must ask for the same things, arguments included."""
+"""The determinism check: the journal is executed again and must issue the same commands, including their
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from hourglass.errors import NondeterminismError
 
 
 def verify_run(run: Evaluator) -> NondeterminismError | None:
-    """Execute a run's journal again, in fresh fibers, and compare all it asks for with what it asked for the first time."""
+    """Execute a run's journal again in new fibers, and compare its commands with those of the first
+    execution.
+    """
     if run.record is None:
         return None
     state = run.state.forget_derived()
@@ -54,7 +58,7 @@ def verify_run(run: Evaluator) -> NondeterminismError | None:
 def compare(
     expected: tuple[Command, ...], produced: tuple[Command, ...], first: list[Site], second: list[Site]
 ) -> NondeterminismError | None:
-    """The first difference between two lists of commands, None if there is none."""
+    """Return the first difference between two lists of commands, None if there is none."""
     if expected == produced:
         return None
     for position in range(max(len(expected), len(produced))):
@@ -102,8 +106,8 @@ def _sizes(payloads: tuple[Any, ...]) -> str:
 
 
 def _comparable(command: Command) -> Command:
-    """Without stack traces: where an exception was raised again is not what the run asked for; and without headers, which are
-    the interceptors' own: what traces a request is another the second time. Temporal does not compare them either.
+    """Return a command without stack traces, which depend on the execution, and without headers, which belong
+    to interceptors: a trace differs the second time. Temporal does not compare them either.
     """
     match command:
         case (

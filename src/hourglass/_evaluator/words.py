@@ -1,5 +1,5 @@
-"""What a run asked for, in the terms of a history, and in words: one shape for its commands and (`_history.words`) for
-the events that they led to. Pure. Payloads are never part of the words.
+"""Commands in the terms of a history, and in words: one form for the commands of a run and (`_history.words`)
+for the events that they caused. Pure. The words never contain payloads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ _NUMBERED = ("activity", "local activity", "timer")
 
 
 class CommandSummary(msgspec.Struct, frozen=True):
-    """One thing that a run asked for: as its code did, at `site`, or as its history tells it, by `event_id`.
-
-    `key` tells those of one kind apart.
+    """A command of a run: issued by its code at `site`, or recorded in its history as `event_id`. `key`
+    distinguishes commands of one kind.
     """
 
     kind: str
@@ -37,11 +36,11 @@ class CommandSummary(msgspec.Struct, frozen=True):
     event_id: int = 0
     site: Site = NOWHERE
     is_default: bool = False
-    """Whether its key is one that the author did not choose."""
+    """Whether the author did not choose the key."""
 
 
 def summarize(command: c.Command, site: Site = NOWHERE) -> CommandSummary:
-    """A command as what it asks for. A kind that histories do not tell of goes by its own name."""
+    """Return the summary of a command. A kind that is not in histories gets the name of its class."""
     facts_of = _FACTS.get(type(command))
     if facts_of is None:
         return CommandSummary(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
@@ -50,12 +49,12 @@ def summarize(command: c.Command, site: Site = NOWHERE) -> CommandSummary:
 
 
 def is_generated_id(key: str) -> bool:
-    """Whether an id looks like one that an SDK has drawn."""
+    """Return whether an id looks like one that an SDK has generated."""
     return bool(_GENERATED_ID.fullmatch(key))
 
 
 def describe(summary: CommandSummary | None) -> str:
-    """What was asked for in a few words."""
+    """Return a short description of a command."""
     if summary is None:
         return "nothing more"
     text = summary.kind
@@ -73,7 +72,7 @@ def describe(summary: CommandSummary | None) -> str:
 
 
 def spaced(name: str) -> str:
-    """The name of a class, as words."""
+    """Return the name of a class as words."""
     return _CAPITALS.sub(" ", name).lower()
 
 
@@ -162,18 +161,17 @@ _FACTS: dict[type[c.Command], Callable[[Any], _Facts]] = {
 }
 
 
-# --- waits with a limit -------------------------------------------------------------------------------------------
-
-
 _SIGNAL_WAIT = re.compile(r"waits for signal '(.+)'")
 
 
 def waits_for_signal(name: str) -> str:
-    """The summary of the timer that limits a wait for a signal: a history shows by it that it is no wait for a time."""
+    """Return the summary of the timer that limits a wait for a signal, so that readers of the history
+    recognise the wait.
+    """
     return f"waits for signal '{name}'"
 
 
 def signal_waited_for(summary: str) -> str:
-    """The signal whose wait a timer of this summary limits; empty where it is another timer."""
+    """Return the signal of a wait whose timer has this summary; empty for other timers."""
     match = _SIGNAL_WAIT.fullmatch(summary)
     return match[1] if match else ""
