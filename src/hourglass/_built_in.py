@@ -87,7 +87,7 @@ def _definition(workflow: type) -> WorkflowDefinition:
 
     definition = workflow_definition(workflow)
     if definition is None:
-        raise InternalError(f"{workflow.__name__} is no workflow")
+        raise InternalError(f"{workflow.__name__} is not a workflow")
     return definition
 
 

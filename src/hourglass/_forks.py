@@ -24,28 +24,27 @@ class ForkStage(Enum):
     reason for its position.
     """
 
-    STORE_MUTEXES = "before the fork: waits until no thread is inside a store's library. After it first: others may open files"
+    STORE_MUTEXES = (
+        "before the fork, waits until no thread is inside a store's library; after it, acts first, because later "
+        "stages may open files"
+    )
     STORE_CONNECTIONS = (
-        "leaks every inherited connection, before anything below lets go of its owner, which would close it"
+        "leaks every inherited connection, before a later stage frees its owner, which would close it"
     )
-    STORES = (
-        "their threads are gone: those who wait for a commit are refused, before anything can ask for another"
-    )
-    OWNERSHIP = (
-        "drops the locks and sockets of shared files: until then the parent's death would go unnoticed"
-    )
-    LANE_NOTES = "unmaps the memory in which lanes note their runs, before a lane of the child could write in the parent's"
-    DEATHS = "closes the files that tell of this process's death, whose locks would hide the parent's"
-    GUARDIAN = "the guardian guards the parent: the child never speaks to it"
-    CORE = "leaks what belongs to Rust, before the portal below lets go of what refers to it"
-    PORTAL = "the control loop's thread is gone: the next call makes a new one"
-    HOSTS = "the engines of the parent, which lived on that loop"
-    CLIENTS = "their connections, to those engines: the next call connects anew"
-    WORKERS = "what served the parent's connections; a Worker of the child makes its own"
-    TESTING = "loops and threads that environments share; they use all of the above"
-    IDS = "drawn in advance, so the parent gives out the same: draws anew. Depends on nothing"
+    STORES = "their threads are gone: waits for a commit fail, before a later stage can request another one"
+    OWNERSHIP = "closes the locks and sockets of shared files, which would hide the parent's death"
+    LANE_NOTES = "unmaps the memory in which lanes note their runs, before a lane of the child can write to the parent's"
+    DEATHS = "closes the files that report this process's death, whose locks would hide the parent's"
+    GUARDIAN = "the guardian guards the parent, so the child never uses it"
+    CORE = "leaks the objects of Rust, before the portal frees their owners"
+    PORTAL = "the control loop's thread is gone: the next call creates a new one"
+    HOSTS = "drops the engines of the parent, which ran on that loop"
+    CLIENTS = "drops the connections to those engines: the next call connects again"
+    WORKERS = "drops the parts that served the parent's connections; a Worker of the child creates its own"
+    TESTING = "drops the loops and threads shared by environments, which use all of the above"
+    IDS = "discards ids generated in advance, because the parent has the same ones. Depends on nothing"
     ACTIVITY_LOOPS = (
-        "last: if a coroutine forked, its loop is told to stop, and the child leaves it when the fork returns"
+        "last: if a coroutine forked, its loop is stopped, and the child leaves it when the fork returns"
     )
 
 

@@ -133,11 +133,11 @@ class OperationHandle(Generic[R]):
             fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             kind, texts = fields["t"], {name: fields.get(name) or "" for name in ("ns", "wid", "aid", "rid")}
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise UsageError("this is no token of a Nexus operation") from None
+            raise UsageError("this is not the token of a Nexus operation") from None
         needed = texts.get({_WORKFLOW: "wid", _ACTIVITY: "aid"}.get(kind, ""))
         if not needed or fields.get("v") or not all(isinstance(text, str) for text in texts.values()):
             raise UsageError(
-                "this token is not of a workflow or an activity that a Nexus operation has started"
+                "this token does not belong to a workflow or an activity that a Nexus operation has started"
             )
         return cls(
             namespace=texts["ns"], workflow_id=texts["wid"], activity_id=texts["aid"], run_id=texts["rid"]
@@ -193,7 +193,9 @@ class Operation(Generic[P, R, C]):
         Without it, the started workflow or activity is cancelled.
         """
         if not callable(fn):
-            raise DefinitionError(f"what cancels {self!r} is a function, not {type(fn).__name__}")
+            raise DefinitionError(
+                f"the cancel function of {self!r} must be callable, not {type(fn).__name__}"
+            )
         self.cancel_fn = fn
         return fn
 
@@ -206,7 +208,7 @@ class Service:
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name.strip():
-            raise UsageError("a Nexus service has a name, a text that is not empty")
+            raise UsageError("the name of a Nexus service must be a non-empty str")
         self.name = name
         self.operations: dict[str, Operation[..., Any, Any]] = {}
 
@@ -240,7 +242,7 @@ class Service:
         signature = Signature.of(fn, what=f"operation {self.name}.{title}")
         if signature.required > 1 or not (signature.takes_exactly_one or not signature.parameters):
             raise DefinitionError(
-                f"operation {title!r} of the Nexus service {self.name} must take one argument, or none: put several into a "
+                f"operation {title!r} of the Nexus service {self.name} must take at most one argument: put several into a "
                 "dataclass"
             )
         operation = self.operations[title] = Operation(self.name, title, fn, signature)
@@ -413,7 +415,7 @@ def _callbacks(context: CallContext, handle: OperationHandle[Any]) -> list[Nexus
     callback = context.callback
     if callback is None:
         raise UsageError(
-            "this call of a Nexus operation waits for no result: it is cancelled, or was made by no server"
+            "this Nexus call does not wait for a result: it is a cancellation, or was not made by a server"
         )
     return [
         msgspec.structs.replace(callback, headers={**callback.headers, "nexus-operation-token": handle.token})

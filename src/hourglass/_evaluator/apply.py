@@ -81,7 +81,7 @@ def start(live: LiveRun, events: list[AnyEvent]) -> None:
     """
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
-        raise InternalError("an activation came for a run that was never started")
+        raise InternalError("received an activation for a run that was never started")
     live.started = started
     live.belongs_to(started)
     live.begun_ns = live.facts.timestamp_ns
@@ -447,9 +447,9 @@ def _cancel_requested(live: LiveRun, event: CancelRequested) -> None:
 
 def _unknown(kind: str, seq: int) -> NondeterminismError:
     return NondeterminismError(
-        f"the history resolves {kind} number {seq}, which the workflow did not ask for: its code has changed",
+        f"the history resolves {kind} number {seq}, which the workflow did not issue: its code has changed",
         expected=f"{kind} number {seq}",
-        produced="nothing of that number",
+        produced="no command with that number",
     )
 
 

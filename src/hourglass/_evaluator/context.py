@@ -309,7 +309,7 @@ class LiveRun:
         """Return notices for failed fibers whose result the workflow has never read."""
         return tuple(
             [
-                f"task {task.label} failed and no code looked at its result: {type(task.value).__name__}: {task.value}"
+                f"task {task.label} failed and no code has read its result: {type(task.value).__name__}: {task.value}"
                 for task in self.failed_tasks or ()
                 if not task.looked_at
             ]

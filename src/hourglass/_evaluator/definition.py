@@ -138,7 +138,9 @@ def check_name(name: Any, what: str) -> str:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise DefinitionError(f"the name {name!r} of {what} must be a text that UTF-8 can hold") from None
+            raise DefinitionError(
+                f"the name {name!r} of {what} must be a str that UTF-8 can encode"
+            ) from None
     return name
 
 
@@ -148,7 +150,7 @@ def check_function(fn: Any, what: str) -> bool:
     """
     bare = inspect.unwrap(fn) if callable(fn) else fn
     if not inspect.isfunction(getattr(bare, "__func__", bare)):  # a bound method is valid too
-        named = f'; a name is given so: name="{fn}"' if isinstance(fn, str) else ""
+        named = f'; pass a name as name="{fn}"' if isinstance(fn, str) else ""
         raise DefinitionError(f"{what} must be a function, not {type(fn).__name__}{named}")
     if inspect.isgeneratorfunction(bare) or inspect.isasyncgenfunction(bare):
         raise DefinitionError(f"{what} must not contain `yield`: it is a function that returns its result")
@@ -198,7 +200,7 @@ def _signature(
     signature = Signature.of(run, what=what, skip_first=is_method)
     if dynamic:
         if name is not None:
-            raise DefinitionError(f"{what}: a dynamic workflow has no name of its own: it takes any")
+            raise DefinitionError(f"{what}: a dynamic workflow must not have a name: it handles any")
         check_dynamic(signature, what)
     return signature
 
@@ -260,7 +262,7 @@ def _config_of(cls: type, *, dynamic: bool) -> Callable[[Any], DynamicWorkflowCo
     methods = [member for member in _members(cls) if getattr(member, "__hourglass_dynamic_config__", False)]
     if methods and not dynamic:
         raise DefinitionError(
-            f"workflow class {cls.__name__} is not dynamic: what @workflow.dynamic_config says stands in its decorator, "
+            f"workflow class {cls.__name__} is not dynamic: set the options of @workflow.dynamic_config in its decorator, "
             "@workflow.defn(…)"
         )
     if len(methods) > 1:

@@ -314,7 +314,7 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
         raise DeterminismError(f"a workflow's event loop has no {name}: {hint}")
 
     refuse.__name__ = name
-    refuse.__doc__ = "Refused: a run that is executed again would see something else."
+    refuse.__doc__ = "Raise `DeterminismError`, because a re-execution would see different results."
     return refuse
 
 

@@ -539,7 +539,7 @@ def _raise_unavailable(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
 
 def read_only_error(what: str, where: str) -> ReadOnlyError:
     """Return the error for an operation that is not allowed in a query, a validator or a condition."""
-    return ReadOnlyError(f"{what} is not allowed in {where}: it must only look, and change nothing")
+    return ReadOnlyError(f"{what} is not allowed in {where}: it may only read, and must not change anything")
 
 
 def leave_suspended() -> None:
@@ -557,7 +557,7 @@ def suspend(fiber: FiberTask[Any], future: Future | None) -> None:
     """Pass a future to the hub (None: wait for one turn) and continue when it is settled."""
     if fiber.fiber is None:
         raise UsageError(
-            "this call waits, and stands in `async def` code, whose event loop must not stand still: await it, as "
+            "this call waits, which would block the event loop of `async def` code: await it, as "
             "`await workflow.sleep(…)` or `await workflow.execute_activity(fn, …)` with `from hourglass.aio import workflow`, "
             "or run it in a fiber of its own: `await workflow.spawn(fn, …)`. In a plain `def` workflow no await is needed"
         )

@@ -271,13 +271,15 @@ class Handlers:
             described for described in map(self._describe_running, (self.running or {}).items()) if described
         ]
         notices = [
-            Notice(f"signal {name!r} came {count}×, and no handler took it and no code read it")
+            Notice(
+                f"signal {name!r} was received {count}×, but no handler or channel of the code has handled it"
+            )
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
             if count
         ]
         if unfinished:
             notice = Notice(
-                f"it has closed before its handlers finished, and they are abandoned: {', '.join(unfinished)}. Wait for "
+                f"it has closed before its handlers finished, so they were abandoned: {', '.join(unfinished)}. Wait for "
                 f"workflow.all_handlers_finished() first, or give the handlers unfinished_policy=ABANDON"
             )
             kinds = {described.partition(" ")[0] for described in unfinished}

@@ -71,7 +71,7 @@ def whole_number(value: object, what: str, minimum: int, maximum: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise UsageError(f"{what} must be a whole number, not {type(value).__name__}")
     if not minimum <= value <= maximum:
-        digits = value if value.bit_length() < 200 else "one of so many digits"
+        digits = value if value.bit_length() < 200 else "a larger one"
         raise UsageError(f"{what} must be a number from {minimum} to {maximum}, not {digits}")
     return int(value)
 
@@ -98,7 +98,7 @@ def fairness_weight(value: object, what: str = "fairness_weight") -> float:
     weight = number(value, what)
     if weight and not LIGHTEST <= weight <= HEAVIEST:
         raise UsageError(
-            f"{what} must be between {LIGHTEST:g} and {HEAVIEST:g}, or 0 for the usual, not {weight:g}"
+            f"{what} must be between {LIGHTEST:g} and {HEAVIEST:g}, or 0 for the default, not {weight:g}"
         )
     return weight
 
@@ -106,12 +106,12 @@ def fairness_weight(value: object, what: str = "fairness_weight") -> float:
 def check_text(value: object, what: str) -> str:
     """Return a string that can be sent. Raise `UsageError` for a lone surrogate, which UTF-8 cannot encode."""
     if not isinstance(value, str):
-        raise UsageError(f"{what} must be a text, not {type(value).__name__}")
+        raise UsageError(f"{what} must be a str, not {type(value).__name__}")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{what} must be a text that UTF-8 can hold, not {value!r}") from None
+            raise UsageError(f"{what} must be a str that UTF-8 can encode, not {value!r}") from None
     return value
 
 
@@ -138,7 +138,7 @@ def retry_rule(policy: object, what: str = "retry_policy") -> RetryRule | None:
 def named_values(value: object, what: str) -> Mapping[str, Any]:
     """Return a mapping of values by name, such as a memo."""
     if not isinstance(value, Mapping):
-        raise UsageError(f"{what} must be values by name, not {_type_name(value)}")
+        raise UsageError(f"{what} must be a mapping of values by name, not {_type_name(value)}")
     for name in value:
         check_text(name, f"a name in {what}")
     return value

@@ -70,7 +70,7 @@ class WorkerDeploymentVersion(msgspec.Struct, frozen=True, gc=False):
         """Return the version for a string `deployment.build`."""
         name, dot, build_id = canonical.partition(".")
         if not dot:
-            raise UsageError(f"a version as text is <deployment>.<build>, not {canonical!r}")
+            raise UsageError(f"a version string must have the form <deployment>.<build>, not {canonical!r}")
         return WorkerDeploymentVersion(name, build_id)
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ def check_version(version: Any, what: str) -> WorkerDeploymentVersion:
         raise UsageError(f"{what} must be a WorkerDeploymentVersion, not {type(version).__name__}")
     check_deployment_name(version.deployment_name)
     if not isinstance(version.build_id, str) or not version.build_id.strip():
-        raise UsageError("the build id of a version must be a text that is not empty")
+        raise UsageError("the build id of a version must be a non-empty str")
     if len(version.build_id) > _LONGEST:
         raise UsageError(f"the build id of a version is longer than {_LONGEST} characters")
     return version
@@ -115,7 +115,7 @@ def check_version(version: Any, what: str) -> WorkerDeploymentVersion:
 def check_deployment_name(name: Any) -> str:
     """Return a valid deployment name."""
     if not isinstance(name, str) or not name.strip():
-        raise UsageError("the name of a deployment must be a text that is not empty")
+        raise UsageError("the name of a deployment must be a non-empty str")
     if "." in name or ":" in name or name.startswith("__") or len(name) > _LONGEST:
         raise UsageError(
             f"a deployment cannot be called {name[:60]!r}: its name has no '.' and no ':', does not begin with '__' "

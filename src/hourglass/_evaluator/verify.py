@@ -46,7 +46,7 @@ def verify_run(run: Evaluator) -> NondeterminismError | None:
                 return difference
     except Exception as error:
         return NondeterminismError(
-            f"executing the workflow again raised {type(error).__name__}: {error}; the first time it did not",
+            f"a re-execution of the workflow raised {type(error).__name__}: {error}, unlike the first execution",
             expected="the same execution as the first time",
             produced=f"{type(error).__name__}: {error}",
         )
@@ -79,7 +79,7 @@ def compare(
         sites = _site(first, position), _site(second, position)
         file, line = next((site for site in (sites if is_missing else sites[::-1]) if site[0]), ("", 0))
         return NondeterminismError(
-            "the workflow is not deterministic: executed again on the same events, it asked for something else\n"
+            "the workflow is not deterministic: a re-execution with the same events issued other commands\n"
             f"  the first time: {_describe(expected_command)}{_location(_site(first, position))}\n"
             f"  now:            {_describe(actual_command)}{_location(_site(second, position))}",
             expected=_describe(expected_command),

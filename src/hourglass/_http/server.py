@@ -231,7 +231,7 @@ def _body_length(request: HttpRequest) -> int:
             raise _BadRequestError(411, "a Content-Length is needed")
         return 0
     if not (length.isascii() and length.isdigit() and len(length) < 20):
-        raise _BadRequestError(400, "the Content-Length is no number")
+        raise _BadRequestError(400, "the Content-Length is not a number")
     return int(length)
 
 

@@ -279,7 +279,7 @@ class Process:
             case None if stopping:
                 return SHUTDOWN
             case None if not self.was_started:
-                return crash(StartFailed(f"{self.path} returned before it said that it had started"))
+                return crash(StartFailed(f"{self.path} returned before it reported its start"))
             case None:
                 return NORMAL
             case asyncio.CancelledError() if stopping or self.parent is None:
@@ -477,7 +477,7 @@ class Context:
     def _alive(self) -> Process:
         if not self.process.alive:
             raise DeadProcess(
-                f"{self.process.path} is dead ({self.process.exit}) and can do nothing any more"
+                f"{self.process.path} is dead ({self.process.exit}) and cannot be used any more"
             )
         return self.process
 

@@ -85,7 +85,7 @@ class _LastActivityOutbound(ActivityOutboundInterceptor):
 
 def _current() -> ActivityContext:
     context = current.get()
-    assert context is not None, "interceptors are asked by code of an activity alone"
+    assert context is not None, "interceptors are called by activities only"
     return context
 
 
@@ -287,7 +287,7 @@ class Resources:
         )
         if matches:
             raise UsageError(
-                f"{len(matches)} resources of the worker are a {name} ({names}): give each a type of its own"
+                f"{len(matches)} resources of the worker have the type {name} ({names}): use a different type for each"
             )
         raise UsageError(
             f"the worker has no resource of type {name} (it has {names}): Worker(…, resources=[…])"
@@ -301,8 +301,8 @@ def _enter(resource: Any, stack: ExitStack) -> Any:
     if not isinstance(manager, AbstractContextManager):
         name = getattr(resource, "__qualname__", repr(resource))
         raise UsageError(
-            f"resource {name} returns {type(manager).__qualname__}, which is no context manager: decorate a generator with "
-            "@contextmanager, or give the object itself; async context managers are entered by the program"
+            f"resource {name} returns {type(manager).__qualname__}, which is not a context manager: decorate a generator with "
+            "@contextmanager, or pass the object itself; enter async context managers in your program"
         )
     return stack.enter_context(manager)
 
@@ -512,12 +512,12 @@ class ActivityContext:
         facts = self.info
         if facts.is_local:
             raise UsageError(
-                f"activity {facts.activity_type} publishes {name!r}, and was called as a local activity, which no "
-                "engine hears of before it ends: call it without .local"
+                f"activity {facts.activity_type} publishes {name!r} but was called as a local activity, which the "
+                "engine does not know before it ends: call it without .local"
             )
         if not facts.in_workflow:
             raise UsageError(
-                f"activity {facts.activity_type} publishes {name!r}, and no workflow asked for it"
+                f"activity {facts.activity_type} publishes {name!r} but does not belong to a workflow"
             )
         payload = self.equipment.converter.encode(value)
         if len(payload.data) > LARGEST_ITEM:

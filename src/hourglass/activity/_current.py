@@ -87,7 +87,7 @@ def publish(name: str | Named, value: Any, /) -> None:
     context = _require("publish()")
     text = name if isinstance(name, str) else getattr(name, "name", None)
     if not isinstance(text, str) or not text:
-        raise UsageError("activity.publish takes the name of a progress, or a Progress, and the item")
+        raise UsageError("activity.publish takes a Progress or its name, and the item")
     context.publish(text, value)
 
 
@@ -164,7 +164,7 @@ def client() -> Client:
     client = context.equipment.client
     if client is None:
         raise UsageError(
-            f"activity {context.info.activity_type} was started without a client: connect one of your own there"
+            f"activity {context.info.activity_type} has no client of the worker: connect your own"
         )
     opened: Client = client()
     return opened
@@ -208,8 +208,8 @@ def metric_meter() -> MetricMeter:
     registry = context.equipment.registry
     if registry is None:
         raise UsageError(
-            f"activity {context.info.activity_type} runs in a process of its own, which has no registry of metrics: return "
-            "what you want to count, or run it in a thread"
+            f"activity {context.info.activity_type} runs in a separate process, which has no metrics registry: return "
+            "the values to count, or run it in a thread"
         )
     facts = context.info
     return MetricMeter(

@@ -72,13 +72,13 @@ def check_executor(fn: Callable[..., Any], executor: str) -> Executor:
         raise DefinitionError(f"activity {name}: executor must be 'thread' or 'process', not {executor!r}")
     if inspect.iscoroutinefunction(fn):
         raise DefinitionError(
-            f"activity {name} is an async function: those run on the worker's activity loop. With "
-            f"executor='process' write a plain `def`, which may call asyncio.run(…)"
+            f"activity {name} is an async function, which runs on the worker's activity loop. With "
+            f"executor='process' use a plain `def`, which may call asyncio.run(…)"
         )
     if "<locals>" in name or "<lambda>" in name:
         raise DefinitionError(
-            f"activity {name}: executor='process' finds the function by its name in another interpreter, so it must "
-            f"stand at the top level of a module, or be a static method of a class there"
+            f"activity {name}: executor='process' looks up the function by its name in another interpreter, so it must "
+            f"be at the top level of a module, or a static method of a class there"
         )
     return "process"
 
@@ -134,7 +134,7 @@ def check_plain_call(name: str) -> None:
         warnings.warn(
             f"activity {name} is called plainly, not durably: this thread runs neither a workflow nor an activity. "
             f"If a workflow started the thread, call the activity in the workflow itself (`{name}.start` runs several at "
-            f"once); if a plain call is meant, call `{name}.fn`",
+            f"once); if you want a plain call, call `{name}.fn`",
             PlainCallWarning,
             stacklevel=4,  # skips this function, `_call_plainly` and `__call__`
         )
@@ -343,7 +343,7 @@ class Activity(Generic[P, R]):
     ) -> Task[R]:
         if self._dynamic:
             raise UsageError(
-                f"activity {self.name} is dynamic: it has no type of its own. Give the type as a text, "
+                f"activity {self.name} is dynamic: it has no type of its own. Pass the type as a str, "
                 "workflow.execute_activity(…)"
             )
         if run.settings.on_activity is not None:
@@ -442,8 +442,8 @@ def _define(fn: Any, /, *, name: str | None, dynamic: bool, executor: str, optio
     checked_executor = check_executor(fn, executor)
     if dynamic and (name is not None or options):
         raise DefinitionError(
-            f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. The caller, who asks for "
-            "an activity by name, gives both"
+            f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. The caller "
+            "passes both"
         )
     if name is None and fn.__name__ == "<lambda>":
         raise DefinitionError("an activity that is a lambda needs a name: @activity.defn(name=…)")
@@ -461,7 +461,7 @@ def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> Activ
         raise UsageError(f"a step is a function, not {fn!r:.80}")
     title = getattr(inner, "__qualname__", type(inner).__qualname__).rpartition("<locals>.")[2]
     if name is None and title == "<lambda>":
-        raise UsageError("a step that is a lambda needs a name, by which it is found in the history: name=…")
+        raise UsageError("a step that is a lambda needs a name for the history: name=…")
     title = check_name(title if name is None else name, f"step {title}")
     settings = settings_with(DEFAULTS, options, f"step {title}")
     is_async = inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
@@ -509,9 +509,9 @@ def check_function(fn: Any) -> None:
             f"put @activity.defn below @{type(fn).__name__} on {fn.__func__.__qualname__}, next to the function"
         )
     if not isinstance(fn, FunctionType):
-        named = f'; a name is given so: @activity.defn(name="{fn}")' if isinstance(fn, str) else ""
+        named = f'; pass a name as @activity.defn(name="{fn}")' if isinstance(fn, str) else ""
         raise DefinitionError(
-            f"@activity.defn goes on a function or a method, not on {type(fn).__name__} {fn!r:.80}{named}"
+            f"@activity.defn must decorate a function or a method, not {type(fn).__name__} {fn!r:.80}{named}"
         )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(f"activity {fn.__qualname__} is a generator: an activity returns its result")

@@ -29,7 +29,7 @@ def _require_extra(extra: str) -> Iterator[None]:
             raise
         home = f"hourglass.contrib.{extra.replace('-', '_')}"
         raise type(error)(
-            f"{home} needs what its extra brings: pip install 'hourglass-temporal[{extra}]' ({error})",
+            f"{home} needs the packages of its extra: pip install 'hourglass-temporal[{extra}]' ({error})",
             name=error.name,
             path=error.path,
         ) from error

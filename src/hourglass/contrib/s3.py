@@ -81,12 +81,14 @@ class S3Storage(StorageDriver):
         parts = urlsplit(endpoint)
         if "@" in endpoint:
             raise UsageError(
-                "endpoint holds a user name or a password, which would be shown in messages: give access_key and secret_key"
+                "endpoint must not contain credentials, which would appear in messages: pass access_key and secret_key"
             )
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
-            raise UsageError(f"endpoint is such as https://s3.eu-central-1.amazonaws.com, not {endpoint!r}")
+            raise UsageError(
+                f"endpoint must be a URL like https://s3.eu-central-1.amazonaws.com, not {endpoint!r}"
+            )
         if not bucket or "/" in bucket:
-            raise UsageError(f"a bucket has a name without a slash, not {bucket!r}")
+            raise UsageError(f"bucket must be a name without a slash, not {bucket!r}")
         self._root = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.netloc
         self._bucket = bucket
@@ -191,7 +193,7 @@ class S3Storage(StorageDriver):
             token = os.environ.get("AWS_SESSION_TOKEN")
         if not access or not secret:
             raise StorageUnavailableError(
-                f"there are no keys for the bucket {self._bucket}: give access_key and secret_key, or set "
+                f"there are no keys for the bucket {self._bucket}: pass access_key and secret_key, or set "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         return access, secret, token

@@ -79,14 +79,14 @@ def mismatch(
     expected = _described(recorded) + (f" (event {recorded.event_id})" if recorded is not None else "")
     produced = _described(issued)
     if recorded is None and issued is None:
-        expected, produced = "something else", "what it asks for here"
+        expected, produced = "other commands", "the commands issued here"
     elif issued is None and site[0]:
-        produced = "nothing more: it waits"
+        produced = "no command: it waits"
     place = _place(site)
     return NondeterminismError(
-        "the workflow's code no longer fits this history\n"
-        f"  the history says: {expected}\n"
-        f"  the code asks for: {produced}{place}\n"
+        "the workflow's code no longer matches this history\n"
+        f"  expected by the history: {expected}\n"
+        f"  issued by the code:      {produced}{place}\n"
         f"  {reason}".rstrip(),
         expected=expected,
         produced=produced,
@@ -132,9 +132,9 @@ def changed_value(
         return None
     place = _place(issued.site).strip() or "at an unknown place"
     return NondeterminismError(
-        f"{change} of {describe(issued)} changed since event {recorded.event_id} was recorded\n"
-        f"  asked for {place}\n"
-        "  Temporal allows this; to allow it here too: Replayer(…, compare_arguments=False)",
+        f"{change} of {describe(issued)} has changed since event {recorded.event_id} was recorded\n"
+        f"  issued {place}\n"
+        "  Temporal permits this change; to permit it here too, use Replayer(…, compare_arguments=False)",
         expected=f"{describe(recorded)} (event {recorded.event_id}) with the recorded {change}",
         produced=f"{describe(issued)} with another {change}",
         file=issued.site[0],

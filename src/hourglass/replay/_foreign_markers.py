@@ -184,7 +184,7 @@ def _read_foreign(event_id: int, marker: h.ForeignMarkerRecorded, decode: Decode
     read = _READ.get(name)
     if read is None:
         raise HistoryError(
-            f"event {event_id} is a marker {name!r}, which Hourglass cannot replay: known are "
+            f"event {event_id} is a marker {name!r}, which Hourglass cannot replay; supported markers: "
             + ", ".join(sorted(_READ))
         )
     try:

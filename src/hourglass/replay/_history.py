@@ -71,7 +71,7 @@ class History:
     def from_json(cls, text: str | bytes, *, workflow_id: str = "") -> History:
         """Return a history from its JSON text, or from bytes in JSON or Temporal's binary form."""
         if not isinstance(text, (str, bytes)):
-            raise HistoryError(f"a history is given as JSON text, not {type(text).__name__}")
+            raise HistoryError(f"a history must be str or bytes of JSON, not {type(text).__name__}")
         return cls(workflow_id, text)
 
     @classmethod

@@ -375,7 +375,7 @@ class Replayer:
             return _Verdict(_parked(error), _BOTH_ENGINES)
         reason = "" if error is None else str(error)
         if error is None and eviction is not None and eviction.reason not in _BENIGN:
-            reason = f"Core says: {_reason(eviction.message)}"
+            reason = f"Core reports: {_reason(eviction.message)}"
         difference = self._first_difference(history, execution, waiting_at, reason)
         if reason:
             return _Verdict(

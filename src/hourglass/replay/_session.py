@@ -205,7 +205,7 @@ class ReplaySession:
             stack = self._stack()
             self._interrupt(execution)
             raise TimeoutError(
-                f"the replay of {workflow_id!r} did not end within {limit:g} s; it stands at:\n{stack}"
+                f"the replay of {workflow_id!r} did not end within {limit:g} s; its stack:\n{stack}"
             ) from None
 
     def _interrupt(self, execution: HistoryExecution) -> None:
@@ -270,13 +270,13 @@ class ReplaySession:
                 return execution.waiting_at()  # the local activity is new: a worker would now execute it
             if watch.silent:
                 raise HistoryError(
-                    f"Core does not get on with this history after {execution.activations} activations: "
-                    "it is malformed in a way that Core does not report"
+                    f"Core stopped at this history after {execution.activations} activations without an error: "
+                    "the history is malformed"
                 ) from None
             raise
         except UnsupportedEvent as error:
             raise HistoryError(
-                f"this history holds something that Hourglass cannot replay: {error}"
+                f"this history contains an event that Hourglass cannot replay: {error}"
             ) from None
         finally:
             watch.stop()

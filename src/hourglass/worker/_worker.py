@@ -190,20 +190,20 @@ class Worker(WorkerFacts):
         old = self._link
         if link.namespace != old.namespace:
             raise UsageError(
-                f"this worker serves the namespace {old.namespace!r}, and that client is of {link.namespace!r}: make "
+                f"this worker serves the namespace {old.namespace!r}, but the client uses {link.namespace!r}: create "
                 "another worker"
             )
         kind = old.where.kind
         if kind == "memory" or link.where.kind != kind or (kind != "temporal" and link.target != old.target):
             raise UsageError(
-                f"this worker serves the engine of {old.target}, and that client is of another one, {link.target}: make another "
+                f"this worker serves the engine of {old.target}, but the client uses another one, {link.target}: create another "
                 "worker"
             )
         app = self._application
         if app is not None and link.target != old.target and app.queues - set(self._services):
             raise UsageError(
-                f"other workers of this worker's client serve {old.target}, and would move to {link.target} with it: give each "
-                "worker a client of its own"
+                f"other workers of this worker's client serve {old.target}, and would move to {link.target} too: "
+                "use a separate client for each worker"
             )
 
     async def _move(self, client: Client | AsyncClient) -> None:
@@ -219,7 +219,7 @@ class Worker(WorkerFacts):
         # Otherwise Python would create an attribute without effect.
         if name in _OPTIONS and name != "client" and type(self) is Worker:
             raise AttributeError(
-                f"{name} of a worker is said when it is made, and stays: shut this one down and make another one, "
+                f"{name} of a worker cannot be changed: shut this one down and create another one, "
                 f"Worker(…, {name}=…)"
             )
         super().__setattr__(name, value)
@@ -448,7 +448,7 @@ class Worker(WorkerFacts):
 
     def _stopped(self, ended: bool) -> None:
         if not ended:
-            logger.error("the worker on %r was left behind before it had ended", self.task_queue)
+            logger.error("the worker on %r did not end in time and was abandoned", self.task_queue)
         self._services.clear()
         self._plan.resources.close()
         self._life.stopped()
@@ -605,7 +605,7 @@ def _slots(config: WorkerConfig) -> dict[str, Any]:
     if not isinstance(tuner, WorkerTuner):
         raise UsageError(f"tuner must be a WorkerTuner, not {type(tuner).__name__}")
     if both := [name for name in _COUNTS if settings[name] != 100]:
-        raise UsageError(f"a tuner says how many slots there are: leave {both[0]} out, or the tuner")
+        raise UsageError(f"tuner and {both[0]} both set the number of slots: leave one of them out")
     suppliers = (tuner.workflow_supplier, tuner.activity_supplier, tuner.local_activity_supplier)
     counts: dict[str, Any] = dict(zip(_COUNTS, map(most_slots, suppliers), strict=True))
     return {**counts, "tuner": None if tuner.is_fixed else tuner}

@@ -133,7 +133,7 @@ def _begin_activity(
         return configured.start_local(*args) if local else configured.start(*args)
     if not isinstance(activity, str):
         raise UsageError(
-            f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
+            f"an activity must be a name or a function decorated with @activity.defn, not {activity!r}"
         )
     run = require_fiber(f"activity {activity}").run
     return begin_named(run, activity, args, options, local=local, start=_start_activity)
@@ -271,8 +271,8 @@ def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
     for option in options:
         if option not in StepOptions.__annotations__:
             raise UsageError(
-                f"a step has no option {option!r} (there are: {', '.join(StepOptions.__annotations__)}); arguments of "
-                "the function are given by position"
+                f"a step has no option {option!r} (there are: {', '.join(StepOptions.__annotations__)}); pass arguments of "
+                "the function by position"
             )
     if isinstance(fn, Activity) and name is not None:
         raise UsageError(f"activity {fn.name} has a name already")
@@ -511,14 +511,14 @@ class NexusClient:
         """Return the operation's name, and the type of its result."""
         if isinstance(operation, Operation):
             if operation.service != self.service:
-                raise UsageError(f"{operation!r} is none of the service {self.service!r}")
+                raise UsageError(f"{operation!r} does not belong to the service {self.service!r}")
             # So that an error names the wrong argument.
             operation.signature.encode(default_converter, args)
             return operation.name, operation.result_type
         if not isinstance(operation, str) or not operation:
-            raise UsageError("a Nexus operation is given as itself, or as its name")
+            raise UsageError("a Nexus operation must be an Operation or its name")
         if len(args) > 1:
-            raise UsageError(f"a Nexus operation takes one argument, or none, not {len(args)}")
+            raise UsageError(f"a Nexus operation takes at most one argument, not {len(args)}")
         return operation, Any if result_type is None else result_type
 
 

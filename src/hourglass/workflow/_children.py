@@ -117,7 +117,7 @@ def check_external(id: str, run_id: str | None) -> None:
     """Raise `UsageError` if the ids are malformed, or if the caller is not workflow code."""
     require_fiber("workflow.get_external_workflow_handle")
     if not isinstance(id, str) or not id:
-        raise UsageError("the id of a workflow must be a text that is not empty")
+        raise UsageError("the id of a workflow must be a non-empty str")
     check_text(id, "the id of a workflow")
     check_text(run_id or "", "run_id")
 
@@ -536,5 +536,5 @@ def _id(options: Mapping[str, Any]) -> str:
         return default_id()
     name = options["id"]
     if not isinstance(name, str) or not name.strip():
-        raise UsageError("the id of a child workflow must be a text that is not empty")
+        raise UsageError("the id of a child workflow must be a non-empty str")
     return check_text(name, "the id of a child workflow")

@@ -121,12 +121,12 @@ def _start_child(
     options: ChildOptions,
 ) -> ChildWorkflowHandle[Any]:
     if definition is None:
-        raise UsageError("a @workflow.run method stands in no class that is decorated with @workflow.defn")
+        raise UsageError("the class of a @workflow.run method must be decorated with @workflow.defn")
     live = current_run()
     name = definition.name
     if definition.dynamic:
         raise UsageError(
-            f"workflow {name} is dynamic: it has no type of its own. Give the type as a text, "
+            f"workflow {name} is dynamic: it has no type of its own. Pass the type as a str, "
             "workflow.execute_child_workflow(…) or client.start_workflow(…), or call the bare function as "
             f"{name}.fn(…)"
         )
@@ -277,7 +277,7 @@ def run(fn: Callable[..., Any]) -> Any:
 def init(init_fn: Callable[P, R]) -> Callable[P, R]:
     """Mark the `__init__` of a workflow class that receives the arguments of the run method."""
     if getattr(init_fn, "__name__", "") != "__init__":
-        raise DefinitionError("@workflow.init goes on __init__")
+        raise DefinitionError("@workflow.init must decorate __init__")
     init_fn.__hourglass_init__ = True  # type: ignore[attr-defined]
     return init_fn
 
@@ -291,6 +291,6 @@ def dynamic_config(fn: Callable[[S], DynamicWorkflowConfig]) -> Callable[[S], Dy
     what = f"@workflow.dynamic_config method {getattr(fn, '__name__', fn)}"
     check_plain_function(fn, what)
     if len(inspect.signature(fn).parameters) != 1:
-        raise DefinitionError(f"{what} takes no arguments beside self")
+        raise DefinitionError(f"{what} must have no parameters besides self")
     fn.__hourglass_dynamic_config__ = True  # type: ignore[attr-defined]
     return fn

@@ -66,7 +66,7 @@ def upsert_memo(changes: Mapping[str, Any], *, event_groups: Sequence[EventGroup
     fiber = require_fiber("workflow.upsert_memo")
     live = fiber.run
     if not changes:
-        raise UsageError("upsert_memo was given no changes")
+        raise UsageError("upsert_memo needs at least one change")
     encoded = {name: live.converter.encode(value) for name, value in named_values(changes, "a memo").items()}
     live.issue(UpsertMemo(encoded, event_groups=check_groups(event_groups)), fiber)
     merge(live.notes.memo, encoded)
@@ -89,7 +89,7 @@ def upsert_search_attributes(
     fiber = require_fiber("workflow.upsert_search_attributes")
     encoded = encode_search_attributes(changes)
     if not encoded:
-        raise UsageError("upsert_search_attributes was given no changes")
+        raise UsageError("upsert_search_attributes needs at least one change")
     command = UpsertSearchAttributes(encoded, event_groups=check_groups(event_groups))
     fiber.run.issue(command, fiber)
     merge(fiber.run.notes.search_attributes, encoded)
@@ -101,7 +101,7 @@ def set_current_details(details: str) -> None:
     """
     fiber = require_fiber("workflow.set_current_details")
     if not isinstance(details, str):
-        raise UsageError(f"current details are a text, not {type(details).__name__}")
+        raise UsageError(f"current details must be a str, not {type(details).__name__}")
     fiber.run.notes.details = details
 
 
@@ -236,7 +236,7 @@ def new_random(name: str | None = None) -> _random.Random:
     same.
     """
     if name is not None and not isinstance(name, str):
-        raise UsageError(f"the name of a random source is a text, not {type(name).__name__}")
+        raise UsageError(f"the name of a random source must be a str, not {type(name).__name__}")
 
     def mixed(seed: int) -> int | str:
         return seed if name is None else f"{seed}:{name}"
@@ -274,7 +274,7 @@ def _raise_no_randomness(live: LiveRun) -> None:
     if live.dead:
         live.refuse(require_fiber("randomness"), "randomness")
     raise ReadOnlyError(
-        f"randomness is not allowed in {live.read_only}: drawing a number changes what comes next"
+        f"randomness is not allowed in {live.read_only}: it would change the random numbers that follow"
     )
 
 

@@ -111,7 +111,7 @@ class Channel(Generic[T]):
         try:
             return live.converter.decode(_NULL, self.type)
         except PayloadError as error:
-            raise PayloadError(f"it came without a value ({error})") from error
+            raise PayloadError(f"it has no value ({error})") from error
 
     def _stop_waiting(self, live: LiveRun, arrival: Future) -> None:
         """Stop waiting; if a message has woken this receiver meanwhile, wake the next one instead."""
@@ -146,7 +146,7 @@ class Given:
         if self.signature is not None:
             return tuple(self.signature.encode(converter, tuple(arguments), {}))
         if self.single and len(arguments) != 1:
-            raise ArgumentError(f"{self.what} carries one value, not {len(arguments)}")
+            raise ArgumentError(f"{self.what} takes one value, not {len(arguments)}")
         return tuple(converter.encode_all(arguments))
 
     def refuse_misfits(
@@ -165,9 +165,7 @@ def given_workflow(workflow: object) -> Given:
     if definition is None:
         raise UsageError(f"{_describe(workflow)} is {_mismatch_advice(workflow)}")
     if definition.dynamic:
-        raise UsageError(
-            f"workflow {definition.name} is dynamic and takes any type: give the type's name as a text"
-        )
+        raise UsageError(f"workflow {definition.name} is dynamic and handles any type: pass the type's name")
     signature = definition.signature
     return Given(f"workflow {definition.name}", definition.name, signature, signature.return_type)
 
@@ -181,12 +179,12 @@ def given_message(kind: MessageKind, message: object) -> Given:
         if definition.kind != kind:
             raise UsageError(f"{_describe(message)} is a {definition.kind}, and was used as a {kind}")
         if definition.name is None:
-            raise UsageError(f"{_describe(message)} takes {kind}s of any name: give the name as a text")
+            raise UsageError(f"{_describe(message)} handles {kind}s with any name: pass the name")
         signature = definition.signature
         return Given(f"{kind} {definition.name}", definition.name, signature, signature.return_type)
     if kind == "signal" and isinstance(message, Channel):
         return Given(f"channel {message.name}", message.name, single=True)
-    raise UsageError(f"{_describe(message)} is no {kind}: give {_EXAMPLES[kind]}")
+    raise UsageError(f"{_describe(message)} is not a {kind}: pass {_EXAMPLES[kind]}")
 
 
 def _checked_name(name: str, kind: str) -> str:
@@ -199,12 +197,12 @@ def _mismatch_advice(workflow: object) -> str:
     """Return why an object is not a workflow, and what to use instead."""
     if activity_definition(workflow) is not None:
         return (
-            "an activity, no workflow: call it in a workflow (@workflow.defn) and start that; or run it alone, by "
-            "client.execute_activity(…)"
+            "an activity, not a workflow: call it in a workflow (@workflow.defn) and start that; or run it alone "
+            "with client.execute_activity(…)"
         )
     if workflow is None or not (callable(workflow) or isinstance(workflow, type)):
-        return "no workflow: give the function that is decorated with @workflow.defn, or its name as a text"
-    return "no workflow: decorate it with @workflow.defn, or give a name"
+        return "not a workflow: pass the function that is decorated with @workflow.defn, or its name"
+    return "not a workflow: decorate it with @workflow.defn, or pass a name"
 
 
 def _describe(reference: object) -> str:

@@ -94,7 +94,9 @@ def run_async(coroutine: Coroutine[Any, Any, R], /) -> R:
     try:
         fiber = require_fiber("workflow.run_async")
         if isinstance(fiber, LoopFiber):
-            raise UsageError("workflow.run_async waits, and stands in `async def` code: await the coroutine")
+            raise UsageError(
+                "workflow.run_async must not be called in `async def` code, because it waits: await the coroutine"
+            )
     except BaseException:
         coroutine.close()
         raise

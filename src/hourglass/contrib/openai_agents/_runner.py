@@ -144,7 +144,7 @@ class DurableRunner(Generic[C]):
         duplicates = sorted({name for name in names if names.count(name) > 1})
         if duplicates:
             raise UsageError(
-                f"two agents of one runner are called {duplicates[0]!r}: their activities would be, too"
+                f"two agents of one runner have the name {duplicates[0]!r}: their activities would have the same names"
             )
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
@@ -197,7 +197,7 @@ class DurableRunner(Generic[C]):
         """Run the agent outside of workflows, and stream its events. Raise `UsageError` in a workflow."""
         if workflow.in_workflow():
             raise UsageError(
-                "run_streamed: a workflow cannot read a model's stream, which arrives in an activity. Give "
+                "run_streamed: a workflow cannot read a model's stream, which is received in an activity. Use "
                 "DurableRunner(stream_handler=…), which is called there with each event and can publish it with "
                 "hourglass.progress, and call run() or run_sync()"
             )
@@ -224,7 +224,7 @@ class DurableRunner(Generic[C]):
         if agent.model_settings.retry is not None:
             raise UsageError(
                 f"agent {agent.name} has ModelSettings.retry, which would multiply with the retries of its activities: leave it "
-                f"out, and say model_options={{'retry_policy': RetryPolicy(…)}}"
+                f"out, and use model_options={{'retry_policy': RetryPolicy(…)}}"
             )
         durable = self._durable[id(agent)] = dataclasses.replace(agent)
         self._originals.append(agent)
@@ -305,19 +305,19 @@ def _run_config_of(config: RunConfig | None, options: dict[str, Any]) -> RunConf
     """
     if options.get("session") is not None:
         raise UsageError(
-            "a session reads and writes outside of the workflow: the workflow itself remembers. Give the next run "
-            "`result.to_input_list()` and what is new"
+            "a session reads and writes outside of the workflow, whose state is durable anyway. Pass "
+            "`result.to_input_list()` and the new input to the next run"
         )
     run_config = RunConfig() if config is None else config
     if not isinstance(run_config, RunConfig):
         raise UsageError(f"run_config is a RunConfig, not {type(run_config).__name__}")
     if run_config.model is not None:
         raise UsageError(
-            "run_config.model: in a workflow a model is its agent's, which workers know: Agent(model=…)"
+            "run_config.model is not supported in a workflow, because workers need to know it: use Agent(model=…)"
         )
     if run_config.model_settings is not None and run_config.model_settings.retry is not None:
         raise UsageError(
-            "run_config.model_settings.retry would multiply with the retries of activities: leave it out, and say "
+            "run_config.model_settings.retry would multiply with the retries of activities: leave it out, and use "
             "DurableRunner(model_options={'retry_policy': RetryPolicy(…)})"
         )
     return dataclasses.replace(run_config, tracing_disabled=True)
@@ -379,7 +379,7 @@ class _DurableModel(Model):
     def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         """Raise `UsageError`: streaming is not possible in a workflow."""
         raise UsageError(
-            "a workflow cannot read a model's stream: DurableRunner(stream_handler=…) is called where it arrives"
+            "a workflow cannot read a model's stream: use DurableRunner(stream_handler=…), which is called in the activity"
         )
 
 

@@ -158,7 +158,7 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
         """
         if not self._bound:
             raise UsageError(
-                "this HourglassDurability belongs to no agent: give it to one, Agent(…, capabilities=[durability])"
+                "this HourglassDurability belongs to no agent: pass it to one, Agent(…, capabilities=[durability])"
             )
         return [
             bound_activity
@@ -410,7 +410,7 @@ def _summary(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
     """Return a summary of a call for the history."""
     operation_id = operation.operation_id
     if isinstance(operation_id, ModelRequestId):
-        return f"ask {params.model_id or operation_id.model_name}"
+        return f"request {params.model_id or operation_id.model_name}"
     if operation.invocation_label is not None:
         return f"call {operation.invocation_label(params)}"
     name = getattr(params, "name", None)

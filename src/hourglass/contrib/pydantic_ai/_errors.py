@@ -230,8 +230,8 @@ def _encode(error: BaseException) -> dict[str, Any] | None:
     if isinstance(error, RetryModelRequest) and not (error.model is None or isinstance(error.model, str)):
         return _encode(
             UserError(
-                "RetryModelRequest was raised in an activity with a model object, which cannot travel: register the model with "
-                "HourglassDurability(models={…}) and give its name"
+                "RetryModelRequest was raised in an activity with a model object, which cannot be serialized: register "
+                "the model with HourglassDurability(models={…}) and pass its name"
             )
         )
     fields = [field for name in names for field in _FIELDS[_MODULES[name]][name]]

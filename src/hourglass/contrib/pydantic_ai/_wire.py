@@ -165,8 +165,8 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
             dumped: dict[str, Any] = _agents.to_json(self._make(**fields), self._kind)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
-                f"agent {self._wire.name}: what it asks for cannot be written as JSON: {error}. Besides deps that is the "
-                f"model's settings, and metadata of runs and tools"
+                f"agent {self._wire.name}: its request cannot be encoded as JSON: {error}. Check the model's settings "
+                f"and the metadata of runs and tools"
             ) from error
         return dumped
 
@@ -214,8 +214,8 @@ class Wire(ParameterTransports):
             return _agents.to_json(deps, self._deps_adapter())
         except (PydanticUserError, PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
-                f"agent {self.name}: its deps, of type {type(deps).__qualname__}, cannot be written as JSON: {error}. Give the "
-                f"run no deps, and the worker Worker(resources=[…]) with one of that type"
+                f"agent {self.name}: its deps, of type {type(deps).__qualname__}, cannot be encoded as JSON: {error}. Run it "
+                f"without deps, and pass an object of that type to Worker(resources=[…])"
             ) from error
 
     def load_deps(self, encoded: Any) -> Any:

@@ -76,7 +76,7 @@ def transactional(engine: EngineSource | None = None, /) -> _TransactionalDecora
     """
     if engine is not None and not isinstance(engine, (Engine, AsyncEngine)) and not callable(engine):
         raise DefinitionError(
-            f"@transactional takes an Engine, or what returns one, not {type(engine).__name__}"
+            f"@transactional takes an Engine or a function that returns one, not {type(engine).__name__}"
         )
     return cast(_TransactionalDecorator, functools.partial(_decorate, engine))
 
@@ -139,8 +139,8 @@ class _Function(NamedTuple):
         at, kind = next(((at, kind) for at, kind in enumerate(kinds) if kind is not None), (0, None))
         if kind is None:
             raise DefinitionError(
-                f"{fn.__qualname__}: the first parameter of a function under @transactional is a Session or a Connection of "
-                "SQLAlchemy, and its annotation says which"
+                f"{fn.__qualname__}: the first parameter of a function under @transactional must be annotated as "
+                "SQLAlchemy's Session or Connection"
             )
         is_async = inspect.iscoroutinefunction(fn)
         if is_async != issubclass(kind, (AsyncSession, AsyncConnection)):
@@ -227,8 +227,8 @@ def _rejecting_commits(connection: Connection, function: _Function) -> Iterator[
         yield
     except DeferredCompletion:
         raise _usage_error(
-            f"{function.fn.__qualname__} calls activity.complete_async(): what is completed from outside has no result to "
-            "record in its transaction"
+            f"{function.fn.__qualname__} calls activity.complete_async(): an activity that is completed from outside has no "
+            "result to record in its transaction"
         ) from None
     finally:
         event.remove(connection, "commit", refuse)

@@ -143,7 +143,7 @@ def signal(  # type: ignore[misc]
     method.
     """
     if not isinstance(workflow_id, str) or not workflow_id:
-        raise UsageError("the id of a workflow must be a text that is not empty")
+        raise UsageError("the id of a workflow must be a non-empty str")
     definition = given_message("signal", signal)
     request = SignalWorkflow(
         workflow_id=check_text(workflow_id, "the id of a workflow"),
@@ -290,7 +290,7 @@ class Outbox:
             request = msgspec.json.decode(row.request, type=_KINDS[row.kind])
             self._session.run(asking(request, nothing))
         except WorkflowAlreadyStartedError:
-            logger.info("outbox row %d: a workflow of this id is there already", row.id)
+            logger.info("outbox row %d: a workflow with this id is already running", row.id)
         except (HourglassError, msgspec.MsgspecError, KeyError) as error:
             self._failed(row, error)
             return False
@@ -303,11 +303,13 @@ class Outbox:
         values: dict[str, Any] = {"attempts": row.attempts + 1, "last_error": message}
         if _is_rejection(error):
             values["refused_at"] = now()
-            logger.error("outbox row %d is refused, and not sent again: %s", row.id, message)
+            logger.error("outbox row %d was rejected and is not retried: %s", row.id, message)
         else:
             pause = min(0.5 * 2.0 ** min(row.attempts, 10), _LONGEST_PAUSE)
             values["due_at"] = now() + timedelta(seconds=pause)
-            logger.warning("outbox row %d could not be sent, and is in %g s: %s", row.id, pause, message)
+            logger.warning(
+                "outbox row %d could not be sent, next attempt in %g s: %s", row.id, pause, message
+            )
         self._change(row, update(rows).values(**values))
 
     def _change(self, row: _LeasedRow, statement: Any) -> None:
