@@ -28,7 +28,7 @@ Known: TypeAlias = Mapping[tuple[MessageKind, str | None], tuple[MessageDefiniti
 Receivers: TypeAlias = Mapping[str, Collection[object]]
 
 
-def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -> Payload | None:
+def answer(name: str, run: LiveRun, handlers: Known, receivers: Receivers | None) -> Payload | None:
     """Return the answer to a built-in query, or None if the author's code must answer it. `known` are the
     handlers of the run, `receivers` the waiting receivers of each channel.
     """
@@ -38,7 +38,7 @@ def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -
         case "__enhanced_stack_trace":
             return _enhanced_stack_trace(run)
         case "__temporal_workflow_metadata":
-            return _metadata(run, known, receivers)
+            return _metadata(run, handlers, receivers)
         case _ if name == UNREAD_SIGNALS:
             unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
             return run.converter.encode(unread)
@@ -89,13 +89,13 @@ def _enhanced_stack_trace(run: LiveRun) -> Payload:
     )
 
 
-def _metadata(run: LiveRun, known: Known, receivers: Receivers | None) -> Payload:
+def _metadata(run: LiveRun, handlers: Known, receivers: Receivers | None) -> Payload:
     """Return the workflow's definition for Temporal's web UI."""
 
     def described(kind: MessageKind) -> list[dict[str, str]]:
         descriptions = {
             name or "": message.description
-            for (message_kind, name), (message, _) in known.items()
+            for (message_kind, name), (message, _) in handlers.items()
             if message_kind == kind
         }
         if kind == "signal" and receivers is not None:  # channels that were read are signals too

@@ -238,8 +238,8 @@ def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
 
 
 def _take_turns(live: LiveRun, activation: Activation) -> None:
-    first, messages, others = _sort(activation.events)
-    live.handlers.leaves_trace = bool(others or first) or not _are_updates_only(messages)
+    first, messages, ordinary = _sort(activation.events)
+    live.handlers.leaves_trace = bool(ordinary or first) or not _are_updates_only(messages)
     if live.started is None and (not activation.is_replaying or Flag.HOURGLASS in activation.flags):
         # A run is ours if it begins here, or if its history says so. A run that temporalio began keeps
         # temporalio's order, also if we continue it.
@@ -251,7 +251,7 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
         if event not in late_seeds_of_task:
             prepare(live, event)
     if live.started is None:
-        start(live, others)
+        start(live, ordinary)
     drain = live.scheduler.drain
     if messages:
         _apply(live, messages)
@@ -259,8 +259,8 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
             drain(live.check_conditions)
     for event in late_seeds_of_task:
         prepare(live, event)
-    if others or single:
-        _apply(live, others)
+    if ordinary or single:
+        _apply(live, ordinary)
         drain(live.check_conditions)
     if live.handlers.late_updates and live.handlers.answer_late_updates():
         drain(live.check_conditions)
@@ -269,18 +269,18 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
 def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent], list[AnyEvent]]:
     first: list[AnyEvent] = []
     messages: list[AnyEvent] = []
-    others: list[AnyEvent] = []
+    ordinary: list[AnyEvent] = []
     for event in events:
         kind = type(event)
         if kind not in _AHEAD:
-            others.append(event)
+            ordinary.append(event)
         elif kind is SignalReceived or kind is UpdateReceived:
             messages.append(event)
         elif kind is PatchNoticed or kind is SeedChanged:
             first.append(event)
         else:
             raise InternalError(f"{kind.__name__} was delivered together with other events")
-    return first, messages, others
+    return first, messages, ordinary
 
 
 def _apply(live: LiveRun, events: list[AnyEvent]) -> None:

@@ -38,9 +38,9 @@ class InterceptedCall:
         # Otherwise Python would create an attribute, and the change would have no effect.
         fields: dict[str, object] = self.__dataclass_fields__  # type: ignore[assignment]
         if name not in fields and not hasattr(type(self), name):
-            known = ", ".join(field_name for field_name in fields if not field_name.startswith("_"))
+            field_names = ", ".join(field_name for field_name in fields if not field_name.startswith("_"))
             raise AttributeError(
-                f"{type(self).__name__} has no field {name!r}: an interceptor can change {known}"
+                f"{type(self).__name__} has no field {name!r}: an interceptor can change {field_names}"
             )
         super().__setattr__(name, value)
 

@@ -44,8 +44,8 @@ class OwnNames:
         names = {f"{_bracketed(name)}:{port}" for name in {host, *local}}
         secure: set[str] = set()
         for entry in more:
-            scheme, separator, rest = entry.rstrip("/").partition("://")
-            name = rest if separator else entry
+            scheme, separator, remainder = entry.rstrip("/").partition("://")
+            name = remainder if separator else entry
             names.add(name)
             if not _has_port(name):
                 names.add(f"{name}:{port}")

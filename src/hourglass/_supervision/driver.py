@@ -62,8 +62,8 @@ class _Awaited:
         self._future.add_done_callback(callback, context=context)
 
     def cancel(self, msg: Any = None) -> bool:
-        taken: bool = self._future.cancel(msg=msg)
-        return taken
+        is_cancelled: bool = self._future.cancel(msg=msg)
+        return is_cancelled
 
     def result(self) -> None:
         """Return None. The task calls it when `interrupt` has woken it; the driver does not pass the value

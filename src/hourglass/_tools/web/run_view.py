@@ -59,14 +59,14 @@ _EFFECTS = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL, Kind.NEXUS)
 class ResetPlan:
     """The effects of a reset to the event `event_id`.
 
-    It groups the steps after this event: `effects` took effect, `others` did not, and `after_failure` started
+    It groups the steps after this event: `effects` took effect, `unsuccessful` did not, and `after_failure` started
     after a step had failed or a cancellation had been requested; these are usually compensations. `undone` is
     the first step that they may have compensated and that the new run would consider done.
     """
 
     event_id: int
     effects: tuple[Span, ...]
-    others: tuple[Span, ...]
+    unsuccessful: tuple[Span, ...]
     after_failure: tuple[Span, ...]
     failed: str
     undone: Span | None
@@ -96,7 +96,7 @@ def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> R
     return ResetPlan(
         event_id=reset_id,
         effects=tuple(step for step in done if step.start < failed_at),
-        others=tuple(step for step in repeated if step.outcome is not Outcome.DONE),
+        unsuccessful=tuple(step for step in repeated if step.outcome is not Outcome.DONE),
         after_failure=tuple(after_failure),
         failed=""
         if failed is None

@@ -81,13 +81,13 @@ class RunIdGenerator:
 
     def generate_span_id(self) -> int:
         """Return the id of a new span."""
-        wanted = _assigned.get()
-        return self._drawn(64, INVALID_SPAN_ID) if wanted is None else wanted[1]
+        ids = _assigned.get()
+        return self._drawn(64, INVALID_SPAN_ID) if ids is None else ids[1]
 
     def generate_trace_id(self) -> int:
         """Return the id of a new trace."""
-        wanted = _assigned.get()
-        return self._drawn(128, INVALID_TRACE_ID) if wanted is None else wanted[0]
+        ids = _assigned.get()
+        return self._drawn(128, INVALID_TRACE_ID) if ids is None else ids[0]
 
     def is_trace_id_random(self) -> bool:
         """Whether samplers may treat trace ids as random. True, because ids of runs are hashes, which are
