@@ -1,7 +1,8 @@
-"""The workflows that every worker serves without being told, registered by their type names: those that keep limits.
+"""The workflows that every worker serves without registration: those that manage limits, by workflow type.
 
-A program that debounces from its web process has workers that never imported `hourglass.limits`. So a worker, a replayer and a
-test environment hand this table to their resolver; each workflow is loaded when a run of it is first served.
+A program that debounces from its web process has workers that never imported `hourglass.limits`. So workers,
+replayers and test environments pass this table to their resolver; a workflow is imported when a run of it is
+first served.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from hourglass.errors import InternalError, UsageError
 
-if TYPE_CHECKING:  # commands that only leave keepers out of a list need not load definitions
+if TYPE_CHECKING:  # commands that only exclude these workflows from a list need not import definitions
     from hourglass._evaluator.definition import WorkflowDefinition
 
 KEEPERS: Final = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
-"""The types of the workflows that keep limits."""
+"""The types of the workflows that manage limits."""
 
 _SUFFIX = re.compile(r"\s*\b(?:GROUP|ORDER)\s+BY\s+[\w, ]+\Z", re.IGNORECASE)
 
@@ -25,41 +26,42 @@ _TOKEN = re.compile(r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--|/\*
 
 
 def check_brackets(query: str) -> None:
-    """Raise `UsageError` for a list filter that would not stay inside brackets that are put around it."""
+    """Raise `UsageError` for a list filter that would break out of brackets around it."""
     depth = 0
-    for found in _TOKEN.finditer(query):
-        match found[0]:
+    for token in _TOKEN.finditer(query):
+        match token[0]:
             case "(":
                 depth += 1
             case ")":
                 depth -= 1
             case "'" | '"' | "`":
-                raise UsageError(f"the filter has a quote at position {found.start() + 1} that is not closed")
+                raise UsageError(f"the filter has a quote at position {token.start() + 1} that is not closed")
             case "--" | "/*" | "#":
-                raise UsageError(f"the filter has a comment at position {found.start() + 1}: leave it out")
+                raise UsageError(f"the filter has a comment at position {token.start() + 1}: leave it out")
             case _:
                 pass
         if depth < 0:
             raise UsageError(
-                f"the filter closes a bracket at position {found.start() + 1} that it has not opened"
+                f"the filter closes a bracket at position {token.start() + 1} that it has not opened"
             )
     if depth:
         raise UsageError("the filter opens a bracket that it does not close")
 
 
 def without_keepers(query: str) -> str:
-    """Return a list filter that leaves out the workflows that keep limits, unless it names one of them itself.
+    """Return a list filter that excludes the workflows that manage limits, unless it names one of them
+    itself.
 
-    Raise `UsageError` for a filter whose brackets or quotes do not match.
+    Raise `UsageError` for a filter with unbalanced brackets or quotes.
     """
     check_brackets(query)
-    if any(each in query for each in KEEPERS):
+    if any(keeper in query for keeper in KEEPERS):
         return query
     suffix = _SUFFIX.search(query)
     end = f" {suffix[0].strip()}" if suffix else ""
-    asked = query[: suffix.start()].strip() if suffix else query.strip()
-    others = " AND ".join(f"WorkflowType != '{each}'" for each in KEEPERS)
-    return (f"({asked}) AND {others}" if asked else others) + end
+    condition = query[: suffix.start()].strip() if suffix else query.strip()
+    exclusion = " AND ".join(f"WorkflowType != '{keeper}'" for keeper in KEEPERS)
+    return (f"({condition}) AND {exclusion}" if condition else exclusion) + end
 
 
 def _debounce() -> WorkflowDefinition:
@@ -83,10 +85,10 @@ def _throttle() -> WorkflowDefinition:
 def _definition(workflow: type) -> WorkflowDefinition:
     from hourglass._evaluator.definition import workflow_definition
 
-    found = workflow_definition(workflow)
-    if found is None:
-        raise InternalError(f"{workflow.__name__} is no workflow")
-    return found
+    definition = workflow_definition(workflow)
+    if definition is None:
+        raise InternalError(f"{workflow.__name__} is not a workflow")
+    return definition
 
 
 BUILT_IN: Final[Mapping[str, Callable[[], WorkflowDefinition]]] = {

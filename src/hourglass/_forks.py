@@ -1,13 +1,13 @@
-"""What happens at a fork, and in which order: the one place that asks Python to be told of forks.
+"""Reactions to a fork and their order: the only module that registers with Python for forks.
 
-A forked child gets a copy of the memory and of one thread, the one that forked. The other threads are gone, the locks that
-they held stay held, descriptors are shared with the parent, and libraries that keep threads or locks of their own (Core,
-SQLite) can be neither used nor freed. So each part that owns such a thing registers, when it is loaded, what it does at a
-fork, under one of the stages below. A child begins anew where it can and refuses where it cannot; the parent goes on as if
-nothing had been.
+A forked child has a copy of the memory, and only the thread that forked. The other threads are gone, the
+locks that they held stay locked, descriptors are shared with the parent, and libraries with threads or locks
+of their own (Core, SQLite) can neither be used nor freed. So each part that owns such objects registers its
+reaction when it is imported, for one of the stages below. A child starts again where possible, and raises an
+error otherwise; the parent continues unaffected.
 
-Invariants: what runs in a child takes no lock that another thread may have held, and waits for nothing; one part that fails
-does not keep the others from their turn; an object that a child must not free is handed to `leak`.
+Invariants: code that runs in a child acquires no lock that another thread may have held, and never waits; an
+exception in one part does not prevent the others; objects that a child must not free are passed to `leak`.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from typing import NamedTuple
 
 
 class ForkStage(Enum):
-    """Who acts at a fork, in the order in which they act afterwards (before it: the other way round), and why there."""
+    """The stages of a fork in the order in which they act afterwards (in reverse before it), each with the
+    reason for its position.
+    """
 
-    STORE_MUTEXES = "before the fork: waits until no thread is inside a store's library. After it first: others may open files"
+    STORE_MUTEXES = (
+        "before the fork, waits until no thread is inside a store's library; after it, acts first, because later "
+        "stages may open files"
+    )
     STORE_CONNECTIONS = (
-        "leaks every inherited connection, before anything below lets go of its owner, which would close it"
+        "leaks every inherited connection, before a later stage frees its owner, which would close it"
     )
-    STORES = (
-        "their threads are gone: those who wait for a commit are refused, before anything can ask for another"
-    )
-    OWNERSHIP = (
-        "drops the locks and sockets of shared files: until then the parent's death would go unnoticed"
-    )
-    LANE_NOTES = "unmaps the memory in which lanes note their runs, before a lane of the child could write in the parent's"
-    DEATHS = "closes the files that tell of this process's death, whose locks would hide the parent's"
-    GUARDIAN = "the guardian guards the parent: the child never speaks to it"
-    CORE = "leaks what belongs to Rust, before the portal below lets go of what refers to it"
-    PORTAL = "the control loop's thread is gone: the next call makes a new one"
-    HOSTS = "the engines of the parent, which lived on that loop"
-    CLIENTS = "their connections, to those engines: the next call connects anew"
-    WORKERS = "what served the parent's connections; a Worker of the child makes its own"
-    TESTING = "loops and threads that environments share; they use all of the above"
-    IDS = "drawn in advance, so the parent gives out the same: draws anew. Depends on nothing"
+    STORES = "their threads are gone: waits for a commit fail, before a later stage can request another one"
+    OWNERSHIP = "closes the locks and sockets of shared files, which would hide the parent's death"
+    LANE_NOTES = "unmaps the memory in which lanes note their runs, before a lane of the child can write to the parent's"
+    DEATHS = "closes the files that report this process's death, whose locks would hide the parent's"
+    GUARDIAN = "the guardian guards the parent, so the child never uses it"
+    CORE = "leaks the objects of Rust, before the portal frees their owners"
+    PORTAL = "the control loop's thread is gone: the next call creates a new one"
+    HOSTS = "drops the engines of the parent, which ran on that loop"
+    CLIENTS = "drops the connections to those engines: the next call connects again"
+    WORKERS = "drops the parts that served the parent's connections; a Worker of the child creates its own"
+    TESTING = "drops the loops and threads shared by environments, which use all of the above"
+    IDS = "discards ids generated in advance, because the parent has the same ones. Depends on nothing"
     ACTIVITY_LOOPS = (
-        "last: if a coroutine forked, its loop is told to stop, and the child leaves it when the fork returns"
+        "last: if a coroutine forked, its loop is stopped, and the child leaves it when the fork returns"
     )
 
 
@@ -54,7 +55,9 @@ class _Acts(NamedTuple):
 
 
 here = os.getpid()
-"""This process's id, as `os.getpid()` has it, which asks the system each time. Read it as `_forks.here`: a child's is another."""
+"""This process's id. `os.getpid()` would call the system each time. Read it as `_forks.here`, because it
+changes in a child.
+"""
 _registered: dict[ForkStage, list[_Acts]] = {stage: [] for stage in ForkStage}
 _leaked: list[object] = []
 
@@ -66,12 +69,16 @@ def at_fork(
     before: Callable[[], object] | None = None,
     in_parent: Callable[[], object] | None = None,
 ) -> None:
-    """Register what a part does at each fork from now on. `before` and `in_parent` come in pairs, as taking and releasing do."""
+    """Register what a part does at each later fork. `before` and `in_parent` come in pairs, like acquiring
+    and releasing a lock.
+    """
     _registered[stage].append(_Acts(in_child, before, in_parent))
 
 
 def leak(*inherited: object) -> None:
-    """Keep what a child has inherited and must not free: to free it would close or destroy what the parent goes on using."""
+    """Keep inherited objects alive that a child must not free, because that would close or destroy resources
+    of the parent.
+    """
     _leaked.extend(inherited)
 
 
@@ -100,7 +107,7 @@ def _run(calls: list[Callable[[], object] | None]) -> None:
             if call is not None:
                 call()
         except BaseException as error:
-            # To be seen; the fork goes on, as with an exception in a handler of Python's.
+            # Report the error and let the fork continue, as Python does for an exception in a handler.
             sys.excepthook(type(error), error, error.__traceback__)
 
 

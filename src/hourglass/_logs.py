@@ -1,4 +1,4 @@
-"""Loggers that say who speaks: the workflow, the attempt or the operation whose code has logged."""
+"""Loggers that add the source of a message: the workflow, attempt or operation whose code has logged it."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Speaker:
-    """Whose code has logged."""
+    """The source of a log record."""
 
     place: str
-    """In words, for the end of the message."""
+    """Its description, appended to the message."""
     names: Mapping[str, object] = field(default_factory=dict)
-    """Attributes of the record, unless its author has given others of these names."""
+    """Record attributes that the author may override."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """Attributes of the record whatever its author has given."""
+    """Record attributes that the author cannot override."""
 
 
 class SpeakerLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the speaker to each record, as attributes and at the end of the message."""
+    """Adds the source to each record, as attributes and at the end of the message."""
 
     def speaker(self) -> Speaker | None:
-        """Whose code this is called by; None outside of all."""
+        """Return the source for the calling code; None if there is none."""
         raise NotImplementedError
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """The message and the attributes of a record."""
-        found = self.speaker()
-        if found is None:
+        """Return the message and the attributes of a record."""
+        source = self.speaker()
+        if source is None:
             return msg, kwargs
-        kwargs["extra"] = {**found.names, **(kwargs.get("extra") or {}), **found.facts}
-        # The message may still be formatted with arguments, or not: a per cent sign would mean something in
-        # one case only.
-        return f"{msg} ({found.place.replace('%', '_')})", kwargs
+        kwargs["extra"] = {**source.names, **(kwargs.get("extra") or {}), **source.facts}
+        # The message may be formatted with arguments or not: a percent sign would have a meaning in one case
+        # only.
+        return f"{msg} ({source.place.replace('%', '_')})", kwargs

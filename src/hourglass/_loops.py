@@ -1,7 +1,8 @@
-"""Event loops in threads of their own, for coroutines of the author's that our code has to wait for.
+"""Event loops in threads of their own, for coroutines of the author that our code waits for.
 
-No thread that runs user code runs ours: a codec that is `async def`, a storage driver, a slot supplier have a loop here, one for
-each purpose, made when it is first needed. A fork has none of its parent's threads, and makes its own.
+No thread that runs user code runs ours: an `async def` codec, a storage driver, a slot supplier run on a loop
+of this module, one per purpose, created on first use. A forked process has none of its parent's threads, and
+creates its own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Awaitable
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-if TYPE_CHECKING:  # loaded when it is used: the evaluator imports codecs, and no event loops
+if TYPE_CHECKING:  # imported on use: the evaluator imports codecs, but no event loops
     import asyncio
     from concurrent.futures import Future
 
@@ -23,7 +24,9 @@ _loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an asyncio event loop whose timers still fire while a test of the author's patches `time.monotonic`."""
+    """Return an asyncio event loop whose timers keep working while a test of the author patches
+    `time.monotonic`.
+    """
     import asyncio
 
     loop = asyncio.new_event_loop()
@@ -32,7 +35,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def submit(awaitable: Awaitable[T], purpose: str) -> Future[T]:
-    """Begin to await it on the loop of this purpose; cancelling the future cancels it there."""
+    """Schedule an awaitable on the loop for this purpose. Cancelling the future cancels it there."""
     import asyncio
 
     return asyncio.run_coroutine_threadsafe(_await(awaitable), _loop(purpose))
@@ -44,12 +47,12 @@ async def _await(awaitable: Awaitable[T]) -> T:
 
 def _loop(purpose: str) -> asyncio.AbstractEventLoop:
     key = (os.getpid(), purpose)
-    found = _loops.get(key)
-    if found is not None:
-        return found
+    loop = _loops.get(key)
+    if loop is not None:
+        return loop
     with _lock:
-        found = _loops.get(key)
-        if found is None:
-            found = _loops[key] = new_event_loop()
-            threading.Thread(target=found.run_forever, name=f"hourglass-{purpose}", daemon=True).start()
-        return found
+        loop = _loops.get(key)
+        if loop is None:
+            loop = _loops[key] = new_event_loop()
+            threading.Thread(target=loop.run_forever, name=f"hourglass-{purpose}", daemon=True).start()
+        return loop

@@ -1,9 +1,11 @@
-"""What Temporal's configuration says of connections, as objects: its TOML file, its profiles and the `TEMPORAL_…` variables.
+"""Temporal's configuration of connections as objects: its TOML file, its profiles and the `TEMPORAL_…`
+variables.
 
     profile = ClientConfigProfile.load("prod")
     client = Client.connect(**profile.connect_options())
 
-`Client.connect` reads the same by itself; this is for programs that look at it, or change it, first. Secrets are in no repr.
+`Client.connect` reads the same configuration by itself; this module is for programs that inspect or change it
+first. Reprs contain no secrets.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _Certificate: TypeAlias = Literal["server_ca_cert", "client_cert", "client_key"]
 
 
 class ClientConfigTLSDict(TypedDict, total=False):
-    """What a profile says of TLS, as a dictionary: each certificate is `{"path": …}` or `{"data": …}`."""
+    """The TLS settings of a profile as a dictionary; each certificate is `{"path": …}` or `{"data": …}`."""
 
     disabled: bool | None
     server_name: str
@@ -47,7 +49,7 @@ class ClientConfigTLSDict(TypedDict, total=False):
 
 
 class ClientConfigProfileDict(TypedDict, total=False):
-    """What a profile says, as a dictionary."""
+    """A profile as a dictionary."""
 
     address: str
     namespace: str
@@ -57,7 +59,7 @@ class ClientConfigProfileDict(TypedDict, total=False):
 
 
 class ConnectOptions(TypedDict, total=False):
-    """What `Client.connect` is given."""
+    """The arguments of `Client.connect`."""
 
     target: str
     namespace: str
@@ -68,18 +70,18 @@ class ConnectOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ClientConfigTLS:
-    """What a profile says of TLS. Certificates are read when they are needed."""
+    """The TLS settings of a profile. Certificates are read on use."""
 
     disabled: bool | None = None
-    """True: no TLS; False: TLS; None: nothing is said."""
+    """True: no TLS; False: TLS; None: not set."""
     server_name: str | None = None
-    """The name that the server's certificate must carry."""
+    """The name that the server's certificate must have."""
     server_root_ca_cert: DataSource | None = field(default=None, repr=False)
     client_cert: DataSource | None = field(default=None, repr=False)
     client_private_key: DataSource | None = field(default=None, repr=False)
 
     def to_connect_tls_config(self) -> bool | TLSConfig:
-        """What `Client.connect(tls=…)` is given; reads the files."""
+        """Return the argument for `Client.connect(tls=…)`. Reads the certificate files."""
         if self.disabled:
             return False
         return TLSConfig(
@@ -90,12 +92,12 @@ class ClientConfigTLS:
         )
 
     def to_dict(self) -> ClientConfigTLSDict:
-        """As a dictionary, for a TOML file."""
-        found: ClientConfigTLSDict = {}
+        """Return a dictionary, for a TOML file."""
+        settings: ClientConfigTLSDict = {}
         if self.disabled is not None:
-            found["disabled"] = self.disabled
+            settings["disabled"] = self.disabled
         if self.server_name is not None:
-            found["server_name"] = self.server_name
+            settings["server_name"] = self.server_name
         sources: dict[_Certificate, DataSource | None] = {
             "server_ca_cert": self.server_root_ca_cert,
             "client_cert": self.client_cert,
@@ -103,12 +105,12 @@ class ClientConfigTLS:
         }
         for name, source in sources.items():
             if source is not None:
-                found[name] = _source_dict(source)
-        return found
+                settings[name] = _source_dict(source)
+        return settings
 
     @classmethod
     def from_dict(cls, d: ClientConfigTLSDict | None) -> Self | None:
-        """From a dictionary; None for one that says nothing."""
+        """Return the settings in a dictionary; None if it is empty."""
         if not d:
             return None
         return cls(
@@ -122,7 +124,7 @@ class ClientConfigTLS:
 
 @dataclass(frozen=True)
 class ClientConfigProfile:
-    """What is said of one connection: by a profile, with what the environment says in its place."""
+    """The configuration of one connection: a profile, overridden by environment variables."""
 
     address: str | None = None
     namespace: str | None = None
@@ -141,54 +143,58 @@ class ClientConfigProfile:
         config_file_strict: bool = False,
         override_env_vars: Mapping[str, str] | None = None,
     ) -> Self:
-        """What the file says of a profile (the one that `TEMPORAL_PROFILE` names, or `default`), and the environment instead.
+        """Return a profile of the file (the one named by `TEMPORAL_PROFILE`, or `default`), overridden by
+        environment variables.
 
-        `config_source` is a path or a file's content, in place of Temporal's own file; `override_env_vars` stand in
-        place of the environment. A profile that is named must exist. `HOURGLASS_TARGET`, where it is set and no
-        profile or file is named, says all: Temporal's variables are for Temporal's address.
+        `config_source` is a path or content to read instead of Temporal's own file; `override_env_vars`
+        replaces the environment. A named profile must exist. If `HOURGLASS_TARGET` is set and neither a
+        profile nor a file is named, only this variable is used, because Temporal's variables belong to
+        Temporal's address.
         """
         environ = os.environ if override_env_vars is None else override_env_vars
         if profile is None and config_source is None and not disable_env and environ.get("HOURGLASS_TARGET"):
             return cls(address=environ["HOURGLASS_TARGET"])
-        found = _source_of(config_source, config_file_strict, environ).load_profile(
+        settings = _source_of(config_source, config_file_strict, environ).load_profile(
             profile, disable_file=disable_file, disable_env=disable_env
         )
-        return cls.from_dict(cast(ClientConfigProfileDict, found))
+        return cls.from_dict(cast(ClientConfigProfileDict, settings))
 
     def connect_options(self) -> ConnectOptions:
-        """What `Client.connect` is given; reads the certificates. An API key alone means TLS."""
-        found: ConnectOptions = {}
+        """Return the arguments for `Client.connect`. Reads the certificates. An API key without TLS settings
+        enables TLS.
+        """
+        arguments: ConnectOptions = {}
         if self.address:
-            found["target"] = self.address
+            arguments["target"] = self.address
         if self.namespace is not None:
-            found["namespace"] = self.namespace
+            arguments["namespace"] = self.namespace
         if self.api_key is not None:
-            found["api_key"] = self.api_key
-            found["tls"] = True
+            arguments["api_key"] = self.api_key
+            arguments["tls"] = True
         if self.tls is not None:
-            found["tls"] = self.tls.to_connect_tls_config()
+            arguments["tls"] = self.tls.to_connect_tls_config()
         if self.grpc_meta:
-            found["rpc_metadata"] = self.grpc_meta
-        return found
+            arguments["rpc_metadata"] = self.grpc_meta
+        return arguments
 
     def to_dict(self) -> ClientConfigProfileDict:
-        """As a dictionary, for a TOML file."""
-        found: ClientConfigProfileDict = {}
+        """Return a dictionary, for a TOML file."""
+        settings: ClientConfigProfileDict = {}
         if self.address is not None:
-            found["address"] = self.address
+            settings["address"] = self.address
         if self.namespace is not None:
-            found["namespace"] = self.namespace
+            settings["namespace"] = self.namespace
         if self.api_key is not None:
-            found["api_key"] = self.api_key
+            settings["api_key"] = self.api_key
         if self.tls is not None and (tls := self.tls.to_dict()):
-            found["tls"] = tls
+            settings["tls"] = tls
         if self.grpc_meta:
-            found["grpc_meta"] = self.grpc_meta
-        return found
+            settings["grpc_meta"] = self.grpc_meta
+        return settings
 
     @classmethod
     def from_dict(cls, d: ClientConfigProfileDict) -> Self:
-        """From a dictionary."""
+        """Return the profile in a dictionary."""
         return cls(
             address=d.get("address"),
             namespace=d.get("namespace"),
@@ -213,17 +219,19 @@ class ClientConfig:
         config_file_strict: bool = False,
         override_env_vars: Mapping[str, str] | None = None,
     ) -> Self:
-        """What the file says; of the environment only `TEMPORAL_CONFIG_FILE` counts. No file: no profiles."""
+        """Return the profiles of the file; none if there is no file. Of the environment, only
+        `TEMPORAL_CONFIG_FILE` is used.
+        """
         environ = os.environ if override_env_vars is None else override_env_vars
         return cls.from_dict(_source_of(config_source, config_file_strict, environ).load_profiles())
 
     def to_dict(self) -> dict[str, ClientConfigProfileDict]:
-        """As a dictionary, for a TOML file."""
+        """Return a dictionary, for a TOML file."""
         return {name: profile.to_dict() for name, profile in self.profiles.items()}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Mapping[str, Any]]) -> Self:
-        """From a dictionary."""
+        """Return the profiles in a dictionary."""
         return cls(
             {
                 name: cls._profile.from_dict(cast(ClientConfigProfileDict, profile))
@@ -251,7 +259,7 @@ def _source(source: Mapping[str, Any] | None) -> DataSource | None:
     if not source:
         return None
     if "data" in source:
-        data = source["data"]  # the reader's are bytes
+        data = source["data"]  # the reader returns bytes
         return data if isinstance(data, str) else bytes(data).decode()
     return Path(source["path"]) if "path" in source else None
 

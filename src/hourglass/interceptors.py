@@ -1,4 +1,4 @@
-"""Interceptors: code of yours between callers and what they call, with headers that travel along.
+"""Interceptors: your own code between callers and the called, with headers that are sent along.
 
     class Timing(Interceptor):
         def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
@@ -11,8 +11,8 @@
 
     Client.connect("local:", interceptors=[Timing()])
 
-For tracing, authentication, context that follows a request, logging. In workflows they are plain functions and must be
-deterministic, as everything there; where none is given, nothing is paid.
+Use them for tracing, authentication, request context or logging. In workflows they are plain functions and
+must be deterministic, like all workflow code. Without interceptors there is no overhead.
 """
 
 from __future__ import annotations

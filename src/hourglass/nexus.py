@@ -1,4 +1,5 @@
-"""Nexus: operations that workflows of other namespaces call, served as plain functions. On a Temporal server only.
+"""Nexus: operations that workflows of other namespaces call, implemented as plain functions. On a Temporal
+server only.
 
     payments = nexus.Service("payments")
 
@@ -16,14 +17,14 @@ and in a workflow, anywhere:
     client = workflow.create_nexus_client(payments, endpoint="payments")
     client.execute_operation(charge, "o-1")
 
-A caller that does not have the code names service and operation by texts. The embedded engine has no other namespaces, and
-refuses both sides by name.
+A caller without access to the code identifies service and operation by name. The embedded engine has no other
+namespaces, and rejects both sides.
 
-An operation's function is called in a thread, an `async def` on an event loop of its own; it should take seconds, and may be
-called again. What takes longer is a workflow, or an activity of its own: the operation starts it by `start_workflow` or
-`start_activity` and returns the handle; its result is the operation's, and cancelling the operation cancels it. What a
-function raises is tried again by the server, but for `OperationError`, which is the operation's end, and `HandlerError`, which
-says itself.
+An operation's function is called in a thread, an `async def` on an event loop of its own. It should take
+seconds, and may be called repeatedly. For longer work, the operation starts a workflow or a standalone
+activity with `start_workflow` or `start_activity` and returns the handle: its result becomes the operation's
+result, and cancelling the operation cancels it. The server retries a function that raises an exception,
+except for `OperationError`, which fails the operation, and `HandlerError`, which specifies whether to retry.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class OperationError(HourglassError):
-    """Raised in an operation: it failed, for good. With `canceled` it ended as cancelled."""
+    """Raised in an operation to fail it permanently. With `canceled`, it ends as cancelled."""
 
     def __init__(self, message: str, *, canceled: bool = False) -> None:
         super().__init__(message)
@@ -87,8 +88,10 @@ class OperationError(HourglassError):
 
 
 class HandlerError(HourglassError):
-    """Raised in an operation: the call cannot be handled. `type` is one of Nexus's, such as NOT_FOUND; `retryable` says whether
-    the server should try again, by default as the type has it.
+    """Raised in an operation if it cannot handle the call.
+
+    `type` is one of Nexus's error types, such as NOT_FOUND; `retryable` decides whether the server retries,
+    by default according to the type.
     """
 
     def __init__(self, message: str, *, type: str = "INTERNAL", retryable: bool | None = None) -> None:
@@ -97,16 +100,13 @@ class HandlerError(HourglassError):
         self.retryable = retryable
 
 
-# --- operations that take their time --------------------------------------------------------------
-
-
-_WORKFLOW, _ACTIVITY = 1, 2  # Temporal's numbers
+_WORKFLOW, _ACTIVITY = 1, 2  # Temporal's constants
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperationHandle(Generic[R]):
-    """What an operation has started, and is until that ends: a workflow, or an activity of its own. Made by `start_workflow`
-    and `start_activity`; an operation that returns it has that one's result, later.
+    """The workflow or standalone activity that an operation has started. Create it with `start_workflow` or
+    `start_activity`, and return it: its result becomes the operation's result.
     """
 
     namespace: str
@@ -116,26 +116,28 @@ class OperationHandle(Generic[R]):
 
     @property
     def token(self) -> str:
-        """What the caller's server knows it by, as Temporal's SDKs write it."""
-        said: dict[str, Any] = {"t": _ACTIVITY if self.activity_id else _WORKFLOW, "ns": self.namespace}
+        """The token that identifies the operation for the caller's server, in the format of Temporal's SDKs."""
+        fields: dict[str, Any] = {"t": _ACTIVITY if self.activity_id else _WORKFLOW, "ns": self.namespace}
         if self.activity_id:
-            said |= {"aid": self.activity_id, "rid": self.run_id}
+            fields |= {"aid": self.activity_id, "rid": self.run_id}
         else:
-            said["wid"] = self.workflow_id
-        return base64.urlsafe_b64encode(json.dumps(said, separators=(",", ":")).encode()).decode().rstrip("=")
+            fields["wid"] = self.workflow_id
+        return (
+            base64.urlsafe_b64encode(json.dumps(fields, separators=(",", ":")).encode()).decode().rstrip("=")
+        )
 
     @classmethod
     def from_token(cls, token: str) -> OperationHandle[Any]:
-        """The handle of a token. Raises `UsageError` for what is none."""
+        """Return the handle of a token. Raise `UsageError` if it is malformed."""
         try:
-            said = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-            kind, texts = said["t"], {name: said.get(name) or "" for name in ("ns", "wid", "aid", "rid")}
+            fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+            kind, texts = fields["t"], {name: fields.get(name) or "" for name in ("ns", "wid", "aid", "rid")}
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise UsageError("this is no token of a Nexus operation") from None
+            raise UsageError("this is not the token of a Nexus operation") from None
         needed = texts.get({_WORKFLOW: "wid", _ACTIVITY: "aid"}.get(kind, ""))
-        if not needed or said.get("v") or not all(isinstance(text, str) for text in texts.values()):
+        if not needed or fields.get("v") or not all(isinstance(text, str) for text in texts.values()):
             raise UsageError(
-                "this token is not of a workflow or an activity that a Nexus operation has started"
+                "this token does not belong to a workflow or an activity that a Nexus operation has started"
             )
         return cls(
             namespace=texts["ns"], workflow_id=texts["wid"], activity_id=texts["aid"], run_id=texts["rid"]
@@ -143,14 +145,16 @@ class OperationHandle(Generic[R]):
 
 
 class NexusCallback(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server is told that what an operation has started has ended. Made for `start_workflow`; you need none."""
+    """The address at which a server is notified when the work started by an operation is closed. Created
+    internally for `start_workflow`.
+    """
 
     url: str
     headers: dict[str, str] = {}
     links: tuple[bytes, ...] = ()
-    """What called, as messages of Temporal's, to be shown with what is started."""
+    """The callers, as Temporal's messages, to be displayed with the started workflow or activity."""
 
-    def __repr__(self) -> str:  # the headers may hold a secret of the caller's server
+    def __repr__(self) -> str:  # the headers may contain a secret of the caller's server
         return "<NexusCallback>"
 
 
@@ -158,8 +162,8 @@ CancelFunction = Callable[[OperationHandle[Any]], Any]
 
 
 class Operation(Generic[P, R, C]):
-    """An operation of a service: of these parameters, with that result. Called, it is the function, which returns a `C`: the
-    result itself, or what will have it.
+    """An operation of a service, typed by its parameters `P` and its result `R`. Calling it calls the
+    function, which returns a `C`: the result itself, or a handle.
     """
 
     def __init__(self, service: str, name: str, fn: Callable[P, C], signature: Signature) -> None:
@@ -171,24 +175,27 @@ class Operation(Generic[P, R, C]):
         self.__doc__ = fn.__doc__
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
-        """Call the function, here and now."""
+        """Call the function directly."""
         return self.fn(*args, **kwargs)
 
     @property
     def result_type(self) -> Any:
-        """The type of the result, as callers get it: of a handle, what that will have."""
-        said = self.signature.return_type
-        if typing.get_origin(said) is OperationHandle:
-            return typing.get_args(said)[0]
-        return Any if said is OperationHandle else said
+        """The type of the result for callers; for a handle, the type of its result."""
+        annotation = self.signature.return_type
+        if typing.get_origin(annotation) is OperationHandle:
+            return typing.get_args(annotation)[0]
+        return Any if annotation is OperationHandle else annotation
 
     def on_cancel(self, fn: CancelFunction) -> CancelFunction:
-        """A decorator: what is called when a caller cancels the operation, with the handle that it returned.
+        """Set the function to call when a caller cancels the operation, with its handle; use it as a
+        decorator.
 
-        Without it, what it has started is asked to cancel.
+        Without it, the started workflow or activity is cancelled.
         """
         if not callable(fn):
-            raise DefinitionError(f"what cancels {self!r} is a function, not {type(fn).__name__}")
+            raise DefinitionError(
+                f"the cancel function of {self!r} must be callable, not {type(fn).__name__}"
+            )
         self.cancel_fn = fn
         return fn
 
@@ -197,11 +204,11 @@ class Operation(Generic[P, R, C]):
 
 
 class Service:
-    """A Nexus service: a name, and its operations."""
+    """A Nexus service: a name and its operations."""
 
     def __init__(self, name: str) -> None:
         if not isinstance(name, str) or not name.strip():
-            raise UsageError("a Nexus service has a name, a text that is not empty")
+            raise UsageError("the name of a Nexus service must be a non-empty str")
         self.name = name
         self.operations: dict[str, Operation[..., Any, Any]] = {}
 
@@ -218,33 +225,35 @@ class Service:
     @overload
     def operation(self, /, *, name: str) -> NamedOperation: ...
     def operation(self, fn: Any = None, /, *, name: str = "") -> Any:
-        """Serve a function, under its own name or another. It takes one argument, or none, as Nexus has it.
+        """Add a function as an operation, under its own name or another one. It takes at most one argument,
+        as Nexus requires.
 
-        One that returns an `OperationHandle` is over when what it has started is, with that one's result.
+        An operation that returns an `OperationHandle` completes when the started workflow or activity is
+        closed, with its result.
         """
         return NamedOperation(self, name) if fn is None else self._add(fn, name)
 
     def _add(self, fn: Callable[..., Any], name: str) -> Operation[..., Any, Any]:
         if not inspect.isroutine(fn):
             raise DefinitionError(f"an operation of {self.name} is a function, not {fn!r:.80}")
-        named = name or fn.__name__
-        if named in self.operations:
-            raise DefinitionError(f"the Nexus service {self.name} has two operations {named!r}")
-        signature = Signature.of(fn, what=f"operation {self.name}.{named}")
+        title = name or fn.__name__
+        if title in self.operations:
+            raise DefinitionError(f"the Nexus service {self.name} has two operations {title!r}")
+        signature = Signature.of(fn, what=f"operation {self.name}.{title}")
         if signature.required > 1 or not (signature.takes_exactly_one or not signature.parameters):
             raise DefinitionError(
-                f"operation {named!r} of the Nexus service {self.name} must take one argument, or none: put several into a "
+                f"operation {title!r} of the Nexus service {self.name} must take at most one argument: put several into a "
                 "dataclass"
             )
-        made = self.operations[named] = Operation(self.name, named, fn, signature)
-        return made
+        operation = self.operations[title] = Operation(self.name, title, fn, signature)
+        return operation
 
     def __repr__(self) -> str:
         return f"<Nexus service {self.name}: {', '.join(self.operations) or 'no operations'}>"
 
 
 class NamedOperation:
-    """A decorator: what `Service.operation(name=…)` gives."""
+    """The decorator that `Service.operation(name=…)` returns."""
 
     def __init__(self, service: Service, name: str) -> None:
         self._service = service
@@ -261,16 +270,13 @@ class NamedOperation:
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Operation[P, R, R]: ...
     def __call__(self, fn: Any, /) -> Any:
-        """Serve a function under that name."""
+        """Add a function as an operation with this name."""
         return self._service._add(fn, self._name)
-
-
-# --- inside an operation --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """The call that an operation answers."""
+    """The properties of the call that an operation handles."""
 
     endpoint: str
     namespace: str
@@ -278,14 +284,14 @@ class Info:
     service: str
     operation: str
     request_id: str
-    """The same when the server tries again: a workflow that is started with an id made of it is started once. Empty in a
-    function that cancels.
+    """The request id; it is the same when the server retries, so that a workflow with an id based on it is
+    started once. Empty in a cancel function.
     """
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 class ShutdownNotice:
-    """Whether the worker has begun to shut down, and what waits for that. For any thread."""
+    """A notification of the worker's shutdown, for any thread."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -293,7 +299,7 @@ class ShutdownNotice:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """It has begun."""
+        """Notify all waiters that the shutdown has begun."""
         with self._lock:
             self.begun.set()
             waiters, self._waiters = self._waiters, set()
@@ -301,7 +307,7 @@ class ShutdownNotice:
             wake()
 
     async def wait(self) -> None:
-        """Wait for it, on any event loop."""
+        """Wait for the shutdown, on any event loop."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -320,33 +326,34 @@ class ShutdownNotice:
 
 @dataclass(frozen=True)
 class CallContext:
-    """What is known while an operation runs."""
+    """The context of a running operation."""
 
     info: Info
     client: Callable[[], Any]
     registry: Registry
     shutdown: ShutdownNotice
     callback: NexusCallback | None = None
-    """Where the caller's server waits for what is started; None where it does not, as in a function that cancels."""
+    """The callback of the caller's server; None if it does not wait for a result, e.g. in a cancel function.
+    """
 
 
 current: ContextVar[CallContext | None] = ContextVar("hourglass_nexus", default=None)
 
 
 def in_operation() -> bool:
-    """Whether this is called by an operation."""
+    """Return whether the caller is inside a running operation."""
     return current.get() is not None
 
 
 def info() -> Info:
-    """The call that this operation answers."""
+    """Return the properties of the call that this operation handles."""
     return _required("info").info
 
 
 def client() -> Client:
-    """The worker's client, which blocks: in an `async def` use it in `asyncio.to_thread`."""
-    found: Client = _required("client").client()
-    return found
+    """Return the worker's client, which blocks: in an `async def`, use it in `asyncio.to_thread`."""
+    blocking_client: Client = _required("client").client()
+    return blocking_client
 
 
 @overload
@@ -362,11 +369,12 @@ def start_workflow(
     workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
 ) -> OperationHandle[R]: ...
 def start_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Start the workflow that this operation is, and return what the function returns for it: as `Client.start_workflow`, on
-    this worker's task queue unless another is named. With no `id` it is made of the call's, so that a call that is tried again
-    starts nothing twice.
+    """Start a workflow for this operation, and return the handle that the operation's function must return.
 
-    It blocks: in an `async def`, `await asyncio.to_thread(nexus.start_workflow, …)`.
+    The arguments are those of `Client.start_workflow`; the default task queue is this worker's. The default
+    `id` is based on the request id, so that a retried call starts nothing twice.
+
+    It blocks: in an `async def`, use `await asyncio.to_thread(nexus.start_workflow, …)`.
     """
     return _start("workflow", workflow, args, options)
 
@@ -384,50 +392,56 @@ def start_activity(
     activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartActivityOptions]
 ) -> OperationHandle[R]: ...
 def start_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Start the activity, of no workflow, that this operation is: as `start_workflow` does."""
+    """Start a standalone activity for this operation, with the arguments of `Client.start_activity`. See
+    `start_workflow`.
+    """
     return _start("activity", activity, args, options)
 
 
 def _start(
-    kind: Literal["workflow", "activity"], what: Any, args: Sequence[Any], options: dict[str, Any]
+    kind: Literal["workflow", "activity"], target: Any, args: Sequence[Any], options: dict[str, Any]
 ) -> OperationHandle[Any]:
     context = _required(f"start_{kind}")
     call = context.info
     options.setdefault("task_queue", call.task_queue)
     options.setdefault("id", f"{call.operation}-{call.request_id}")
-    made: OperationHandle[Any] = OperationHandle(namespace=call.namespace, **{f"{kind}_id": options["id"]})
-    options["callbacks"] = _callbacks(context, made)
+    handle: OperationHandle[Any] = OperationHandle(namespace=call.namespace, **{f"{kind}_id": options["id"]})
+    options["callbacks"] = _callbacks(context, handle)
     start = getattr(context.client(), f"start_{kind}")
-    return replace(made, run_id=start(what, *args, request_id=call.request_id, **options).run_id or "")
+    return replace(handle, run_id=start(target, *args, request_id=call.request_id, **options).run_id or "")
 
 
-def _callbacks(context: CallContext, made: OperationHandle[Any]) -> list[NexusCallback]:
-    found = context.callback
-    if found is None:
+def _callbacks(context: CallContext, handle: OperationHandle[Any]) -> list[NexusCallback]:
+    callback = context.callback
+    if callback is None:
         raise UsageError(
-            "this call of a Nexus operation waits for no result: it is cancelled, or was made by no server"
+            "this Nexus call does not wait for a result: it is a cancellation, or was not made by a server"
         )
-    return [msgspec.structs.replace(found, headers={**found.headers, "nexus-operation-token": made.token})]
+    return [
+        msgspec.structs.replace(callback, headers={**callback.headers, "nexus-operation-token": handle.token})
+    ]
 
 
 def is_worker_shutdown() -> bool:
-    """Whether the worker has begun to shut down."""
+    """Return whether the worker has begun to shut down."""
     return _required("is_worker_shutdown").shutdown.begun.is_set()
 
 
 def wait_for_worker_shutdown_sync(timeout: timedelta | float | None = None) -> bool:
-    """Block this thread until the worker begins to shut down: True then, False if the time passes first."""
+    """Block this thread until the worker begins to shut down and return True, or return False after the
+    timeout.
+    """
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     return _required("wait_for_worker_shutdown_sync").shutdown.begun.wait(limit)
 
 
 async def wait_for_worker_shutdown() -> None:
-    """In an `async def` operation: wait until the worker begins to shut down."""
+    """Wait, in an `async def` operation, until the worker begins to shut down."""
     await _required("wait_for_worker_shutdown").shutdown.wait()
 
 
 def metric_meter() -> MetricMeter:
-    """A meter for this call. What it records carries namespace, task queue, service and operation."""
+    """Return a meter for this call. Its metrics have the labels namespace, task queue, service and operation."""
     context = _required("metric_meter")
     call = context.info
     return MetricMeter(
@@ -441,10 +455,10 @@ def metric_meter() -> MetricMeter:
     )
 
 
-def _required(what: str) -> CallContext:
+def _required(function: str) -> CallContext:
     context = current.get()
     if context is None:
-        raise UsageError(f"nexus.{what}() works inside a running Nexus operation only")
+        raise UsageError(f"nexus.{function}() works inside a running Nexus operation only")
     return context
 
 
@@ -464,15 +478,14 @@ class _OperationLogger(SpeakerLogger):
 
 
 logger = _OperationLogger(logging.getLogger("hourglass.nexus"), {})
-"""A logger that says which operation speaks."""
-
-
-# --- interceptors ---------------------------------------------------------------------------------
+"""A logger that adds the names of the current operation."""
 
 
 @dataclass(kw_only=True)
 class ExecuteNexusOperationStartInput:
-    """An operation is to be called; `args` holds its argument, if it takes one. `headers` are the call's, texts."""
+    """The input of an operation's start. `args` contains its argument, if any; `headers` are the strings of
+    the call.
+    """
 
     operation: Operation[..., Any, Any]
     args: list[Any] = field(default_factory=list, repr=False)
@@ -481,7 +494,7 @@ class ExecuteNexusOperationStartInput:
 
 @dataclass(kw_only=True)
 class ExecuteNexusOperationCancelInput:
-    """An operation is to be cancelled; `handle` is what it returned."""
+    """The input of an operation's cancellation. `handle` is the value that the operation returned."""
 
     operation: Operation[..., Any, Any]
     handle: OperationHandle[Any]
@@ -489,29 +502,29 @@ class ExecuteNexusOperationCancelInput:
 
 
 class NexusOperationInboundInterceptor:
-    """Calls of operations, on their way to the function. Override what you want to see; call `self.next` to go on.
+    """Intercepts calls of operations. Override methods, and call `self.next` to continue.
 
-    It runs where the function does: in its thread, and for an `async def` on its loop, where the methods called `async` are
-    asked.
+    It runs where the function runs: in its thread, or for an `async def` on its loop, where the `async`
+    methods are called.
     """
 
     def __init__(self, next: NexusOperationInboundInterceptor) -> None:
         self.next = next
 
     def execute_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
-        """Call an operation; what its function returns."""
+        """Call an operation. Return the value that its function returns."""
         return self.next.execute_nexus_operation_start(input)
 
     async def execute_async_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
-        """The same for an `async def`."""
+        """Call an operation whose function is an `async def`."""
         return await self.next.execute_async_nexus_operation_start(input)
 
     def execute_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
-        """Cancel what an operation has started."""
+        """Cancel the work that an operation has started."""
         self.next.execute_nexus_operation_cancel(input)
 
     async def execute_async_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
-        """The same where what cancels is an `async def`."""
+        """Cancel it with a cancel function that is an `async def`."""
         await self.next.execute_async_nexus_operation_cancel(input)
 
 
@@ -530,21 +543,23 @@ class LastNexusInbound(NexusOperationInboundInterceptor):
         return await input.operation.fn(*input.args)
 
     def execute_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
-        """Call what the author cancels with, or cancel what was started."""
+        """Call the author's cancel function, or cancel the started workflow or activity."""
         if input.operation.cancel_fn is not None:
             input.operation.cancel_fn(input.handle)
         else:
             _cancel(input.handle)
 
     async def execute_async_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
-        """Await what the author cancels with."""
+        """Await the author's cancel function."""
         assert input.operation.cancel_fn is not None
         await input.operation.cancel_fn(input.handle)
 
 
 def _cancel(handle: OperationHandle[Any]) -> None:
-    found = client()
+    blocking_client = client()
     if handle.activity_id:
-        found.get_activity_execution_handle(handle.activity_id, run_id=handle.run_id or None).cancel()
+        blocking_client.get_activity_execution_handle(
+            handle.activity_id, run_id=handle.run_id or None
+        ).cancel()
     else:
-        found.get_workflow_handle(handle.workflow_id).cancel()
+        blocking_client.get_workflow_handle(handle.workflow_id).cancel()

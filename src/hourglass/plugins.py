@@ -1,4 +1,4 @@
-"""Plugins: one object that sets up clients, workers and replayers of a program alike.
+"""Plugins: one object that configures the clients, workers and replayers of a program.
 
     class Acme(Plugin):
         def configure_client(self, config: ClientConfig) -> ClientConfig:
@@ -7,7 +7,8 @@
 
     Client.connect("local:", plugins=[Acme()])
 
-A library gives its users a plugin instead of a page that says what to put where. `SimplePlugin` is one that only adds things.
+A library gives its users a plugin instead of instructions for each option. `SimplePlugin` is a plugin that
+only adds options.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ T = TypeVar("T")
 
 
 class SimplePlugin(Plugin):
-    """A plugin that adds things: interceptors, workflows, activities, resources, a converter, a codec, a block around a worker.
+    """A plugin that adds options: interceptors, workflows, activities, resources, a converter, a codec, a
+    context manager around a worker.
 
-    Lists are appended to what there is. A converter or a codec takes the place of the client's; as a function it is called
-    with the one before, and makes the new one. `run_context` is called when a worker starts, and gives a context manager.
+    Lists are appended to the existing ones. A converter or a codec replaces the client's; a function instead
+    is called with the previous one, and returns the new one. `run_context` is called when a worker starts,
+    and returns a context manager.
     """
 
     def __init__(
@@ -62,21 +65,21 @@ class SimplePlugin(Plugin):
 
     @property
     def name(self) -> str:
-        """The name it was given."""
+        """The name of the plugin."""
         return self._name
 
     def configure_client(self, config: ClientConfig) -> ClientConfig:
-        """Add what a client has."""
+        """Add the options of a client."""
         config["converter"] = _replaced(config["converter"], self._converter, Converter)
         config["codec"] = _replaced(config["codec"], self._codec, Codec)
         config["interceptors"] = (*config["interceptors"], *self._interceptors)
         return config
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """Add what a worker has; interceptors that its client has serve it anyway."""
-        there = {*config["client"]._session.interceptors, *config["interceptors"]}
-        more = [each for each in self._interceptors if each not in there]
-        config["interceptors"] = (*config["interceptors"], *more)
+        """Add the options of a worker; interceptors of its client are not added twice."""
+        existing = {*config["client"]._session.interceptors, *config["interceptors"]}
+        additional = [interceptor for interceptor in self._interceptors if interceptor not in existing]
+        config["interceptors"] = (*config["interceptors"], *additional)
         config["workflows"] = (*config["workflows"], *self._workflows)
         config["activities"] = (*config["activities"], *self._activities)
         config["failure_exceptions"] = (*config["failure_exceptions"], *self._failure_exceptions)
@@ -84,7 +87,7 @@ class SimplePlugin(Plugin):
         return config
 
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
-        """Add what a replayer has."""
+        """Add the options of a replayer."""
         config["converter"] = _replaced(config["converter"], self._converter, Converter)
         config["codec"] = _replaced(config["codec"], self._codec, Codec)
         config["interceptors"] = (*config["interceptors"], *self._interceptors)
@@ -93,13 +96,13 @@ class SimplePlugin(Plugin):
         return config
 
     def run_worker(self, worker: Worker) -> AbstractContextManager[object]:
-        """The block that `run_context` gives."""
+        """Return the context manager of `run_context`."""
         return self._run_context()
 
 
-def _replaced(before: T, given: Any, kind: Any) -> T:
-    if given is None:
-        return before
-    is_one = isinstance(given, kind) if kind is Converter else hasattr(given, "encode")
-    made: T = given if is_one else given(before)
-    return made
+def _replaced(previous: T, replacement: Any, kind: Any) -> T:
+    if replacement is None:
+        return previous
+    is_instance = isinstance(replacement, kind) if kind is Converter else hasattr(replacement, "encode")
+    result: T = replacement if is_instance else replacement(previous)
+    return result

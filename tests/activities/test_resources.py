@@ -101,9 +101,9 @@ def test_what_is_not_there_or_not_clear() -> None:
     with Environment() as env, pytest.raises(WorkflowFailedError) as failed:
         env.execute_workflow(using)
     assert "no resource of type Pool (it has none at all)" in str(failed.value.__cause__)
-    with pytest.raises(UsageError, match=r"2 resources of the worker are a Pool \(Mail, Pool\)"):
+    with pytest.raises(UsageError, match=r"2 resources of the worker have the type Pool \(Mail, Pool\)"):
         ActivityEnvironment(resources=[Pool(), Mail()]).run(use)
-    with pytest.raises(UsageError, match="no context manager"):
+    with pytest.raises(UsageError, match="not a context manager"):
         ActivityEnvironment(resources=[lambda: 3]).run(use)
     with pytest.raises(UsageError, match="must be a list"):
         ActivityEnvironment(resources=Pool())  # type: ignore[arg-type]

@@ -588,7 +588,7 @@ def test_heartbeats_that_do_not_get_through_end_nothing(caplog):
 def test_the_workers_client_is_at_hand(name):
     """In threads and on the loop; where there is none the message says what to do."""
     assert value(run(name, client=lambda: "the client")) == "the client"
-    assert "connect one of your own" in failure(run(name))[2]
+    assert "connect your own" in failure(run(name))[2]
 
 
 def test_an_attempt_nobody_waits_for_is_stopped():

@@ -103,10 +103,10 @@ def test_every_command_of_a_history_has_words() -> None:
     told: set[type[cmd.Command]] = set()
     for kinds in COMMAND_OF.values():
         told.update(kinds if isinstance(kinds, tuple) else (kinds,))
-    silent = told & set(cmd.COMMANDS) - set(engine_words._TELL) - NAMED_WITH_THEIR_EVENT
+    silent = told & set(cmd.COMMANDS) - set(engine_words._FACTS) - NAMED_WITH_THEIR_EVENT
     assert not silent, (
-        f"{', '.join(kind.__name__ for kind in silent)} needs a line in _TELL of _evaluator/words.py, with the words of its "
-        "event in _history/words.py"
+        f"{', '.join(kind.__name__ for kind in silent)} needs a line in _FACTS of _evaluator/words.py, with the words of "
+        "its event in _history/words.py"
     )
 
 

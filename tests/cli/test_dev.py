@@ -99,9 +99,9 @@ def test_an_edit_that_breaks_an_open_run(project: Project, client: Client) -> No
         project.app.write_text(ANOTHER_WAY)
         dev.wait_for("taking work", 2)
         assert "this code would break order-1 (checkout)" in dev.text
-        assert "the history says: activity charge number 1" in dev.text
+        assert "expected by the history: activity charge number 1" in dev.text
         line = ANOTHER_WAY.splitlines().index("    workflow.sleep(3600)") + 1
-        assert re.search(rf"the code asks for: timer number 1 of 3600 s +at app\.py:{line}", dev.text)
+        assert re.search(rf"issued by the code:      timer number 1 of 3600 s +at app\.py:{line}", dev.text)
         assert "1 of 1 open runs would break" in dev.text
         assert dev.text.index("would break") < dev.text.rindex("taking work")
         assert len(handle.history().events) == events

@@ -187,7 +187,7 @@ def test_replay_names_its_own_option(flows: Path, capsys: pytest.CaptureFixture[
     asked = ["replay", "--query", "WorkflowType = 'parcel'", "--code", str(changed)]
     capsys.readouterr()
     assert main(asked) == 1
-    assert "to allow it here too: --no-arguments" in capsys.readouterr().out
+    assert "to permit it here too, use --no-arguments" in capsys.readouterr().out
     assert main([*asked, "--no-arguments"]) == 0
     sys.modules.pop(changed.stem, None)
 

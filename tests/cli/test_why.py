@@ -244,8 +244,8 @@ def test_nondeterminism(either: Stage, tmp_path: Path) -> None:
         "def later() -> None:\n    workflow.sleep(3600)\n"
     )
     _, page = either.why("changing-1", "nondeterminism", "--code", str(code))
-    assert "the history says: activity well number 1" in page
-    assert "the code asks for: timer number 1 of 3600 s" in page
+    assert "expected by the history: activity well number 1" in page
+    assert "issued by the code:      timer number 1 of 3600 s" in page
     assert f"{code.name}:6   workflow.sleep(3600)" in page
     assert page.splitlines()[0].startswith(
         "changing-1 (changing) cannot go on, because its code no longer does"

@@ -208,14 +208,14 @@ def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"cron_schedule": 5}, "cron_schedule must be a text, not int"),
+        ({"cron_schedule": 5}, "cron_schedule must be a str, not int"),
         ({"priority_key": 10**30}, "priority_key must be a number from 0 to 2147483647"),
         ({"run_timeout": 10**400}, "run_timeout must be between 0 and 292 years"),
         ({"task_timeout": -1}, "task_timeout must be between 0 and 292 years"),
-        ({"memo": {1: 2}}, "a name in memo must be a text, not int"),
+        ({"memo": {1: 2}}, "a name in memo must be a str, not int"),
         ({"retry_policy": RetryPolicy}, "retry_policy must be a RetryPolicy, not the class RetryPolicy"),
         ({"id_reuse_policy": "often"}, "id_reuse_policy must be one of IdReusePolicy: UNSPECIFIED"),
-        ({"id": "a\ud800"}, "id must be a text that UTF-8 can hold"),
+        ({"id": "a\ud800"}, "id must be a str that UTF-8 can encode"),
         ({"search_attributes": {5: 1}}, "the name of a search attribute must be a text"),
         ({"start_signal": "go", "start_signal_args": 5}, "start_signal_args must be a list, not int"),
     ],

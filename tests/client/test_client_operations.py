@@ -170,7 +170,7 @@ def test_every_option_arrives(client: Any, do: Do, connection: Any) -> None:
         (lambda c: c.start_workflow(checkout), ArgumentError, "order"),
         (lambda c: c.start_workflow(checkout, Order("a"), True, 3), ArgumentError, "checkout"),
         (lambda c: c.start_workflow(lambda: 1), UsageError, r"@workflow\.defn"),
-        (lambda c: c.start_workflow(7), UsageError, "an object of type int is no workflow"),
+        (lambda c: c.start_workflow(7), UsageError, "an object of type int is not a workflow"),
         (lambda c: c.start_workflow(""), UsageError, "name is empty"),
         (lambda c: c.start_workflow("wf", id=""), UsageError, "id must be"),
         (lambda c: c.start_workflow("wf", task_queue=" "), UsageError, "task_queue must be"),
@@ -399,7 +399,7 @@ def test_signals_by_name_method_and_channel(client: Any, do: Do, connection: Any
         (lambda h: h.query(Cart.put), UsageError, "is a signal, and was used as a query"),
         (lambda h: h.signal(print), UsageError, r"print is no signal.*@workflow\.signal"),
         (lambda h: h.query(decisions), UsageError, "is no query"),
-        (lambda h: h.signal(decisions), ArgumentError, "carries one value, not 0"),
+        (lambda h: h.signal(decisions), ArgumentError, "takes one value, not 0"),
         (lambda h: h.signal(""), UsageError, "name is empty"),
     ],
 )

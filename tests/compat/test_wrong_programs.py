@@ -290,5 +290,5 @@ def test_none_of_go() -> None:
 
 def test_the_search_can_find(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what Core says alone, wrong programs are found that are taken for right."""
-    monkeypatch.setattr(_replayer.Replayer, "_traced", lambda *_: None)
+    monkeypatch.setattr(_replayer.Replayer, "_first_difference", lambda *_: None)
     assert taken(concurrency, 20) != []

@@ -81,7 +81,7 @@ def test_a_missing_library_is_answered_with_the_extra(
     extra = bridge.replace("_", "-")
     assert extra in _extras()
     text, name = answers[f"{bridge} without {library}"]
-    assert text.startswith(f"hourglass.contrib.{bridge} needs what its extra brings")
+    assert text.startswith(f"hourglass.contrib.{bridge} needs the packages of its extra")
     assert f"pip install 'hourglass-temporal[{extra}]'" in text
     assert library in text
     assert name.partition(".")[0] == library

@@ -451,7 +451,7 @@ def test_mistakes_say_what_to_do(client: Client) -> None:
             assert said in client.execute_workflow(refused, what, task_queue="slips")
     with pytest.raises(UsageError, match="have no tool wether"):
         DurableRunner(Agent(name="x", tools=[weather]), tool_options={"wether": {}})
-    with pytest.raises(UsageError, match="two agents of one runner are called 'x'"):
+    with pytest.raises(UsageError, match="two agents of one runner have the name 'x'"):
         DurableRunner(Agent(name="x"), agents=[Agent(name="x")])
     outside = asyncio.run(forecaster.run("outside of workflows it is the library's"))
     assert outside.final_output == "sun in Oslo; sun in Rome"

@@ -191,7 +191,7 @@ def test_mistakes_are_told_where_they_are_made() -> None:
             outbox.start_workflow(session, Tally.run, id="no argument")  # type: ignore[call-arg]
         with pytest.raises(UsageError, match="no option"):
             outbox.start_workflow(session, Tally.run, 1, ident="x")  # type: ignore[call-arg]
-        with pytest.raises(UsageError, match="not empty"):
+        with pytest.raises(UsageError, match="non-empty"):
             outbox.signal(session, "", "add", 1)
     with pytest.raises(UsageError, match="Session or a Connection"):
         outbox.signal(engine, "x", "add", 1)  # type: ignore[call-overload]

@@ -471,7 +471,7 @@ def test_dependencies_travel_or_are_the_workers(client: Client) -> None:
         with pytest.raises(WorkflowFailedError, match="was run without deps, so they are the worker's"):
             client.execute_workflow(depending, "worker's", task_queue="none")
         handle = client.start_workflow(depending, "wrong", task_queue="none")
-        assert "cannot be written as JSON" in parked(handle)
+        assert "cannot be encoded as JSON" in parked(handle)
 
 
 def parked(handle: Any) -> str:

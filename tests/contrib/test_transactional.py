@@ -388,7 +388,7 @@ def test_mistakes_are_told_where_they_are_made() -> None:
     engine = create_engine("sqlite://")
     with pytest.raises(DefinitionError, match="takes an Engine"):
         transactional("sqlite://")  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="a Session or a Connection"):
+    with pytest.raises(DefinitionError, match="Session or Connection"):
         transactional(engine)(lambda_of(int))
     with pytest.raises(DefinitionError, match="an async def takes"):
         transactional(engine)(lambda_of(AsyncSession))

@@ -24,7 +24,7 @@ def said_of_fields() -> dict[str, str]:
         if isinstance(field, ast.AnnAssign):
             assert isinstance(field.target, ast.Name)
             assert isinstance(below, ast.Expr), f"{field.target.id} is not described"
-            said[field.target.id] = ast.literal_eval(below.value)
+            said[field.target.id] = " ".join(ast.literal_eval(below.value).split())
     return said
 
 

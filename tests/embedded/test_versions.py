@@ -346,7 +346,7 @@ def test_every_workflow_of_a_version_decides() -> None:
     [
         ("1", "must be a WorkerDeploymentConfig"),
         (WorkerDeploymentConfig("shop.1"), "must be a WorkerDeploymentVersion"),  # type: ignore[arg-type]
-        (WorkerDeploymentConfig(WorkerDeploymentVersion("", "1")), "must be a text that is not empty"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("", "1")), "must be a non-empty str"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a.b", "1")), "its name has no"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "its name has no"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "")), "build id of a version must be"),

@@ -497,7 +497,7 @@ def test_a_task_that_failed_unseen_is_told_of(drive: Drive) -> None:
 
     d = drive(outer)
     d.begin()
-    assert [each for each in d.run.notices if "no code looked" in each and "unseen" in each]
+    assert [each for each in d.run.notices if "no code has read" in each and "unseen" in each]
     assert not [each for each in d.run.notices if "ValueError: seen" in each]
 
 

@@ -148,7 +148,7 @@ def test_the_next_attempt_of_a_local_activity() -> None:
     ("make", "words"),
     [
         (lambda: workflow.create_event_group(""), "must not be empty"),
-        (lambda: workflow.create_event_group(7), "must be a text"),  # type: ignore[arg-type]
+        (lambda: workflow.create_event_group(7), "must be a str"),  # type: ignore[arg-type]
         (lambda: workflow.create_event_group("a", label=""), "None means"),
         (lambda: workflow.start_activity("a", event_groups=["order"]), "create_event_group, not str"),  # type: ignore[list-item]
         (lambda: workflow.start_activity("a", event_groups="order"), "must be a list"),  # type: ignore[arg-type]

@@ -91,12 +91,12 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "activity started as a workflow": (
         lambda c: c.start_workflow(good, 1),
         UsageError,
-        "good is an activity, no workflow: call it in a workflow",
+        "good is an activity, not a workflow: call it in a workflow",
     ),
     "nothing started": (
         lambda c: c.start_workflow(None),
         UsageError,
-        "None is no workflow: give the function",
+        "None is not a workflow: pass the function",
     ),
     "argument as an option": (
         lambda c: c.start_workflow(takes_two, one=1),

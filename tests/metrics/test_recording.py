@@ -306,7 +306,7 @@ def test_another_process_has_no_meter() -> None:
         Client.connect("local:") as client,
         Worker(client, workflows=[asks_for_another_process], activities=[elsewhere]),
     ):
-        assert "runs in a process of its own" in client.execute_workflow(asks_for_another_process)
+        assert "runs in a separate process" in client.execute_workflow(asks_for_another_process)
 
 
 def test_meters_are_for_workflows_and_activities() -> None:

@@ -442,7 +442,7 @@ def test_an_item_that_is_too_large_is_refused() -> None:
     env = ActivityEnvironment()
     with pytest.raises(UsageError, match="65,536"):
         env.run(speak, "x" * 70_000)
-    with pytest.raises(UsageError, match="name of a progress"):
+    with pytest.raises(UsageError, match="takes a Progress or its name"):
         env.run(lambda: activity.publish(7, "x"))  # type: ignore[arg-type]
     assert env.run(speak, "a b") == 2
     assert env.published == [("words", "a"), ("words", "b")]

@@ -132,7 +132,7 @@ def test_difference_names_the_line(histories: dict[str, History], name: str) -> 
     assert error.expected.startswith(RECORDED[name])
     assert error.file == __file__
     assert lines[error.line - 1].endswith(f"# {name}")
-    assert "something else" not in str(error)
+    assert "other commands" not in str(error)
     assert "event 0" not in str(error)
 
 

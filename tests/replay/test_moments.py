@@ -69,19 +69,21 @@ def test_a_moment_shows_the_authors_frames_and_their_variables(moments: tuple[Mo
 
 def test_a_moment_says_what_the_run_was_told_and_what_it_asked_for(moments: tuple[Moment, ...]) -> None:
     """By the names that authors gave, with the line of the code that asked."""
-    assert moments[0].told == ("run started Totals",)
-    assert moments[1].told == ("activity completed add",)
+    assert moments[0].events == ("run started Totals",)
+    assert moments[1].events == ("activity completed add",)
     assert [(each.what, each.line) for each in moments[1].issued] == [
         ("schedule activity add", doubled.__code__.co_firstlineno + 1)
     ]
-    assert moments[-1].told == ("timer fired of 60 s",)
+    assert moments[-1].events == ("timer fired of 60 s",)
     assert moments[-1].closed
 
 
 def test_changes_are_those_of_one_step(moments: tuple[Moment, ...]) -> None:
     """Only what has another value than at the moment before, with both values."""
-    told = {(each.function, each.name): (each.before, each.after) for each in changes(moments[0], moments[1])}
-    assert told == {
+    values = {
+        (each.function, each.name): (each.before, each.after) for each in changes(moments[0], moments[1])
+    }
+    assert values == {
         ("Totals.run", "self.found"): ("[]", "[2]"),
         ("Totals.run", "total"): ("0", "2"),
         ("Totals.run", "number"): ("0", "1"),

@@ -253,9 +253,9 @@ def test_what_was_said_when_it_was_made_cannot_be_set(client, name):
     """Setting it would do nothing: it is refused, with advice, before and while it runs."""
     working = worker(client)
     assert working.client is client
-    with pytest.raises(AttributeError, match="make another one"):
+    with pytest.raises(AttributeError, match="create another one"):
         setattr(working, name, None)
-    with working, pytest.raises(AttributeError, match="make another one"):
+    with working, pytest.raises(AttributeError, match="create another one"):
         setattr(working, name, None)
 
 
@@ -360,7 +360,7 @@ def test_a_shutdown_that_does_not_end_is_left_behind(client, monkeypatch, caplog
     worker = Worker(client, "left", workflows=[retries], graceful_shutdown_timeout=0).start()
     worker.shutdown()
     assert worker.statistics().state == "stopped"
-    assert "was left behind before it had ended" in caplog.text
+    assert "did not end in time and was abandoned" in caplog.text
     gate.set()
     assert going_on.wait(60)
 

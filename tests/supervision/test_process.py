@@ -293,7 +293,7 @@ async def test_a_body_that_returns_without_starting_has_failed_to_start(world: W
     with pytest.raises(StartFailed) as caught:
         await world.start(ChildSpec("a", body))
     causes = str(caught.value.__cause__) + str(caught.value.__cause__ and caught.value.__cause__.__cause__)
-    assert "App/a returned before it said that it had started" in causes
+    assert "App/a returned before it reported its start" in causes
 
 
 @on_both_loops

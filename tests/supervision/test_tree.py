@@ -147,7 +147,7 @@ async def test_every_start_exit_restart_and_escalation_is_reported(world: World)
 
 def test_the_ring_is_bounded_and_keeps_no_errors() -> None:
     """Only the latest reports are kept, and none holds on to an error and what hangs on it."""
-    reports = Reports(lambda report: None, kept=3)
+    reports = Reports(lambda report: None, size=3)
     for number in range(10):
         reports.add("exited", f"App/{number}", float(number), crash(Boom()))
     assert [report.path for report in reports.recent()] == ["App/7", "App/8", "App/9"]

@@ -183,7 +183,7 @@ def test_loose_annotations_are_taken(fn: Callable[..., Any]) -> None:
 
 def test_it_has_no_name_of_its_own() -> None:
     """A name, or options, on a dynamic definition mean nothing, and are refused."""
-    with pytest.raises(DefinitionError, match="has no name of its own"):
+    with pytest.raises(DefinitionError, match="must not have a name"):
         workflow.defn(dynamic=True, name="x")(a_list)
     with pytest.raises(DefinitionError, match="no name and no options"):
         activity.defn(dynamic=True, name="x")(a_list)
@@ -212,7 +212,7 @@ def test_it_cannot_be_called_by_its_own_name() -> None:
         any_activity([])
 
     with Environment(workflows=[any_workflow, calls_it], activities=[any_activity]) as env:
-        with pytest.raises(UsageError, match="takes any type: give the type's name"):
+        with pytest.raises(UsageError, match="handles any type: pass the type's name"):
             env.execute_workflow(any_workflow, [])
         with pytest.raises(Exception, match="is dynamic: it has no type of its own"):
             env.execute_workflow(calls_it)

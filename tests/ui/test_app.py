@@ -93,18 +93,18 @@ def test_bulk_action_asks_first_in_words_for_what_it_would_do(web: httpx.Client,
         client.start_workflow("stuck", "x", id=f"s-{number}")
     runs = [addresses.run(each.id, each.run_id) for each in client.list_workflows()]
     one = web.post("/bulk", data={"action": "terminate", "run": runs[:1]}).text
-    assert "<h1>Terminate the chosen workflow?</h1>" in one
+    assert "<h1>Terminate the selected workflow?</h1>" in one
     some = web.post("/bulk", data={"action": "cancel", "run": runs[:3]}).text
-    assert "<h1>Cancel the 3 chosen workflows?</h1>" in some
+    assert "<h1>Cancel the 3 selected workflows?</h1>" in some
     assert 'name="typed"' not in some
     many = web.post("/bulk", data={"action": "cancel", "run": runs})
-    assert "<h1>Cancel the 22 chosen workflows?</h1>" in many.text
+    assert "<h1>Cancel the 22 selected workflows?</h1>" in many.text
     assert 'name="typed"' in many.text
     question = web.post(
         "/bulk",
         data={"action": "terminate", "all": "1", "type": "stuck", "reason": "over", "status": "RUNNING"},
     ).text
-    assert "<h1>Terminate all 22 workflows that the search finds?</h1>" in question
+    assert "<h1>Terminate all 22 workflows that match the search?</h1>" in question
     assert "ExecutionStatus IN (&#39;Running&#39;) AND WorkflowType = &#39;stuck&#39;" in question
     form = bulk_form(question)
     for typed in ({}, {"typed": "21"}, {"typed": "all"}):
@@ -112,14 +112,16 @@ def test_bulk_action_asks_first_in_words_for_what_it_would_do(web: httpx.Client,
         assert refused.status_code == 400
         assert "nothing was done" in refused.text
     shown_less = web.post("/bulk", data={**form, "expected": "3", "typed": "3"})
-    assert "there are more now: 22" in shown_less.text
+    assert "more workflows match now: 22" in shown_less.text
     assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 22
     client.start_workflow("stuck", "x", id="later")
     page = web.post("/bulk", data={**form, "typed": "22"})
     assert "22 of 22" in _done(web, page.url.path)
     assert [each.id for each in client.list_workflows("ExecutionStatus = 'Running'")] == ["later"]
     client.get_workflow_handle("later").terminate()
-    assert "no open workflow is found" in web.post("/bulk", data={"action": "cancel", "all": "1"}).text
+    assert (
+        "no open workflow matches the search" in web.post("/bulk", data={"action": "cancel", "all": "1"}).text
+    )
 
 
 def test_times_show_their_zone(web: httpx.Client, client: Client) -> None:
@@ -206,12 +208,12 @@ def test_a_file_without_a_worker_is_counted(tmp_path: Path) -> None:
         with asked(Site(client, target=target)) as web:
             text = web.get("/workers").text
     assert re.search(r'<td>workflow tasks</td><td class="n bad">3</td>', text)
-    assert "no worker" in text
+    assert "no pollers" in text
 
 
 def test_the_processes_that_work_are_named(web: httpx.Client) -> None:
     """Of each worker that polls a queue: its process, whether the engine runs there, and how much it has in hand."""
-    assert f"process {os.getpid()}, which runs the engine, 0 in hand" in web.get("/workers").text
+    assert f"process {os.getpid()} (runs the engine), 0 in progress" in web.get("/workers").text
 
 
 def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> None:
@@ -221,14 +223,14 @@ def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> 
     text = web.get("/workers").text
     queue = text[text.index(">lonely<") :]
     assert re.search(r'workflow tasks</td><td class="n bad">3</td>', queue)
-    assert "no worker" in queue
+    assert "no pollers" in queue
 
 
 def test_signals_that_were_not_read_are_pending(web: httpx.Client, client: Client) -> None:
     """One that the code got and did not take, by name; one that no worker was there to give to; a timer with its time."""
     path = _started(client)
     client.get_workflow_handle("buy-ada").signal("shipp")
-    assert re.search(r"shipp</span></b>: 1 came and was not read", web.get(f"{path}/unread").text)
+    assert re.search(r"shipp</span></b>: 1 received, but not handled", web.get(f"{path}/unread").text)
     handle = client.start_workflow("stuck", "x", id="lonely", task_queue="lonely")
     handle.signal("hello")
     lonely = f"/workflows/lonely/{handle.describe().run_id}"
@@ -267,7 +269,7 @@ def test_what_cannot_be_done_is_said(web: httpx.Client, client: Client) -> None:
     path = _started(client)
     assert "there is no handler" in web.post(f"{path}/update", data={"name": "nothing"}).text
     refused = web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"})
-    assert "no JSON" in refused.text
+    assert "not valid JSON" in refused.text
     assert "oops" not in str(refused.url)  # what was typed is in no address
     assert "no name" in web.post(f"{path}/signal", data={"name": ""}).text
 
@@ -300,7 +302,7 @@ def test_a_workflow_is_started_by_a_form_that_knows_its_types(web: httpx.Client,
     assert "&#34;name&#34;: &#34;text&#34;" in form
     refused = web.post("/start", data={"type": "Purchase", "id": "p", "argument": "{"})
     assert refused.status_code == 400
-    assert "no JSON" in refused.text
+    assert "not valid JSON" in refused.text
     started = web.post("/start", data={"type": "Purchase", "id": "p", "argument": '{"name": "eve"}'})
     assert started.url.path.startswith("/workflows/p/")
 
@@ -438,7 +440,7 @@ def test_a_schedule_is_looked_at_and_acted_on(web: httpx.Client, client: Client)
     web.post(f"{path}/trigger")
     told = web.post(f"{path}/backfill", data={"start": "2026-01-01", "end": "2026-01-03"})
     assert "banner good" in told.text
-    assert "no time" in web.post(f"{path}/backfill", data={"start": "soon", "end": "later"}).text
+    assert "not a time" in web.post(f"{path}/backfill", data={"start": "soon", "end": "later"}).text
     web.post(f"{path}/delete")
     assert "daily/9" not in web.get("/schedules").text
 
@@ -457,7 +459,7 @@ def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
     page = web.post("/schedules", data={"action": "backfill", "run": ["s1", "s2"], **days})
     assert "2 of 2" in _done(web, page.url.path)
     assert int(client.count_workflows()) >= 2
-    assert "no time" in web.post("/schedules", data={"action": "backfill", "run": ["s1"]}).text
+    assert "not a time" in web.post("/schedules", data={"action": "backfill", "run": ["s1"]}).text
     assert sorted(each.id for each in client.list_schedules()) == ["s0", "s1", "s2"]
 
 
@@ -470,7 +472,7 @@ def test_limits_show_who_holds_and_who_waits(web: httpx.Client, client: Client) 
     while not re.search(r"Held by.*print-\d.*Waiting.*print-\d", text := web.get("/limits").text, re.DOTALL):
         pass
     assert "hourglass.slots:printer" in text
-    while "1 turn is to come, the last at <time" not in web.get("/limits").text:
+    while "1 pending turn, the last at <time" not in web.get("/limits").text:
         pass
     assert "hourglass.slots" not in web.get("/workflows").text
 
@@ -488,11 +490,11 @@ def test_a_closer_look_unfolds_the_timeline() -> None:
     )  # fmt: skip
     whole = waterfall(story)
     assert [(row.name, row.span.count) for row in whole.rows] == [("Wide", 1), ("work", 1000)]
-    assert [look[0] for look in whole.looks] == ["closer"]
+    assert [look[0] for look in whole.zooms] == ["Zoom in"]
     part = waterfall(story, start=100_000, end=104_900)
     assert [row.span.id for row in part.rows] == [0, 100, 101, 102, 103, 104]
     assert part.folded == 0
-    for told, low, high in part.looks:
+    for told, low, high in part.zooms:
         seen = waterfall(story, start=low, end=high)
         assert (seen.start, seen.end) == (low, high), told
 
@@ -502,8 +504,8 @@ def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
     client.execute_workflow("saga", "ada", id="saga")
     path = web.get("/workflows/saga").url.path
     text = web.get(f"{path}/reset", params={"event": "1"}).text
-    effects, _, rest = text.partition("Ran after ship_it had failed")
-    undone, _, again = rest.partition("Did not end well")
+    effects, _, rest = text.partition("Steps that ran after ship_it failed")
+    undone, _, again = rest.partition("Steps that did not succeed")
     assert "<b>charge</b>" in effects
     assert "<b>refund</b>" in undone
     assert "<b>ship_it</b>" in again

@@ -62,7 +62,7 @@ def test_ticks_survive_what_changes(page: Any, address: str, client: Client) -> 
     page.wait_for_selector("td.id >> text=buy-bob")
     assert page.is_checked('input[aria-label="choose buy-ada"]')
     assert page.input_value('input[name="reason"]') == "because"
-    assert page.inner_text("[data-chosen]") == "1 chosen"
+    assert page.inner_text("[data-chosen]") == "1 selected"
 
 
 def test_a_signal_by_its_form(page: Any, address: str, client: Client) -> None:
@@ -82,8 +82,8 @@ def test_many_at_once_with_a_confirmation(page: Any, address: str, client: Clien
     page.goto(f"{address}/workflows")
     page.check("[data-all]")
     page.click('button[value="terminate"]')
-    page.wait_for_selector("h1 >> text=Terminate the 2 chosen workflows?")
-    page.click("text=do nothing")
+    page.wait_for_selector("h1 >> text=Terminate the 2 selected workflows?")
+    page.click("text=Go back")
     assert client.get_workflow_handle("buy-ada").describe().status.name == "RUNNING"
     page.check("[data-all]")
     page.click('button[value="terminate"]')
@@ -103,11 +103,11 @@ def test_all_found_asks_with_number_and_filter(page: Any, address: str, client: 
     )
     page.check('input[name="all"]')
     page.click('button[value="cancel"]')
-    page.wait_for_selector("h1 >> text=Cancel all 21 workflows that the search finds?")
+    page.wait_for_selector("h1 >> text=Cancel all 21 workflows that match the search?")
     assert "WorkflowType = 'stuck'" in page.inner_text("dl")
     page.fill('input[name="typed"]', "20")
     page.click("button >> text=Cancel 21 workflows")
-    page.wait_for_selector("text=type the number, 21, to go on: 20 was typed, and nothing was done")
+    page.wait_for_selector("text=type the number 21 to confirm: 20 was typed, and nothing was done")
     assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 21
     page.fill('input[name="typed"]', "21")
     page.click("button >> text=Cancel 21 workflows")
@@ -120,7 +120,7 @@ def test_back_in_time_by_slider_and_keys(page: Any, address: str, client: Client
     client.get_workflow_handle("buy-ada").signal("ship")
     client.get_workflow_handle("buy-ada").result()
     page.goto(f"{address}/workflows/buy-ada")
-    page.click("text=Back in time")
+    page.click("text=Time travel")
     page.goto(f"{page.url}?at=0")
     assert "schedule activity charge" in page.inner_text("#moment")
     assert "order.name" in page.inner_text(".source .here")
@@ -169,7 +169,7 @@ def test_a_closer_look_by_dragging(page: Any, address: str, client: Client) -> N
     page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 8, steps=4)
     page.mouse.up()
     page.wait_for_url("**from=**")
-    page.click("text=the whole time")
+    page.click("text=Show all")
     page.wait_for_selector(".axis text")
     assert "from=" not in page.url
 

@@ -159,7 +159,7 @@ def test_a_schedule(web: httpx.Client, client: Client, name: str) -> None:
         ),
     )
     path = addresses.schedule(f"s-{name}")
-    assert "Next times" in web.get(path).text
+    assert "Upcoming runs" in web.get(path).text
     web.post(f"{path}/pause", data={"note": "holidays"})
     assert "holidays" in web.get(path).text
     assert "banner good" in web.post(f"{path}/trigger").text

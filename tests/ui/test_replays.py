@@ -100,7 +100,7 @@ def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: Mo
             assert web.get("/workflows").status_code == 200
         answer = hung.result()
         assert answer.status_code == 500
-        assert "was ended after 8 seconds" in answer.text
+        assert "was stopped after 8 seconds" in answer.text
         run = client.get_workflow_handle("looks").describe().run_id
         assert "start timer" in web.get(f"/workflows/looks/{run}/moments").text
 

@@ -41,8 +41,8 @@ def _refusal(
     sent = {"host": HOST, "authorization": token} | {
         name.replace("_", "-"): value for name, value in headers.items()
     }
-    refusal = _guard(*names).refusal(method, path, sent, "192.0.2.1")
-    return None if refusal is None else refusal.status
+    rejection = _guard(*names).rejection(method, path, sent, "192.0.2.1")
+    return None if rejection is None else rejection.status
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_reads_for_other_sites_are_refused(site: str) -> None:
         "sec-fetch-mode": "navigate",
         "sec-fetch-dest": "document",
     }
-    shown = _guard().refusal("GET", "/workflows", headers, "", "//evil.example/<b>?x=1&y")
+    shown = _guard().rejection("GET", "/workflows", headers, "", "//evil.example/<b>?x=1&y")
     assert shown is not None
     assert 'href="/evil.example/&lt;b&gt;?x=1&amp;y"' in shown.message
 
@@ -139,23 +139,23 @@ def test_nothing_is_shown_without_token_or_cookie() -> None:
     cookie = access.set_cookie(secure=False).partition(";")[0]
     name, _, value = cookie.partition("=")
 
-    def refusal(path: str = "/workflows", **headers: str) -> int | None:
-        found = _guard(access=access).refusal("GET", path, {"host": HOST, **headers}, "192.0.2.1")
+    def rejection(path: str = "/workflows", **headers: str) -> int | None:
+        found = _guard(access=access).rejection("GET", path, {"host": HOST, **headers}, "192.0.2.1")
         return None if found is None else found.status
 
-    assert refusal() == 401
-    assert refusal(authorization=f"{BEARER}x") == 401
-    assert refusal(authorization=f"Basic {TOKEN}") == 401
-    assert refusal(cookie=f"{name}={TOKEN}") == 401
-    assert refusal(cookie=f"{name}=9999999999.x.{'0' * 64}") == 401
-    assert refusal(cookie=f"{name}=..") == 401
-    assert refusal(cookie="\x00=;;;") == 401
-    assert refusal(authorization=BEARER) is None
+    assert rejection() == 401
+    assert rejection(authorization=f"{BEARER}x") == 401
+    assert rejection(authorization=f"Basic {TOKEN}") == 401
+    assert rejection(cookie=f"{name}={TOKEN}") == 401
+    assert rejection(cookie=f"{name}=9999999999.x.{'0' * 64}") == 401
+    assert rejection(cookie=f"{name}=..") == 401
+    assert rejection(cookie="\x00=;;;") == 401
+    assert rejection(authorization=BEARER) is None
     for foreign in ("a[b]=1", "=;", '"', "a=b; c", f"{name}=old", "é=ü"):
-        assert refusal(cookie=f"{foreign}; {cookie}; d=e") is None, foreign
+        assert rejection(cookie=f"{foreign}; {cookie}; d=e") is None, foreign
     assert TOKEN not in value
-    assert refusal("/login") is None
-    assert refusal("/static/page.css") is None
+    assert rejection("/login") is None
+    assert rejection("/static/page.css") is None
 
 
 def test_cookies_expire_and_belong_to_one_server() -> None:
@@ -222,8 +222,8 @@ def test_bodies_are_limited_before_they_are_read(
     path: str, headers: dict[str, str], status: int | None
 ) -> None:
     """Those of strangers to the size of the login form."""
-    refusal = _guard().refusal("POST", path, {"host": HOST, **headers}, "")
-    assert (None if refusal is None else refusal.status) == status
+    rejection = _guard().rejection("POST", path, {"host": HOST, **headers}, "")
+    assert (None if rejection is None else rejection.status) == status
 
 
 def test_a_browser_logs_in_by_a_form(site: Site) -> None:

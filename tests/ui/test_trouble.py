@@ -136,10 +136,10 @@ def test_while_the_server_is_away(browser: Any, page: Any, server: DevServer) ->
             page.goto(address + path)
             page.wait_for_selector(".head .status >> text=running, no worker")
             server.kill()
-            page.wait_for_selector("#trouble >> text=does not answer")
+            page.wait_for_selector("#trouble >> text=does not respond")
             other = browser.new_page(extra_http_headers=BEARER)
             other.goto(f"{address}/workflows")
-            other.wait_for_selector("h1 >> text=Cannot be reached")
+            other.wait_for_selector("h1 >> text=Unavailable")
             refused = httpx.post(
                 f"{address}{path}/signal",
                 data={"name": "ship"},

@@ -1,31 +1,31 @@
-"""PURE: how a function becomes durable.
+"""PURE: the evaluator, which makes a function durable.
 
-Events in, commands out. Nothing here knows a clock, a file, a network or Temporal's classes; randomness comes from the
-run's seed. Three files know asyncio, as a library of tasks and not of I/O, and are loaded by the first coroutine. In reading
-order:
+Events in, commands out. Nothing here knows a clock, a file, a network or Temporal's classes; random numbers
+come from the run's seed. Three modules know asyncio, as a library of tasks and not of I/O, and are imported
+by the first coroutine. In reading order:
 
-    specs             what an author may say of an activity, a start, a child, a version: held, never copied
-    retries           when something that failed is tried again
-    behaviour         in what the order of things differs by who began a run, and by what its history has recorded
-    events            what can happen to a run
-    commands          what a run can ask for
-    state             all that is known of a run, as data: the journal, and what follows from it
+    specs             the options of activities, starts, children and worker versions, as checked data
+    retries           the retry policy's decisions and delays
+    behaviour         differences in the order of events, by the SDK that began a run and by the flags of its history
+    events            the events of a run
+    commands          the commands of a run
+    state             the state of a run as data: the journal, and values derived from it
     scheduler         turns: a queue of ready callbacks, futures, conditions
-    fibers            lines of execution that can be suspended anywhere; alone in knowing greenlet
-    call_sites        where in the author's code a command was asked for, an error raised
+    fibers            lines of execution that can be suspended anywhere; the only module that knows greenlet
+    call_sites        the author's line that issued a command or raised an error
     context           a run while it executes: its scheduler, its fibers, the facts of the current activation
-    definition        what a decorated function or class is, checked where it is defined
-    options           what authors may say of activities, children and timers, checked where it is said
-    event_groups      which of the things that a run asks for belong together
-    operations        what fibers wait for: timers, activities, children, other workflows
+    definition        the definition of a decorated function or class, validated at its definition
+    options           the options of activities, children and timers, validated at the call
+    event_groups      groups of related commands
+    operations        the operations that fibers wait for: timers, activities, children, other workflows
     event_loop        asyncio's tasks on the run's scheduler, for `async def` code
-    thread_guard      refuses threads and executors in coroutines
-    awaited           what coroutines wait for: `operations` in the turns of temporalio's own tasks
-    built_in_queries  what every run answers about itself
+    thread_guard      rejects threads and executors in coroutines
+    awaited           the operations that coroutines wait for, in the turns of temporalio's own tasks
+    built_in_queries  queries that every run answers about itself
     messages          signals, updates and queries, and the fibers of their handlers
-    interception      what may stand between a run and its code
-    apply             how a run begins and ends, and one handler for each kind of event
-    words             what a run asked for, in the terms of a history and in words
+    interception      interceptors between a run and its code
+    apply             the start and the end of a run, and a handler for each kind of event
+    words             commands in the terms of a history, and in words
     evaluator         an activation in, a completion out
-    verify            the journal executed again, and compared
+    verify            re-execution of the journal, and comparison
 """

@@ -1,7 +1,8 @@
-"""What events do to a run: how it begins, what becomes of it when its body ends, and one handler for each kind of event. A
-table, so that a test can walk it (I8).
+"""The start and the end of a run, and a handler for each kind of event. The handlers are in a table, so that
+a test can check its completeness (I8).
 
-Patches and seeds are not in it: they make no fiber ready, and are taken in before or between the others (`prepare`).
+Patches and seeds are not in the table: they wake no fiber, and are applied before or between the other events
+(`prepare`).
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ from hourglass._evaluator.interception import chain
 from hourglass._evaluator.messages import (
     ContinueAsNewError,
     HandlerFiber,
-    executed,
-    finished,
+    await_call,
     is_failure,
     parked,
+    run_body,
 )
 from hourglass._evaluator.operations import (
     ActivityOperation,
@@ -73,14 +74,14 @@ from hourglass.errors import (
     WorkflowAlreadyStartedError,
 )
 
-# --- the body: how a run begins, and what becomes of it when its body ends ---------------------------------
 
-
-def start(live: LiveRun, rest: list[AnyEvent]) -> None:
-    """Begin a run: note its type and input, build its object, and make its body's fiber, which does not run yet."""
-    started = next((event for event in rest if isinstance(event, RunStarted)), None)
+def start(live: LiveRun, events: list[AnyEvent]) -> None:
+    """Start a run: store its type and input, create its object, and create the fiber of its body, which does
+    not run yet.
+    """
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
-        raise InternalError("an activation came for a run that was never started")
+        raise InternalError("received an activation for a run that was never started")
     live.started = started
     live.belongs_to(started)
     live.begun_ns = live.facts.timestamp_ns
@@ -109,7 +110,9 @@ def start(live: LiveRun, rest: list[AnyEvent]) -> None:
 
 
 class MainFiber(HandlerFiber):
-    """The body of the workflow. A class of its own, because closures would cost each waiting run half a KiB."""
+    """The fiber of the workflow's body. A separate class, because closures would cost each waiting run half a
+    KiB.
+    """
 
     __slots__ = ("arguments",)
 
@@ -125,7 +128,7 @@ class MainFiber(HandlerFiber):
         if live.inbound is None:
             value = _call(live.definition.run, self.arguments)
         else:
-            value = executed(live, live.inbound, self.arguments)
+            value = run_body(live, live.inbound, self.arguments)
         at = returned_at(self, live.definition.run) if live.sites is not None else None
         result = CompleteRun(live.converter.encode(value))
         if live.closing is not None:
@@ -134,7 +137,7 @@ class MainFiber(HandlerFiber):
 
 
 class MainTask:
-    """The body of an asynchronous workflow: a task on the run's event loop, begun a turn after the run."""
+    """The body of an `async def` workflow: a task on the run's event loop, which starts a turn after the run."""
 
     __slots__ = ("arguments", "run", "task")
 
@@ -144,7 +147,7 @@ class MainTask:
         self.task: Any = None
 
     def start_soon(self) -> None:
-        """Begin at the next free turn."""
+        """Start in the next free turn."""
         loop = self.run.loop
         self.task = loop.create_task(await_top_level(self.run, self._complete()), name="workflow")
 
@@ -154,22 +157,24 @@ class MainTask:
         call = (
             functools.partial(_call, live.definition.run, arguments)
             if live.inbound is None
-            else functools.partial(executed, live, live.inbound, arguments)
+            else functools.partial(run_body, live, live.inbound, arguments)
         )
-        value, at = await finished(live, call)
+        value, at = await await_call(live, call)
         await _await_end(live, CompleteRun(live.converter.encode(value)), at)
 
     def cancel(self) -> bool:
-        """Ask the body to stop: `asyncio.CancelledError` is raised where it waits."""
+        """Request the cancellation of the body: `asyncio.CancelledError` is raised at its current await."""
         return self.task is not None and bool(self.task.cancel())
 
     def frames(self) -> list[FrameType]:
-        """Where it stands, the innermost frame first."""
+        """Return the frames of the body, the innermost first."""
         return [] if self.task is None else self.run.loop.frames_of(self.task)
 
 
 class RefusedFiber(HandlerFiber):
-    """In the place of a body whose arguments do not fit, where the workflow says that this fails the run."""
+    """A replacement for the body if the arguments are invalid and the workflow treats that as a failure of
+    the run.
+    """
 
     __slots__ = ("error",)
 
@@ -185,23 +190,25 @@ class RefusedFiber(HandlerFiber):
 
 
 def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
-    """Call the body. Spelled out for the usual counts: a call by `*` takes C stack, which every waiting fiber keeps."""
+    """Call the body. The usual numbers of arguments are spelled out, because a call with `*` uses C stack,
+    which every waiting fiber keeps.
+    """
     match arguments:
         case []:
             return body()
-        case [a]:
-            return body(a)
-        case [a, b]:
-            return body(a, b)
-        case [a, b, c]:
-            return body(a, b, c)
+        case [first]:
+            return body(first)
+        case [first, second]:
+            return body(first, second)
+        case [first, second, third]:
+            return body(first, second, third)
         case _:
             return body(*arguments)
 
 
 def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
-    """Run the constructor: it may look at facts and register things, but not wait."""
-    if live.definition.is_async:  # where asyncio's objects can be made
+    """Run the constructor: it may read facts and register handlers, but must not wait."""
+    if live.definition.is_async:  # where asyncio's objects can be created
         return live.loop.fiber.call(functools.partial(live.definition.target, *arguments))
     fiber: FiberTask[Any] = FiberTask(
         live, ("init",), f"{live.definition.name}.__init__", live.definition.target, *arguments
@@ -213,7 +220,7 @@ def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
 
 
 def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
-    """Run the body or a signal's handler: what it lets out decides the run's fate."""
+    """Run the body or a signal handler. An exception that it raises decides how the run ends."""
     try:
         call()
     except (Exception, Cancelled, ContinueAsNewError) as error:
@@ -230,9 +237,9 @@ def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
 
 
 async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -> None:
-    """The same of a coroutine."""
+    """Await the body or a signal handler. An exception that it raises decides how the run ends."""
     try:
-        await live.loop.translated(coroutine)
+        await live.loop.await_translated(coroutine)
     except (Exception, Cancelled, ContinueAsNewError) as error:
         if live.dead:
             raise
@@ -247,7 +254,9 @@ async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -
 
 
 def _last_command(live: LiveRun, error: BaseException) -> Command | None:
-    """What an error means that the body, or a signal's handler, let out; None if it is a bug, which `live.error` is then."""
+    """Return the run's last command for an exception of the body or a signal handler. If it is a bug, store
+    it in `live.error` and return None.
+    """
     if isinstance(error, ContinueAsNewError):
         command: Command = error.command
         return command
@@ -256,7 +265,8 @@ def _last_command(live: LiveRun, error: BaseException) -> Command | None:
     if isinstance(error, Cancelled) or (
         isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
     ):
-        # To asyncio, and so in runs of temporalio's, another task's cancellation is like one's own.
+        # asyncio, and so a run of temporalio, does not distinguish another task's cancellation from one's
+        # own.
         failed = CancelledError("the workflow was cancelled from within")
         return FailRun(live.converter.to_failure(failed))
     if is_failure(live, error):
@@ -267,7 +277,9 @@ def _last_command(live: LiveRun, error: BaseException) -> Command | None:
 
 
 async def _await_end(live: LiveRun, command: Command, at: Site | None) -> None:
-    """Send the run's last command; what is to be told before is plain code that waits, and has a fiber of its own for that."""
+    """Issue the run's last command. The `closing` callback is plain code that waits, and runs in a fiber of
+    its own before.
+    """
     fiber = live.loop.fiber
     if live.closing is not None:
         last: FiberTask[None] = FiberTask(live, fiber.next_child_path(), "closing", live.closing)
@@ -276,11 +288,8 @@ async def _await_end(live: LiveRun, command: Command, at: Site | None) -> None:
     live.issue(command, fiber, at=at)
 
 
-# --- what each kind of event does --------------------------------------------------------------------------
-
-
 def prepare(live: LiveRun, event: AnyEvent) -> None:
-    """Take in a patch or a seed: it holds for whatever runs from here on."""
+    """Apply a patch or a seed, which affects all code that runs from now on."""
     if isinstance(event, PatchNoticed):
         live.patches |= {event.patch_id}
     elif isinstance(event, SeedChanged):
@@ -288,7 +297,7 @@ def prepare(live: LiveRun, event: AnyEvent) -> None:
 
 
 def late_seeds(live: LiveRun, first: list[AnyEvent]) -> tuple[SeedChanged, ...]:
-    """The seeds that take effect only when the messages have run."""
+    """Return the seeds that take effect only after the messages have been handled."""
     seeds = tuple([event for event in first if isinstance(event, SeedChanged)])
     return seeds if live.behaviour.seeds_follow_messages else ()
 
@@ -299,7 +308,7 @@ def _run_started(live: LiveRun, _: RunStarted) -> None:
 
 
 def _timer_fired(live: LiveRun, event: TimerFired) -> None:
-    # A timer that was cancelled earlier in this activation, by a signal's handler, is not there any more.
+    # A signal handler may have cancelled the timer earlier in this activation.
     timer: Timer | None = live.resolve((TIMER, event.seq), None)
     if timer is not None:
         timer.fired()
@@ -345,7 +354,8 @@ def _child_start_failed(live: LiveRun, event: ChildStartFailed) -> None:
         child.start.fail(InvalidVersioningOverrideError("Invalid versioning override"))
         child.settle(RESOLVED, None)
         return
-    # A run that lets it out fails with this message: histories of temporalio hold temporalio's.
+    # A run that does not catch this error fails with its message, and histories of temporalio contain
+    # temporalio's message.
     ours = f"child workflow {event.workflow_id!r} is running already"
     child.start.fail(
         WorkflowAlreadyStartedError(
@@ -400,10 +410,10 @@ def _nexus_failed(live: LiveRun, event: NexusFailed) -> None:
     _nexus(live, event.seq, event.failure).settle(FAILED, event.failure)
 
 
-def _answer(live: LiveRun, key: tuple[str, int], what: str, failure: Failure | None) -> None:
+def _answer(live: LiveRun, key: tuple[str, int], kind: str, failure: Failure | None) -> None:
     answer = live.resolve(key, failure)
     if answer is None:
-        raise _unknown(what, key[1])
+        raise _unknown(kind, key[1])
     if answer.future.state != PENDING:
         return
     if failure is None:
@@ -430,16 +440,16 @@ def _update_received(live: LiveRun, event: UpdateReceived) -> None:
 
 def _cancel_requested(live: LiveRun, event: CancelRequested) -> None:
     live.cancel_reason = event.reason
-    # A turn later, so that a body that has not begun yet gets the chance to see it.
+    # One turn later, so that a body that has not started yet can see the request.
     if live.main is not None:
         live.scheduler.soon(lambda _: live.main.cancel() if live.main is not None else None)
 
 
-def _unknown(what: str, seq: int) -> NondeterminismError:
+def _unknown(kind: str, seq: int) -> NondeterminismError:
     return NondeterminismError(
-        f"the history resolves {what} number {seq}, which the workflow did not ask for: its code has changed",
-        expected=f"{what} number {seq}",
-        produced="nothing of that number",
+        f"the history resolves {kind} number {seq}, which the workflow did not issue: its code has changed",
+        expected=f"{kind} number {seq}",
+        produced="no command with that number",
     )
 
 

@@ -1,12 +1,13 @@
-"""What coroutines wait for: activities, children, other workflows, conditions. The twin of `operations`, for `async def` code.
+"""Operations that coroutines wait for: activities, children, other workflows, conditions. The counterpart of
+`operations` for `async def` code.
 
-There a result takes its turns as a small state machine; here, as in Temporal's Python SDK, a handle is a task of asyncio's that
-waits for the answer through `asyncio.wait`, so that the turns are asyncio's own, and so that `gather`, `wait` and
-`wait_for` take it for what it is. Being cancelled does not end such a wait: it asks the other side to stop, and the answer to
-that ends it.
+In `operations` a result passes through its turns in a small state machine. Here, as in Temporal's Python SDK,
+a handle is an asyncio task that waits for the result with `asyncio.wait`, so that the turns are asyncio's
+own, and `gather`, `wait` and `wait_for` accept the handle as a task. Cancelling such a wait does not end it:
+it requests cancellation from the other side, and the response ends the wait.
 
-What is kept true for histories of either to fit: the order of commands is that of temporalio's instance, also where a
-cancellation meets a result (flags 1 and 2 of `behaviour`).
+The order of commands is that of temporalio's implementation, also if a cancellation coincides with a result
+(flags 1 and 2 of `behaviour`), so that histories are interchangeable.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ R = TypeVar("R")
 
 
 class _PauseError(BaseException):
-    """A local activity asks for a long pause before its next attempt."""
+    """Raised when a local activity requests a long delay before its next attempt."""
 
 
 class ActivityHandle(asyncio.Task[R], Generic[R]):
-    """An activity that was started: a task of asyncio's whose result is the activity's."""
+    """A handle of a started activity: an asyncio task with the activity's result."""
 
     def __init__(
         self, run: LiveRun, command: ScheduleActivity | ScheduleLocalActivity, return_type: Any
@@ -62,7 +63,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         self._backoff = 0.0
         self._started = False
         self._requested_seq = 0
-        run.loop.know(self)
+        run.loop.register_task(self)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -73,7 +74,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         self._started = True
         run = self._run
         while True:
-            outcome, answer = await _answered(run, self._answer, self._request_cancel, activity=True)
+            outcome, answer = await _wait_for_answer(run, self._answer, self._request_cancel, activity=True)
             if outcome is _PauseError:
                 await sleep(self._backoff)
                 self._schedule()
@@ -89,12 +90,14 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         return activity_error(self._command, failure)
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
-        """The answer has come."""
+        """Store the result."""
         if not self._answer.done():
             self._answer.set_result((outcome, answer))
 
     def back_off(self, event: ActivityBackedOff) -> None:
-        """A local activity asks for a long pause: a timer, then the next attempt under a number of its own."""
+        """Wait with a timer for a local activity's long retry delay, and then schedule the next attempt under
+        a new sequence number.
+        """
         command = self._command
         assert isinstance(command, ScheduleLocalActivity)
         seq = self._run.accumulator.number(ACTIVITY)
@@ -110,13 +113,13 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         self._answer = self._run.loop.create_future()
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Ask the activity to stop. How long one waits for it then depends on its cancellation type."""
+        """Request the activity's cancellation. Its cancellation type decides how long the task waits for it."""
         run = self._run
         if not run.dead:
             if run.latched:
                 run.refuse(run.loop.fiber, "cancelling an activity")
             if not self._started and not self.done():
-                # Its coroutine will never run, and the command is out already: take it back here.
+                # Its coroutine will never run, but the command has been issued: cancel it here.
                 self._request_cancel("")
         return super().cancel(msg)
 
@@ -130,8 +133,8 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
 
 
 class LocalActivityHandle(ActivityHandle[R]):
-    """A local activity, as temporalio has it: what it raised comes out itself, where that of any other is the cause of an
-    `ActivityError`.
+    """A handle of a local activity. As in temporalio, it raises the activity's exception itself; other
+    activities raise an `ActivityError` with the exception as its cause.
     """
 
     def _error(self, failure: BaseException) -> BaseException:
@@ -140,7 +143,7 @@ class LocalActivityHandle(ActivityHandle[R]):
 
 
 class ChildHandle(asyncio.Task[R], Generic[R]):
-    """A child workflow: a task of asyncio's whose result is the child's. Its start is a future of its own."""
+    """A handle of a child workflow: an asyncio task with the child's result. Its start is a separate future."""
 
     def __init__(self, run: LiveRun, command: StartChildWorkflow, return_type: Any) -> None:
         super().__init__(self._follow(), loop=run.loop, name=f"child {command.workflow_type}")
@@ -149,7 +152,7 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
         self._answer: asyncio.Future[Any] = run.loop.create_future()
         self.start = Awaited(run.loop)
         self.first_run_id = ""
-        run.loop.know(self)
+        run.loop.register_task(self)
         self._command = run.issue(command, run.loop.fiber, (CHILD, command.seq), self)
 
     @property
@@ -159,12 +162,12 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
 
     @property
     def first_execution_run_id(self) -> str | None:
-        """The run id with which the child started."""
+        """The run id of the child's first run."""
         return self.first_run_id or None
 
     async def _follow(self) -> R:
         run = self._run
-        outcome, answer = await _answered(run, self._answer, self._request_cancel)
+        outcome, answer = await _wait_for_answer(run, self._answer, self._request_cancel)
         converter = run.converter_of_workflow(self._command.workflow_id)
         if outcome == RESOLVED:
             value: R = None if answer is None else converter.decode(answer, self._return_type)  # type: ignore[assignment]
@@ -172,17 +175,17 @@ class ChildHandle(asyncio.Task[R], Generic[R]):
         raise converter.from_failure(answer)
 
     async def started(self) -> None:
-        """Wait until it has started."""
-        await _answered(self._run, self.start.future, self._request_cancel, reraise=True)
+        """Wait until the child has started."""
+        await _wait_for_answer(self._run, self.start.future, self._request_cancel, reraise=True)
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
-        """The answer has come."""
+        """Store the result."""
         if not self._answer.done():
             self._answer.set_result((outcome, answer))
 
     def _request_cancel(self, reason: str) -> None:
-        asked = self._command
-        command = CancelChildWorkflow(asked.seq, reason, event_groups=asked.event_groups)
+        start_command = self._command
+        command = CancelChildWorkflow(start_command.seq, reason, event_groups=start_command.event_groups)
         self._run.issue(command, self._run.loop.fiber)
 
 
@@ -195,7 +198,7 @@ class _AwaitedAnswer:
         self.future = Awaited(run.loop)
 
 
-async def _answered(
+async def _wait_for_answer(
     run: LiveRun,
     future: asyncio.Future[Any],
     on_cancel: Callable[[str], object],
@@ -203,7 +206,9 @@ async def _answered(
     activity: bool = False,
     reraise: bool = False,
 ) -> Any:
-    """Wait for an answer; being cancelled asks the other side to stop, and the wait goes on for what it says to that."""
+    """Wait for an answer. A cancellation is passed on to the other side, and the wait continues for its
+    response.
+    """
     while True:
         try:
             await asyncio.wait([future])
@@ -219,12 +224,9 @@ async def _answered(
             on_cancel(error.args[0] if error.args and isinstance(error.args[0], str) else "")
             task = asyncio.current_task()
             if task is not None:
-                task.uncancel()  # dealt with: `asyncio.timeout` counts the requests that are open
+                task.uncancel()  # the request has been handled: `asyncio.timeout` counts open requests
             if reraise and run.cancel_reason is not None:
                 raise
-
-
-# --- what authors' calls come down to ---------------------------------------------------------------------------------
 
 
 def start_activity(
@@ -237,7 +239,7 @@ def start_activity(
     headers: dict[str, Payload] | None = None,
     handle_type: type[ActivityHandle[Any]] = ActivityHandle,
 ) -> ActivityHandle[Any]:
-    """Schedule an activity and return the task that stands for it."""
+    """Schedule an activity and return its task."""
     run = require_fiber("starting activity", activity_type).run
     if local:
         check_known(run, activity_type, settings)
@@ -263,7 +265,7 @@ start_local_activity = partial(start_activity, handle_type=LocalActivityHandle)
 async def start_child(
     command: StartChildWorkflow, return_type: Any, kind: type[ChildHandle[Any]]
 ) -> ChildHandle[Any]:
-    """Start a child workflow and wait until it has started. `command` comes without its number."""
+    """Start a child workflow and wait until it has started. `command` has no sequence number yet."""
     run = require_fiber("starting child workflow", command.workflow_type).run
     numbered = msgspec.structs.replace(command, seq=run.accumulator.number(CHILD))
     handle = kind(run, numbered, return_type)
@@ -272,16 +274,16 @@ async def start_child(
 
 
 async def signal_external(command: SignalExternalWorkflow) -> None:
-    """Send a signal to another workflow and wait until it is delivered. `command` comes without its number."""
+    """Send a signal to another workflow and wait until it is delivered. `command` has no sequence number yet."""
     run = require_fiber("signalling another workflow").run
     fiber, seq = run.loop.fiber, run.accumulator.number(SIGNAL)
     answer = _AwaitedAnswer(run)
     run.issue(msgspec.structs.replace(command, seq=seq), fiber, (SIGNAL, seq), answer)
-    await _answered(run, answer.future.future, lambda _: run.issue(CancelSignalExternal(seq), fiber))
+    await _wait_for_answer(run, answer.future.future, lambda _: run.issue(CancelSignalExternal(seq), fiber))
 
 
 async def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
-    """Ask another workflow to cancel and wait until the request is delivered."""
+    """Request the cancellation of another workflow and wait until the request is delivered."""
     run = require_fiber("cancelling another workflow").run
     seq = run.accumulator.number(CANCEL)
     answer = _AwaitedAnswer(run)
@@ -291,7 +293,7 @@ async def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
 
 
 async def sleep(duration: float, summary: str = "") -> None:
-    """Wait; for no time at all this is a timer too, unlike `asyncio.sleep(0)`."""
+    """Wait. Unlike `asyncio.sleep(0)`, a duration of 0 starts a timer too."""
     loop = require_fiber("sleeping").run.loop
     future = loop.create_future()
     token = timer_summary.set(summary)
@@ -309,7 +311,7 @@ def _release(future: asyncio.Future[None]) -> None:
 
 
 async def wait_condition(holds: Callable[[], object], timeout: float | None, summary: str = "") -> None:
-    """Wait until a function returns something true; after `timeout` raise `TimeoutError`."""
+    """Wait until a function returns a true value. Raise `TimeoutError` after `timeout`."""
     run = require_fiber("workflow.wait_condition").run
     was_cancelled = run.cancel_reason is not None
     condition = Awaited(run.loop)

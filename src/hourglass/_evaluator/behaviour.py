@@ -1,12 +1,15 @@
-"""In what a run's order of things differs by who began it, and by what its history has recorded (I9): one table.
+"""Differences in the order of events between runs, by the SDK that began a run and by the flags in its
+history (I9), in one table.
 
-A run that temporalio began keeps temporalio's order of things when it is replayed or goes on here; a run of ours keeps
-what held when it went that way. `Behaviour` names each difference; the code asks the run's behaviour and nothing else:
-`run.behaviour.cancellation_beats_condition`. docs/behaviour.md shows the same table, held to this one by a test.
+A run that temporalio began keeps temporalio's order when it is replayed or continued here; a run of ours
+keeps the order that was valid when it was recorded. `Behaviour` names each difference; code only reads the
+run's behaviour: `run.behaviour.cancellation_beats_condition`. docs/behaviour.md shows the same table; a test
+compares them.
 
-What a history records are flags: numbers that a worker says it used. 1 and 2 are temporalio's own and mean here what they
-mean there; ours begin at 1000. A difference that is a flag holds where the flag is recorded, and in runs that go on: it
-is taken into use, and recorded, when the code first comes to it (`LiveRun.holds`). Must not know: runs, fibers, events.
+A history records flags: numbers that a worker has used. 1 and 2 are temporalio's own, with the same meaning;
+ours begin at 1000. A difference with a flag applies if the flag is recorded, and in runs that continue: then
+it is used, and recorded, when the code first reaches it (`LiveRun.holds`). Must not know: runs, fibers,
+events.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import msgspec
 
 
 class Flag(IntEnum):
-    """What a history may record of the order of things. A number never changes its meaning."""
+    """The flags in a history that concern the order of events. A number never changes its meaning."""
 
     CANCEL_BEATS_RESULT = 1
     SINGLE_BATCH = 2
@@ -27,72 +30,88 @@ class Flag(IntEnum):
 
 
 Recorded: TypeAlias = bool | Flag
-"""A difference that holds, does not hold, or holds where its flag is recorded or may be taken into use."""
+"""A difference that applies, does not apply, or applies if its flag is recorded or may be used."""
 
 NO_FLAGS: frozenset[int] = frozenset()
 OUR_FLAGS: frozenset[int] = frozenset({int(Flag.HOURGLASS)})
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
-    """The order of things in one run."""
+    """The order of events in one run."""
 
     events_apply_at_once: bool = False
-    """All events of an activation are applied before any code runs; else messages first, and their handlers run."""
+    """All events of an activation are applied before any code runs; else messages and their handlers come
+    first.
+    """
 
     seeds_follow_messages: bool = True
-    """A reset's new seed holds for what runs after the messages that come with it; else for their handlers too."""
+    """A reset's new seed applies after the messages that come with it; else to their handlers too."""
 
     updates_wait_for_handlers: bool = True
-    """An update without a handler is tried again when the body has first blocked: it may have registered one."""
+    """An update without a handler is retried when the body has first blocked, because the body may have
+    registered one.
+    """
 
     closed_runs_are_silent: bool = True
-    """A run that has sent its last command answers nothing more."""
+    """A run that has sent its last command sends no more commands."""
 
     taken_child_ids_are_named: bool = True
-    """A child whose id is taken fails with a message that names the id; else in temporalio's words."""
+    """The failure for a child id already in use names the id; else it has temporalio's message."""
 
     other_tasks_cancellation_ends_run: bool = False
-    """A body that lets another task's cancellation out ends as if it had been cancelled from within."""
+    """A body that raises another task's cancellation ends as if it had been cancelled from within."""
 
     cancel_beats_activity_result: Recorded = Flag.CANCEL_BEATS_RESULT
     """Cancelling an activity whose result came in the same activation raises."""
 
     cancel_beats_child_result: Recorded = True
-    """The same for a child."""
+    """Cancelling a child whose result came in the same activation raises."""
 
     cancellation_survives_answer: bool = True
-    """Who is cancelled while the answer of another workflow is there already sees the cancellation; else it is lost."""
+    """A fiber that is cancelled when the answer of another workflow has already arrived receives the
+    cancellation; else it is lost.
+    """
 
     cancellation_beats_awaited_answer: bool = False
-    """A coroutine that is cancelled while the answer of a child or of another workflow is there already sees the cancellation."""
+    """A coroutine that is cancelled when the answer of a child or of another workflow has already arrived
+    receives the cancellation.
+    """
 
     waiting_takes_request_back: bool = False
-    """A cancellation that is passed on to another workflow counts no longer as a request to the one who waits."""
+    """A cancellation that is passed on to another workflow no longer counts as a request to the waiting
+    fiber.
+    """
 
     cancellation_beats_condition: bool = False
-    """A wait for a condition during which the workflow was asked to cancel raises, whatever ended the wait."""
+    """A wait for a condition raises if the workflow was cancelled meanwhile, whatever ended the wait."""
 
     cancellation_beats_limited_wait: bool = True
-    """Who is cancelled while what it waits for with a limit is done already sees the cancellation; else it is lost."""
+    """A fiber that is cancelled when its wait with a timeout has already ended receives the cancellation;
+    else it is lost.
+    """
 
     limited_waits_are_blocks: bool = False
-    """A wait with a limit takes the turns of `asyncio.wait_for` of Python 3.12 and later; else those of 3.11."""
+    """A wait with a timeout takes the turns of `asyncio.wait_for` in Python 3.12 and later; else those of
+    3.11.
+    """
 
     gathering_done_takes_no_turn: bool = False
-    """A gather of what is done already goes on at once, as from Python 3.12 on; else a turn later, as in 3.11."""
+    """A gather of finished tasks continues at once, as from Python 3.12 on; else a turn later, as in 3.11."""
 
     limits_know_their_cancellation: bool = True
-    """A limit turns into `TimeoutError` what itself cancelled; else whatever came while no other request was open."""
+    """A timeout raises `TimeoutError` only for its own cancellation; else for any cancellation while no other
+    request was open.
+    """
 
     outer_cancellation_goes_on: bool = True
-    """A limit that expires while one cleans up after a cancellation from further out lets that one go on."""
+    """A timeout that expires during the cleanup after an outer cancellation lets the outer one continue."""
 
     python_is_unknown: bool = False
-    """The turns depend on the Python that wrote the history, which that does not say: both are tried."""
+    """The turns depend on the Python version, which the history does not record: both are tried."""
 
 
 OURS = Behaviour()
-"""A run that Hourglass began."""
+"""The behaviour of a run that Hourglass began."""
 
 TEMPORALIO = Behaviour(
     updates_wait_for_handlers=False,
@@ -107,10 +126,10 @@ TEMPORALIO = Behaviour(
     outer_cancellation_goes_on=False,
     python_is_unknown=True,
 )
-"""A run that temporalio began, on Python 3.11 or before."""
+"""The behaviour of a run that temporalio began, on Python 3.11 or before."""
 
 NEWER_PYTHON = {"limited_waits_are_blocks": True, "gathering_done_takes_no_turn": True}
-"""In what a run differs that temporalio began on Python 3.12 or later."""
+"""The differences of a run that temporalio began on Python 3.12 or later."""
 
 SINGLE_BATCH = {
     "events_apply_at_once": True,
@@ -121,12 +140,12 @@ SINGLE_BATCH = {
     "cancellation_beats_awaited_answer": True,
     "cancellation_beats_condition": True,
 }
-"""In what a task differs whose history records temporalio's flag 2."""
+"""The differences of a task whose history records temporalio's flag 2."""
 
 
 @cache
 def behaviour_of(*, ours: bool, single_batch: bool = False, newer_python: bool = False) -> Behaviour:
-    """The behaviour of a run; one object for all that are alike."""
+    """Return the behaviour of a run; equal ones are the same object."""
     changes = dict(SINGLE_BATCH) if single_batch else {}
     if newer_python and not ours:
         changes |= NEWER_PYTHON

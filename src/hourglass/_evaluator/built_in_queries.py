@@ -1,4 +1,6 @@
-"""The queries that every run answers, whatever its code: where it stands, and what Temporal's UI shows of it. Pure."""
+"""The queries that every run answers, whatever its code: its current position, and data for Temporal's web
+UI. Pure.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,21 @@ from hourglass._evaluator.definition import MessageDefinition, MessageKind
 from hourglass.converter import Payload
 
 UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
-"""A query that every run of ours answers: the signals that came and that neither a handler nor a channel took, by name."""
+"""A query that every run of ours answers: the numbers of received but unhandled signals, by name."""
 
 ACTIVITY_STACKS: Final = "__hourglass_activity_stacks"
-"""Asks a run's worker where the activities stand that it executes for the run: for each its id, and the stack below it."""
+"""A query for the activities that the run's worker executes for the run: their ids and stacks."""
 
 AWAITED_SIGNALS: Final = "__hourglass_awaited_signals"
-"""A query for the names of the channels that the run waits for now."""
+"""A query for the names of the channels that the run is waiting for."""
 
 Known: TypeAlias = Mapping[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]]
 Receivers: TypeAlias = Mapping[str, Collection[object]]
 
 
-def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -> Payload | None:
-    """The answer to a query of this name; None: it is none of these, but the author's. `known` are the handlers of the run,
-    `receivers` the channels that were read, with those that wait at each now.
+def answer(name: str, run: LiveRun, handlers: Known, receivers: Receivers | None) -> Payload | None:
+    """Return the answer to a built-in query, or None if the author's code must answer it. `known` are the
+    handlers of the run, `receivers` the waiting receivers of each channel.
     """
     match name:
         case "__stack_trace":
@@ -36,7 +38,7 @@ def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -
         case "__enhanced_stack_trace":
             return _enhanced_stack_trace(run)
         case "__temporal_workflow_metadata":
-            return _metadata(run, known, receivers)
+            return _metadata(run, handlers, receivers)
         case _ if name == UNREAD_SIGNALS:
             unread = {name: len(waiting) for name, waiting in run.state.signals.items() if waiting}
             return run.converter.encode(unread)
@@ -45,14 +47,14 @@ def answer(name: str, run: LiveRun, known: Known, receivers: Receivers | None) -
                 sorted(name for name, waiting in (receivers or {}).items() if waiting)
             )
         case _ if name == ACTIVITY_STACKS:
-            look = run.settings.activity_stacks
-            return run.converter.encode("" if look is None else look(run.state.run_id))
+            read_stacks = run.settings.activity_stacks
+            return run.converter.encode("" if read_stacks is None else read_stacks(run.state.run_id))
         case _:
             return None
 
 
 def _stack_trace(run: LiveRun) -> str:
-    """Where every fiber stands."""
+    """Return the stack of every fiber."""
     parts = []
     for line in run.lines:
         frames = [(frame, frame.f_lineno) for frame in reversed(line.frames())]
@@ -63,7 +65,9 @@ def _stack_trace(run: LiveRun) -> str:
 
 
 def _enhanced_stack_trace(run: LiveRun) -> Payload:
-    """The same as data, with the author's source, the innermost frame first: Temporal's `EnhancedStackTrace`."""
+    """Return the stacks as data, with the author's source, the innermost frame first: Temporal's
+    `EnhancedStackTrace`.
+    """
     stacks: list[dict[str, Any]] = []
     sources: dict[str, dict[str, Any]] = {}
     for line in run.lines:
@@ -85,16 +89,20 @@ def _enhanced_stack_trace(run: LiveRun) -> Payload:
     )
 
 
-def _metadata(run: LiveRun, known: Known, receivers: Receivers | None) -> Payload:
-    """What Temporal's UI shows of a workflow's definition."""
+def _metadata(run: LiveRun, handlers: Known, receivers: Receivers | None) -> Payload:
+    """Return the workflow's definition for Temporal's web UI."""
 
     def described(kind: MessageKind) -> list[dict[str, str]]:
-        found = {name or "": message.description for (of, name), (message, _) in known.items() if of == kind}
-        if kind == "signal" and receivers is not None:  # channels that were read are signals, too
-            found |= {
+        descriptions = {
+            name or "": message.description
+            for (message_kind, name), (message, _) in handlers.items()
+            if message_kind == kind
+        }
+        if kind == "signal" and receivers is not None:  # channels that were read are signals too
+            descriptions |= {
                 name: "the workflow waits for it" if waiting else "" for name, waiting in receivers.items()
             }
-        return [{"name": name, "description": found[name]} for name in sorted(found)]
+        return [{"name": name, "description": descriptions[name]} for name in sorted(descriptions)]
 
     document: dict[str, Any] = {
         "definition": {

@@ -1,7 +1,7 @@
-"""Where in the author's code something happened: the line that asked for a command, raised, or returned.
+"""Call sites: the author's line that issued a command, raised an exception, or returned.
 
-Knows frames and file names, and of a run the fiber that is running. A replay that differs names these places, and so
-does the re-execution check (`verify`).
+Knows frames and file names, and of a run only the current fiber. Nondeterminism reports of replays and of the
+re-execution check (`verify`) name these lines.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 Site = tuple[str, int]
 NOWHERE: Site = ("", 0)
 _RAISE = opmap["RAISE_VARARGS"]
-_CALLERS = 2  # so many of the author's frames above the one that asked are worth telling
+_CALLERS = 2  # the number of the author's frames above the call site that are reported
 
 
 class Place(tuple[str, int]):
-    """A site, with the author's frames that led there, the nearest first."""
+    """A call site with the author's frames that led to it, the nearest first."""
 
     callers: tuple[Site, ...] = ()
     is_on_behalf: bool = False
-    """Whether the library issues commands of its own for the call here: what they hold is not the author's."""
+    """Whether the library issues commands of its own for this call, whose contents are not the author's."""
 
 
 def on_behalf(site: Site) -> Place:
-    """The place of an author's call for which the library issues commands of its own."""
+    """Return the place of an author's call for which the library issues its own commands."""
     place = Place(site)
     place.callers = site.callers if isinstance(site, Place) else ()
     place.is_on_behalf = True
@@ -43,45 +43,49 @@ def on_behalf(site: Site) -> Place:
 
 
 def call_site() -> Site:
-    """File and line of the author's code that is running, ("", 0) where a command comes from the scheduler itself.
+    """Return the file and line of the author's code that is running, or ("", 0) if the scheduler itself
+    issues the command.
 
-    Of a fiber that runs none, a library's function that was spawned, it is where it was spawned.
+    For a fiber without the author's code (a spawned library function), it is the line that spawned it.
     """
     fiber = current_fiber()
     if fiber is None:
         return NOWHERE
     frame = sys._getframe(1)
-    found = place_of(frame)
-    if found[0] and fiber.run.settings.trace and fiber.outermost is None:
+    site = place_of(frame)
+    if site[0] and fiber.run.settings.trace and fiber.outermost is None:
         fiber.outermost = _outermost(frame)
-    return found if found[0] else fiber.spawned_at
+    return site if site[0] else fiber.spawned_at
 
 
 def _outermost(frame: FrameType | None) -> FrameType | None:
-    found = None
+    outermost = None
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
-            found = frame
+            outermost = frame
         frame = frame.f_back
-    return found
+    return outermost
 
 
 def place_of(frame: FrameType | None) -> Site:
-    """The first of the author's frames from here upwards, and the next ones as its callers; ("", 0) if there is none."""
-    # Comes by at each command of a test, where every call of a function is watched: it makes as few as it can.
+    """Return the first of the author's frames from here upwards, with the next ones as its callers; ("", 0)
+    if there is none.
+    """
+    # Called for each command of a test, where every function call is traced: it makes as few calls as
+    # possible.
     sites: list[Site] = []
-    wanted = _CALLERS + 1
-    while frame is not None and wanted:
+    remaining = _CALLERS + 1
+    while frame is not None and remaining:
         name = frame.f_code.co_filename
         if _is_authored[name] if name in _is_authored else _learn_authored(name):
             sites += ((name, frame.f_lineno),)
-            wanted -= 1
+            remaining -= 1
         frame = frame.f_back
-    return _placed(sites) if wanted < _CALLERS else (sites[0] if sites else NOWHERE)
+    return _placed(sites) if remaining < _CALLERS else (sites[0] if sites else NOWHERE)
 
 
 def place_in(frames: list[FrameType]) -> Site:
-    """The same of frames that stand still, the innermost first."""
+    """Return the site in the frames of a suspended fiber, the innermost first."""
     sites = [(f.f_code.co_filename, f.f_lineno) for f in frames if _learn_authored(f.f_code.co_filename)]
     return _placed(sites[: _CALLERS + 1])
 
@@ -90,43 +94,45 @@ _is_authored: dict[str, bool] = {}
 
 
 def _learn_authored(name: str) -> bool:
-    """Whether a file is an author's. It is remembered, and never forgotten, for other threads look it up meanwhile; but
-    only of so many files.
+    """Return whether a file is the author's. The result is cached for a limited number of files and never
+    removed, because other threads read the cache concurrently.
     """
-    found = not is_library(name) and not name.startswith("<frozen")
+    is_authored = not is_library(name) and not name.startswith("<frozen")
     if len(_is_authored) < 4096:
-        _is_authored[name] = found
-    return found
+        _is_authored[name] = is_authored
+    return is_authored
 
 
 def raised_at(error: BaseException) -> Site:
-    """Where the author's code raised an exception, or raised it again, or let a library raise it; ("", 0) if it did not."""
+    """Return the line at which the author's code raised an exception, re-raised it, or called the library
+    that raised it; ("", 0) if there is none.
+    """
     sites: list[Site] = []
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
         name = frame.f_code.co_filename
         if not is_library(name):
             if _has_raised(frame):
                 sites.append((name, frame.f_lineno))
-                break  # what it caught before came from further down
-            sites.append((name, trace.tb_lineno))
-        trace = trace.tb_next
+                break  # the exception that it caught came from further down
+            sites.append((name, traceback.tb_lineno))
+        traceback = traceback.tb_next
     return _placed(sites[: -_CALLERS - 2 : -1])
 
 
 def _has_raised(frame: FrameType) -> bool:
-    """Whether the last that a frame which has ended did was a `raise`."""
+    """Return whether the last instruction of an ended frame was a `raise`."""
     code = frame.f_code.co_code
     return 0 <= frame.f_lasti < len(code) and code[frame.f_lasti] == _RAISE
 
 
 def returned_at(fiber: FiberTask[Any], function: object) -> Site:
-    """Where a fiber's function has returned just now."""
+    """Return the line at which a fiber's function has just returned."""
     code = getattr(unwrap(function) if callable(function) else function, "__code__", None)
     frame, fiber.outermost = fiber.outermost, None
     if frame is not None and (code is None or frame.f_code is code):
-        return frame.f_code.co_filename, frame.f_lineno  # a frame that has ended stands where it ended
+        return frame.f_code.co_filename, frame.f_lineno  # an ended frame keeps the line where it ended
     if code is None or is_library(code.co_filename):
         return fiber.spawned_at
     return code.co_filename, _only_return(code)
@@ -134,7 +140,9 @@ def returned_at(fiber: FiberTask[Any], function: object) -> Site:
 
 @lru_cache(maxsize=256)
 def _only_return(code: CodeType) -> int:
-    """The line of the only `return` of a function that has asked for nothing, else that of the function itself."""
+    """Return the line of the only `return` of a function that issued no command, or else the line of the
+    function.
+    """
     from dis import get_instructions
 
     steps = get_instructions(code)
@@ -153,7 +161,9 @@ def _placed(sites: list[Site]) -> Site:
 
 @lru_cache(maxsize=1024)
 def is_library(filename: str) -> bool:
-    """Whether a file is ours or the standard library's, so that a report must look further up for the author's line."""
+    """Return whether a file is ours or the standard library's, so that a report must look for the author's
+    line further up.
+    """
     return filename.startswith(_OUR_CODE) or (
         filename.startswith(_STANDARD_LIBRARY) and "site-packages" not in filename
     )

@@ -1,7 +1,7 @@
-"""What a run can ask for: frozen data, named in the imperative.
+"""The commands of a run: immutable data, named in the imperative.
 
-`COMMANDS` lists every kind; tests walk it: each has a translation and an example. Numbered commands carry their `seq`,
-counted from 1 for each kind (local and remote activities share a counter).
+`COMMANDS` lists every kind; tests check that each has a translation and an example. Numbered commands have a
+`seq`, counted from 1 for each kind (local and remote activities share a counter).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hourglass.converter import Failure, Payload
 
 
 class EventGroupMarker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """To which group of events something belongs: one of the author's, by its id, or (in histories of temporalio, which groups
-    what a handler asks for) that of an event or an update.
+    """The group of an event: one of the author's, by its id, or (in histories of temporalio, which groups the
+    commands of a handler) the group of an event or an update.
     """
 
     id: str = ""
@@ -34,13 +34,13 @@ class EventGroupMarker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, tag=True, kw_only=True, omit_defaults=True):
-    """One thing a run asks for. `event_groups` only tell a reader of the history what belongs together."""
+    """A command of a run. `event_groups` only show readers of the history which events are related."""
 
     event_groups: tuple[EventGroupMarker, ...] = ()
 
 
 class StartTimer(Command, frozen=True):
-    """Wake me after so many nanoseconds."""
+    """A request for a timer of this duration."""
 
     seq: int
     duration_ns: int
@@ -48,13 +48,13 @@ class StartTimer(Command, frozen=True):
 
 
 class CancelTimer(Command, frozen=True):
-    """Never mind that timer."""
+    """The cancellation of a timer."""
 
     seq: int
 
 
 class ScheduleActivity(Command, frozen=True):
-    """Run an activity."""
+    """A request to run an activity."""
 
     seq: int
     activity_id: str
@@ -66,7 +66,7 @@ class ScheduleActivity(Command, frozen=True):
 
 
 class ScheduleLocalActivity(Command, frozen=True):
-    """Run an activity on this worker, within the workflow task."""
+    """A request to run an activity on this worker, within the workflow task."""
 
     seq: int
     activity_id: str
@@ -80,19 +80,19 @@ class ScheduleLocalActivity(Command, frozen=True):
 
 
 class RequestCancelActivity(Command, frozen=True):
-    """Cancel an activity."""
+    """The cancellation of an activity."""
 
     seq: int
 
 
 class RequestCancelLocalActivity(Command, frozen=True):
-    """Cancel a local activity."""
+    """The cancellation of a local activity."""
 
     seq: int
 
 
 class StartChildWorkflow(Command, frozen=True, kw_only=True):
-    """Start a child workflow. An empty namespace means the run's own."""
+    """A request to start a child workflow. An empty namespace means the run's own."""
 
     seq: int
     workflow_id: str
@@ -105,14 +105,14 @@ class StartChildWorkflow(Command, frozen=True, kw_only=True):
 
 
 class CancelChildWorkflow(Command, frozen=True):
-    """Cancel a child workflow."""
+    """The cancellation of a child workflow."""
 
     seq: int
     reason: str = ""
 
 
 class ScheduleNexusOperation(Command, frozen=True, kw_only=True):
-    """Call an operation of a Nexus service, behind an endpoint. `headers` are texts, and travel in clear."""
+    """A call of a Nexus operation behind an endpoint. `headers` are strings, and are sent unencrypted."""
 
     seq: int
     endpoint: str
@@ -128,13 +128,13 @@ class ScheduleNexusOperation(Command, frozen=True, kw_only=True):
 
 
 class CancelNexusOperation(Command, frozen=True):
-    """Cancel a Nexus operation."""
+    """The cancellation of a Nexus operation."""
 
     seq: int
 
 
 class SignalExternalWorkflow(Command, frozen=True, kw_only=True):
-    """Signal another workflow; `is_child` addresses a child of this run by its id."""
+    """A signal to another workflow; `is_child` addresses a child of this run by its id."""
 
     seq: int
     workflow_id: str
@@ -147,13 +147,13 @@ class SignalExternalWorkflow(Command, frozen=True, kw_only=True):
 
 
 class CancelSignalExternal(Command, frozen=True):
-    """Do not send that signal, if it has not left yet."""
+    """The cancellation of a signal that has not been sent yet."""
 
     seq: int
 
 
 class RequestCancelExternal(Command, frozen=True, kw_only=True):
-    """Ask another workflow to cancel."""
+    """A request to cancel another workflow."""
 
     seq: int
     workflow_id: str
@@ -163,46 +163,46 @@ class RequestCancelExternal(Command, frozen=True, kw_only=True):
 
 
 class SetPatchMarker(Command, frozen=True):
-    """Record that this run took the new way."""
+    """The record that this run takes the new code path of a patch."""
 
     patch_id: str
     deprecated: bool = False
 
 
 class UpsertSearchAttributes(Command, frozen=True):
-    """Change search attributes."""
+    """A change of search attributes."""
 
     search_attributes: dict[str, Payload]
 
 
 class UpsertMemo(Command, frozen=True):
-    """Change the memo; a payload of null removes a key."""
+    """A change of the memo; a null payload removes a key."""
 
     memo: dict[str, Payload]
 
 
 class AcceptUpdate(Command, frozen=True):
-    """The update passed its validator."""
+    """The acceptance of an update, after its validation."""
 
     protocol_instance_id: str
 
 
 class RejectUpdate(Command, frozen=True):
-    """The update did not pass, or (after acceptance) its handler failed."""
+    """The rejection of an update, or (after its acceptance) the failure of its handler."""
 
     protocol_instance_id: str
     failure: Failure
 
 
 class CompleteUpdate(Command, frozen=True):
-    """The update's handler returned."""
+    """The result of an update's handler."""
 
     protocol_instance_id: str
     result: Payload
 
 
 class AnswerQuery(Command, frozen=True):
-    """The answer to a query: a payload, or a failure."""
+    """The answer to a query: a payload or a failure."""
 
     query_id: str
     result: Payload | None = None
@@ -210,23 +210,23 @@ class AnswerQuery(Command, frozen=True):
 
 
 class CompleteRun(Command, frozen=True):
-    """The workflow returned."""
+    """The completion of the workflow with a result."""
 
     result: Payload
 
 
 class FailRun(Command, frozen=True):
-    """The workflow failed."""
+    """The failure of the workflow."""
 
     failure: Failure
 
 
 class CancelRun(Command, frozen=True):
-    """The workflow ended as cancelled, as it was asked to."""
+    """The end of the workflow as cancelled, after a cancellation request."""
 
 
 class ContinueAsNew(Command, frozen=True, kw_only=True):
-    """End this run and begin another. An empty type means the same as now."""
+    """The end of this run and the start of another one. An empty type means the current type."""
 
     workflow_type: str = ""
     arguments: Payloads = ()
@@ -234,7 +234,7 @@ class ContinueAsNew(Command, frozen=True, kw_only=True):
     spec: StartSpec = StartSpec()
     versioning: ContinueAsNewVersioningBehavior = ContinueAsNewVersioningBehavior.UNSPECIFIED
     backoff: float = 0.0
-    """How long the new run waits before it begins, in seconds."""
+    """The delay before the first task of the new run, in seconds."""
 
 
 AnyCommand: TypeAlias = (
@@ -268,7 +268,9 @@ COMMANDS: tuple[type[Command], ...] = get_args(AnyCommand)
 
 TERMINAL: tuple[type[Command], ...] = (CompleteRun, FailRun, CancelRun, ContinueAsNew)
 TERMINAL_KINDS = frozenset(TERMINAL)
-"""The same, to look a command's type up in: `isinstance` asks a struct's metaclass, which takes ten times as long."""
+"""The terminal commands as a set of types: `isinstance` with a struct calls its metaclass, which takes ten
+times as long.
+"""
 
 IN_GROUPS: frozenset[type[Command]] = frozenset(
     {
@@ -285,13 +287,13 @@ IN_GROUPS: frozenset[type[Command]] = frozenset(
         ContinueAsNew,
     }
 )
-"""What is of the event groups of its block. What takes another command back is of that one's; others are of none, as in
-temporalio.
+"""The commands that belong to the event groups of their block. The cancellation of a command belongs to the
+groups of that command; other commands have no groups, as in temporalio.
 """
 
 
 class TaskFailureCause(IntEnum):
-    """Why a workflow task failed (Temporal's numbers)."""
+    """The cause of a failed workflow task (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     NON_DETERMINISTIC_ERROR = 24
@@ -299,8 +301,8 @@ class TaskFailureCause(IntEnum):
 
 
 class Succeeded(msgspec.Struct, frozen=True, gc=False):
-    """The answer to an activation: commands in the order of issue, the behaviour flags that were used, and what the
-    workflow says about moving between versions.
+    """The completion of an activation: commands in the order of issue, the behaviour flags that were used,
+    and the workflow's versioning behavior.
     """
 
     run_id: str
@@ -310,7 +312,7 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskFailed(msgspec.Struct, frozen=True):
-    """The activation could not be handled; the engine will try the task again."""
+    """The failure of an activation; the engine will retry the task."""
 
     run_id: str
     failure: Failure

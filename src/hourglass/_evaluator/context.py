@@ -1,7 +1,9 @@
-"""A run while it executes: its scheduler, its fibers, the facts of the current activation, and the door for commands.
+"""A run while it executes: its scheduler, its fibers, the facts of the current activation, and the issuing of
+commands.
 
-This is the live half of a run, an accelerator that may be dropped at any time and rebuilt from the journal. `current_run` is
-how everything an author calls finds the run it belongs to. `Notes`, what a run shows of itself to clients, stands here too.
+This is the live half of a run, an accelerator that may be dropped at any time and rebuilt from the journal.
+Every function that an author calls finds its run by `current_run`. `Notes`, the data that a run shows to
+clients, is defined here too.
 """
 
 from __future__ import annotations
@@ -65,8 +67,9 @@ if TYPE_CHECKING:
 class Notes:
     """Memo, search attributes and current details of a run. Created on first use.
 
-    Values stay encoded, so that each reader gets fresh objects (I6). They are sorted by name, because Temporal's protocol
-    does not keep their order: workflow code that iterates over them must meet the same order on each replay and engine.
+    Values stay encoded, so that each read returns new objects (I6). They are sorted by name, because
+    Temporal's protocol does not keep their order: workflow code that iterates over them must see the same
+    order on each replay and engine.
     """
 
     __slots__ = ("details", "memo", "search_attributes")
@@ -78,7 +81,7 @@ class Notes:
 
 
 def merge(notes: dict[str, Payload], changes: dict[str, Payload]) -> None:
-    """Enter changes; a null removes."""
+    """Apply changes; a null payload removes an entry."""
     for name, payload in changes.items():
         if payload.encoding == "binary/null":
             notes.pop(name, None)
@@ -88,12 +91,12 @@ def merge(notes: dict[str, Payload], changes: dict[str, Payload]) -> None:
 
 C = TypeVar("C", bound=Command)
 
-_STUBBORN = 1000
-_FEW = 64
+_MAX_UNWINDS = 1000
+_PRUNE_THRESHOLD = 64
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker decides for its runs."""
+    """The settings of a worker for its runs."""
 
     task_queue: str = "default"
     namespace: str = "default"
@@ -103,20 +106,25 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     trace: bool = False
     interceptors: tuple[InterceptWorkflow, ...] = ()
     patch_activation: Callable[[Any], bool] | None = None
-    """Decides whether a patch that a run meets for the first time is active; None: it is."""
+    """Decides whether a patch that a run reaches for the first time is active; None: it is."""
     metrics: Registry | None = None
     on_activity: Callable[[Any], object] | None = None
-    """Hears of each decorated activity that a run calls: where no list of them was given, it is how they are known."""
+    """Called with each decorated activity that a run calls, to register activities that the worker was not
+    given.
+    """
     steps: dict[str, dict[str, Any]] | None = None
-    """The steps of runs that have no result yet, by run id and activity id: what a worker calls for each. A step has no name
-    under which a worker could find it, but the code that asks for it is executed here, and again after a restart.
+    """The steps of runs without a result yet, by run id and activity id: the definition that a worker calls.
+    A step has no name by which a worker could find it, but the code that requests it is executed here, and
+    again after a restart.
     """
     check_local_activity: Callable[[str], object] | None = None
-    """Raises `UsageError` for a local activity that this worker does not know: no other worker would ever get it."""
+    """Raises `UsageError` for a local activity that this worker does not have, because no other worker would
+    ever receive it.
+    """
     activity_stacks: Callable[[str], str] | None = None
-    """Where the attempts of a run stand that its worker executes; answers the query `ACTIVITY_STACKS`."""
-    # Of runs that temporalio began: from Python 3.12 on a wait with a limit and a gather of what is done take a turn less there.
-    # Histories do not say which Python wrote them.
+    """Returns the stacks of a run's attempts on this worker, for the query `ACTIVITY_STACKS`."""
+    # For runs that temporalio began: from Python 3.12 on, a wait with a timeout and a gather of finished
+    # tasks take one turn less. Histories do not record the Python version.
     newer_turns: bool = False
 
 
@@ -176,7 +184,7 @@ class LiveRun:
         self.state = state
         self.settings = settings
         self.converter = settings.converter
-        self.contextual = False  # whether that wants to know whose values it has
+        self.contextual = False  # whether the converter depends on the owner of a value
         self.scheduler = Scheduler()
         self._loop: EventLoop | None = None
         self.accumulator = CommandAccumulator(state)
@@ -187,9 +195,9 @@ class LiveRun:
         self.started: RunStarted | None = None
         self.main: FiberTask[Any] | MainTask | None = None
         self._random: random.Random | None = None
-        self._seed: int | None = None  # the latest; None: as the run started with
+        self._seed: int | None = None  # the latest seed; None: the run's initial one
         self.seed_callbacks: list[Callable[[int], object]] | None = None
-        self.has_drawn = False  # whether the author's code has asked for randomness: default ids do not count
+        self.has_drawn = False  # whether the author's code has used random numbers; default ids do not count
         self._notes: Notes | None = None
         self.patches: frozenset[str] = frozenset()
         self.patch_memo: dict[str, bool] | None = None
@@ -198,36 +206,34 @@ class LiveRun:
         self.read_only = ""
         self.latched = False
         self.error: BaseException | None = None
-        self.let_out: BaseException | None = None  # what failed the run
+        self.let_out: BaseException | None = None  # the error that failed the run
         self.flags: frozenset[int] = NO_FLAGS
         self.behaviour = behaviour_of(ours=False, newer_python=settings.newer_turns)
         self.failed_tasks: list[FiberTask[Any] | FailedTask] | None = None
         self.many_failed = 0
         self.fibers_made = 0
-        self.turning_points = 0  # how often a fiber has begun or ended
+        self.turning_points = 0  # the number of starts and ends of fibers
         self.sites: list[Site] | None = [] if settings.trace or settings.verify else None
         self.notices: tuple[str, ...] = ()
         self.unsafe = 0
-        # What stands between the run and its code, where the worker was given interceptors; None is the usual case.
+        # The interceptors between the run and its code; usually None.
         self.inbound: WorkflowInboundInterceptor | None = None
         self.outbound: WorkflowOutboundInterceptor | None = None
         self.begun_ns = 0  # the time of its first task
-        # What the fiber that ends the run does, and waits for, first.
+        # Called, and waited for, by the fiber that ends the run, before its last command.
         self.closing: Callable[[], None] | None = None
-        self.grouped = False  # whether its code has made an event group
-        self.quiet = False  # executing again what was executed before: nothing is logged
-
-    # --- whose values they are: for a converter that wants to know ----------------------------------------------------
+        self.grouped = False  # whether its code has created an event group
+        self.quiet = False  # this repeats an earlier execution: nothing is logged
 
     def belongs_to(self, started: RunStarted) -> None:
-        """The run has begun: its own values are those of its workflow."""
+        """Select the converter for the run's own values, after its start."""
         base = self.settings.converter
         if base is not default_converter and wants_context(base):
             self.contextual = True
             self.converter = self.converter_of_workflow(started.workflow_id)
 
     def converter_of_workflow(self, workflow_id: str) -> Converter:
-        """The converter for what another workflow, or this one, is sent and returns."""
+        """Return the converter for the arguments and results of a workflow."""
         if not self.contextual:
             return self.converter
         context = WorkflowSerializationContext(self.settings.namespace, workflow_id)
@@ -236,8 +242,10 @@ class LiveRun:
     def converter_of_activity(
         self, activity_type: str, activity_id: str | None, task_queue: str, *, local: bool
     ) -> Converter:
-        """The same for what an activity takes and returns; `activity_id` is the one that the author chose. For a run that is
-        `contextual`: this is on the way of every step.
+        """Return the converter for the arguments and result of an activity; `activity_id` is the one that the
+        author chose.
+
+        Only for a `contextual` run, because this is called for every activity.
         """
         assert self.started is not None
         context = ActivitySerializationContext(
@@ -252,13 +260,13 @@ class LiveRun:
         return in_context(self.settings.converter, context)
 
     def converter_of(self, command: Command) -> Converter:
-        """The converter for the answer to a command."""
+        """Return the converter for the result of a command."""
         match command:
             case ScheduleActivity() | ScheduleLocalActivity():
-                chosen = None if command.activity_id == str(command.seq) else command.activity_id
+                author_id = None if command.activity_id == str(command.seq) else command.activity_id
                 local = isinstance(command, ScheduleLocalActivity)
                 queue = command.spec.task_queue
-                return self.converter_of_activity(command.activity_type, chosen, queue, local=local)
+                return self.converter_of_activity(command.activity_type, author_id, queue, local=local)
             case StartChildWorkflow():
                 return self.converter_of_workflow(command.workflow_id)
             case ScheduleNexusOperation():
@@ -267,11 +275,11 @@ class LiveRun:
             case _:
                 return self.converter
 
-    # --- fibers -------------------------------------------------------------------------------------------------------
-    # Most runs have one fiber most of the time: a dict for one entry would take 216 bytes.
+    # Most runs have one fiber most of the time, so the first one is stored without a dict, which takes 216
+    # bytes.
 
     def add_fiber(self, fiber: FiberTask[Any]) -> None:
-        """A fiber of this run has been made."""
+        """Register a new fiber of this run."""
         self.fibers_made += 1
         if self._only is None and not self._more:
             self._only = fiber
@@ -281,34 +289,36 @@ class LiveRun:
             self._more[fiber] = None
 
     def remove_fiber(self, fiber: FiberTask[Any]) -> None:
-        """A fiber has ended, or is thrown away."""
+        """Remove a fiber that has ended or is dropped."""
         if self._only is fiber:
             self._only = None
         elif self._more is not None:
             self._more.pop(fiber, None)
 
     def note_failed(self, fiber: FiberTask[Any] | FailedTask) -> None:
-        """A fiber has raised; if the workflow never asks for its result, the run says so when it closes."""
+        """Register a failed fiber; if the workflow never reads its result, a notice reports it when the run
+        closes.
+        """
         if fiber.looked_at:
             return
         if self.failed_tasks is None:
             self.failed_tasks = []
         self.failed_tasks.append(fiber)
 
-    def overlooked(self) -> tuple[str, ...]:
-        """The fibers that have failed and whose result the workflow never asked for, in words."""
+    def unread_failures(self) -> tuple[str, ...]:
+        """Return notices for failed fibers whose result the workflow has never read."""
         return tuple(
             [
-                f"task {task.label} failed and no code looked at its result: {type(task.value).__name__}: {task.value}"
+                f"task {task.label} failed and no code has read its result: {type(task.value).__name__}: {task.value}"
                 for task in self.failed_tasks or ()
                 if not task.looked_at
             ]
         )
 
-    def forget_looked_at(self) -> None:
-        """Drop the failed fibers whose result the workflow has asked for; if there are many, not in every activation."""
+    def drop_read_failures(self) -> None:
+        """Remove failed fibers whose result has been read; if there are many, not in every activation."""
         failed = self.failed_tasks
-        if failed and (len(failed) <= _FEW or len(failed) >= self.many_failed):
+        if failed and (len(failed) <= _PRUNE_THRESHOLD or len(failed) >= self.many_failed):
             failed[:] = [task for task in failed if not task.looked_at]
             self.many_failed = 2 * len(failed)
 
@@ -320,7 +330,9 @@ class LiveRun:
 
     @property
     def loop(self) -> EventLoop:
-        """The event loop of the run's coroutines. Made when one is first run: only then asyncio is loaded."""
+        """The event loop of the run's coroutines. Created on first use, so that asyncio is imported only
+        then.
+        """
         if self._loop is None:
             from hourglass._evaluator.event_loop import EventLoop
 
@@ -329,10 +341,8 @@ class LiveRun:
 
     @property
     def lines(self) -> list[FiberTask[Any] | TaskLine]:
-        """All lines of execution that have not ended, to be shown: fibers, and the tasks of coroutines."""
+        """All lines of execution that have not ended, for display: fibers, and the tasks of coroutines."""
         return [*self.fibers, *(self._loop.lines() if self._loop is not None else ())]
-
-    # --- commands -----------------------------------------------------------------------------------------------------
 
     def issue(
         self,
@@ -342,10 +352,11 @@ class LiveRun:
         operation: Any = None,
         at: Site | None = None,
     ) -> C:
-        """Ask for something in the name of a fiber; a numbered command is entered so that its answer finds its way back.
+        """Issue a command for a fiber. A numbered command is registered with its operation, so that its
+        result finds it.
 
-        `at` says where that was, if it is not where the code runs now. Returns the command as it was entered: with the event
-        groups of the block that asks for it.
+        `at` is the call site, if it is not the current one. Return the command with the event groups of the
+        block that issues it.
         """
         if self.latched:
             self.refuse(fiber, "a command")
@@ -362,23 +373,23 @@ class LiveRun:
         return command
 
     def resolve(self, key: Numbered, result: Payload | Failure | None) -> Any:
-        """A numbered command was answered: the operation that waits for it, None if none is pending."""
+        """Return the operation that waits for the result of a numbered command; None if none is pending."""
         self.accumulator.resolved(key, result)
         return self.pending.pop(key, None)
 
     def refuse(self, fiber: FiberTask[Any], what: str) -> NoReturn:
-        """The run is latched: say why nothing can be asked of it now."""
+        """Raise the error of a latched run: `Dropped`, or the reason why it is read-only."""
         if self.dead:
             fiber.refusals += 1
-            if fiber.refusals > _STUBBORN:
+            if fiber.refusals > _MAX_UNWINDS:
                 leave_suspended()
             raise Dropped
         raise read_only_error(what, self.read_only)
 
-    # --- facts --------------------------------------------------------------------------------------------------------
-
     def holds(self, difference: Recorded) -> bool:
-        """Whether a difference of this run's behaviour holds; one that is recorded, and where nothing is, is taken into use."""
+        """Return whether a difference of this run's behaviour applies. If it has a flag and the run is not
+        replaying, record the flag.
+        """
         if difference is True or difference is False:
             return difference
         if difference in self.facts.flags or difference in self.flags:
@@ -388,32 +399,36 @@ class LiveRun:
         self.flags |= {int(difference)}
         return True
 
-    def know_behaviour(self) -> None:
-        """The flags of the history have changed, or whose run this is has become known."""
-        told = self.facts.flags
+    def update_behaviour(self) -> None:
+        """Update the behaviour after a change of the flags, or when the origin of the run becomes known."""
+        flags = self.facts.flags
         self.behaviour = behaviour_of(
-            ours=Flag.HOURGLASS in told or Flag.HOURGLASS in self.flags,
-            single_batch=Flag.SINGLE_BATCH in told,
+            ours=Flag.HOURGLASS in flags or Flag.HOURGLASS in self.flags,
+            single_batch=Flag.SINGLE_BATCH in flags,
             newer_python=self.settings.newer_turns,
         )
 
     @property
     def random(self) -> random.Random:
-        """The run's own randomness. Made when it is first wanted: it takes 2.5 KiB, and most runs never ask."""
+        """The run's random number generator. Created on first use, because it takes 2.5 KiB and most runs
+        never use it.
+        """
         if self._random is None:
             self._random = random.Random(self.seed)
         return self._random
 
     @property
     def seed(self) -> int:
-        """What the run's randomness follows from: a reset gives it another one."""
+        """The seed of the run's random numbers; a reset changes it."""
         if self._seed is not None:
             return self._seed
         assert self.started is not None
         return self.started.seed
 
     def reseed(self, seed: int) -> None:
-        """Randomness goes on from another seed; after a reset that may be said before the run has started."""
+        """Continue with random numbers from another seed; after a reset this may happen before the run has
+        started.
+        """
         self._seed = seed
         if self._random is not None:
             self._random.seed(seed)
@@ -424,43 +439,44 @@ class LiveRun:
 
     @property
     def notes(self) -> Notes:
-        """What the run shows of itself to clients."""
+        """The data that the run shows to clients."""
         if self._notes is None:
             assert self.started is not None
             self._notes = Notes(self.started)
         return self._notes
 
-    # --- looking without touching -------------------------------------------------------------------------------------
-
     @contextmanager
     def looking(self, where: str) -> Iterator[None]:
-        """While user code runs that must only look: durable calls raise, and facts can be read from the hub too."""
-        before, self.read_only = self.read_only, where
+        """Make the run read-only while user code runs that must not change it: commands raise, and facts can
+        be read outside of fibers.
+        """
+        previous, self.read_only = self.read_only, where
         self.latched = True
         reader, readers.run = readers.run, self
         try:
             yield
         finally:
             readers.run = reader
-            self.read_only = before
-            self.latched = bool(before) or self.dead
+            self.read_only = previous
+            self.latched = bool(previous) or self.dead
 
     def check_conditions(self) -> None:
-        """Check what fibers wait for; the functions must only look."""
+        """Check the conditions of waiting fibers; their functions must only read."""
         if not self.handlers.leaves_trace:
-            return  # rejected updates are in no history: a condition they let through could not hold on replay
+            # rejected updates are not recorded, so a condition that they make true would not hold on replay
+            return
         with self.looking("a condition"):
             if watchers:
                 watched(Scheduler.check_conditions, self.scheduler)
             else:
                 self.scheduler.check_conditions()
 
-    # --- the end ------------------------------------------------------------------------------------------------------
-
     def drop(self, on_step: Callable[[], object] | None = None) -> None:
-        """Unwind every fiber on this thread, silently (I5); `on_step` is called after each, for there may be thousands."""
+        """Unwind every fiber on this thread, without issuing commands (I5). `on_step` is called after each,
+        because there may be thousands.
+        """
         self.dead = self.latched = True
-        # Open, so that what `finally` blocks settle while they unwind does not raise; these turns are never taken.
+        # Open, so that futures settled by `finally` blocks do not raise; their turns are never taken.
         self.scheduler.open()
         if self._loop is not None:
             self._loop.drop(on_step)
@@ -473,13 +489,14 @@ class LiveRun:
         self.scheduler.conditions.clear()
         self.pending.clear()
         self.seed_callbacks = None
-        # These lead back to the run. Without them it is no circle, and goes when it is let go, not when the collector comes.
+        # Remove references back to the run: without a cycle it is freed at once, not by the garbage
+        # collector.
         self.main = self.closing = self._loop = None
         self.handlers = cast(Any, None)
 
 
 def current_run() -> LiveRun | None:
-    """The run that the caller belongs to: its fiber's, or the one whose condition or query is being looked at."""
+    """Return the run of the caller: of its fiber, or the one whose condition or query is being evaluated."""
     fiber = current_fiber()
     if fiber is not None:
         return fiber.run
@@ -487,7 +504,7 @@ def current_run() -> LiveRun | None:
 
 
 def require_run(what: str) -> LiveRun:
-    """The current run, for facts that may be read anywhere in workflow code."""
+    """Return the current run, for facts that may be read anywhere in workflow code."""
     run = current_run()
     if run is None:
         raise NotInWorkflowError(f"{what} works only inside a running workflow")

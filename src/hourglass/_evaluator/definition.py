@@ -1,4 +1,6 @@
-"""What a decorated function or class is, as data: checked where it is defined, so that mistakes surface at import."""
+"""The definition of a decorated function or class as data, validated at its definition, so that mistakes
+surface at import.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ RESERVED = "__temporal"
 
 
 class HandlerUnfinishedPolicy(IntEnum):
-    """What to do about a handler that has not finished when its workflow closes. It is abandoned in any case."""
+    """The treatment of a handler that is still running when its workflow closes. It is abandoned in any case."""
 
     WARN_AND_ABANDON = 1
     ABANDON = 2
@@ -25,8 +27,8 @@ class HandlerUnfinishedPolicy(IntEnum):
 
 @dataclass(frozen=True)
 class MessageDefinition:
-    """A handler of signals, queries or updates. The dynamic handler, which takes all that no other one is for, has no
-    name.
+    """A handler of signals, queries or updates. The dynamic handler, which handles all names without a
+    handler of their own, has no name.
     """
 
     kind: MessageKind
@@ -41,18 +43,21 @@ class MessageDefinition:
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicWorkflowConfig:
-    """What a dynamic workflow says of one run, in place of its decorator: returned by its `@workflow.dynamic_config` method."""
+    """The options of a dynamic workflow for one run, which replace those of its decorator; returned by its
+    `@workflow.dynamic_config` method.
+    """
 
     failure_exceptions: Sequence[type[BaseException]] | None = None
-    """The exceptions that fail the run; None is what the decorator says."""
+    """The exceptions that fail the run; None: those of the decorator."""
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    """Whether the run stays with its version; unspecified is what the decorator says."""
+    """Whether the run stays on its worker version; unspecified: as in the decorator."""
 
 
 @dataclass(frozen=True)
 class WorkflowDefinition:
-    """A workflow: a function, or a class with a run method and handlers. A dynamic one takes every type that no other
-    does; its name is for reports alone. Of an asynchronous one body and handlers run on the run's event loop.
+    """A workflow: a function, or a class with a run method and handlers. A dynamic one handles every type
+    without a workflow of its own; its name is used in reports only. The body and handlers of an `async def`
+    workflow run on the run's event loop.
     """
 
     name: str
@@ -69,56 +74,60 @@ class WorkflowDefinition:
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     is_async: bool = False
     config: Callable[[Any], DynamicWorkflowConfig] | None = None
-    """Of a dynamic one: what says how a run of it is to be taken, called with its object."""
+    """For a dynamic workflow: returns the options of a run, called with its object."""
 
     def configured(self, obj: Any) -> WorkflowDefinition:
-        """The definition as its own object will have it for one run."""
-        said: object = self.config(obj) if self.config is not None else DynamicWorkflowConfig()
-        if not isinstance(said, DynamicWorkflowConfig):
+        """Return the definition with the options of its object for one run."""
+        config: object = self.config(obj) if self.config is not None else DynamicWorkflowConfig()
+        if not isinstance(config, DynamicWorkflowConfig):
             raise DefinitionError(
-                f"@workflow.dynamic_config of workflow {self.name} returns a DynamicWorkflowConfig, not {type(said).__name__}"
+                f"@workflow.dynamic_config of workflow {self.name} returns a DynamicWorkflowConfig, not {type(config).__name__}"
             )
-        fails = said.failure_exceptions
+        fails = config.failure_exceptions
         return replace(
             self,
             failure_exceptions=self.failure_exceptions if fails is None else check_exceptions(fails),
             versioning_behavior=check_behavior(
-                said.versioning_behavior, f"versioning_behavior of workflow {self.name}"
+                config.versioning_behavior, f"versioning_behavior of workflow {self.name}"
             )
             or self.versioning_behavior,
         )
 
     def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
-        """Fresh arguments for the run method; a dynamic workflow gets them as one, not decoded."""
+        """Return decoded arguments for the run method; a dynamic workflow receives them as one argument, not
+        decoded.
+        """
         if self.dynamic:
             return [raw_payloads(payloads, converter)]
         return self.signature.decode(converter, payloads)
 
     @property
     def where(self) -> str:
-        """File and line of the definition, for reports."""
+        """The file and line of the definition, for reports."""
         code = inspect.unwrap(self.run).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def workflow_definition(obj: Any) -> WorkflowDefinition | None:
-    """The definition behind a decorated function, a decorated class or its run method; None if it is no workflow."""
+    """Return the definition of a decorated function, a decorated class or its run method; None if it is not a
+    workflow.
+    """
     if isinstance(obj, type):
         # A subclass of a workflow is one only if it is decorated itself.
-        found = vars(obj).get("__hourglass_workflow__")
+        definition = vars(obj).get("__hourglass_workflow__")
     else:
-        found = getattr(obj, "__hourglass_workflow__", None)
-    return found if isinstance(found, WorkflowDefinition) else None
+        definition = getattr(obj, "__hourglass_workflow__", None)
+    return definition if isinstance(definition, WorkflowDefinition) else None
 
 
 def message_definition(obj: Any) -> MessageDefinition | None:
-    """The definition behind a decorated signal, query or update handler; None if it is none."""
-    found = getattr(obj, "__hourglass_message__", None)
-    return found if isinstance(found, MessageDefinition) else None
+    """Return the definition of a decorated signal, query or update handler; None for anything else."""
+    definition = getattr(obj, "__hourglass_message__", None)
+    return definition if isinstance(definition, MessageDefinition) else None
 
 
 def check_name(name: Any, what: str) -> str:
-    """A name fit for the wire."""
+    """Return a name that is valid in Temporal. Raise `DefinitionError` otherwise."""
     if not isinstance(name, str) or not name.strip():
         raise DefinitionError(f"the name of {what} must be a non-empty string, not {name!r}")
     if name.startswith(RESERVED):
@@ -129,15 +138,19 @@ def check_name(name: Any, what: str) -> str:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise DefinitionError(f"the name {name!r} of {what} must be a text that UTF-8 can hold") from None
+            raise DefinitionError(
+                f"the name {name!r} of {what} must be a str that UTF-8 can encode"
+            ) from None
     return name
 
 
 def check_function(fn: Any, what: str) -> bool:
-    """Refuse what cannot be a workflow or a handler; says whether it is an `async def`."""
+    """Raise `DefinitionError` if an object cannot be a workflow or a handler. Return whether it is an `async
+    def`.
+    """
     bare = inspect.unwrap(fn) if callable(fn) else fn
-    if not inspect.isfunction(getattr(bare, "__func__", bare)):  # a bound method is as good as a function
-        named = f'; a name is given so: name="{fn}"' if isinstance(fn, str) else ""
+    if not inspect.isfunction(getattr(bare, "__func__", bare)):  # a bound method is valid too
+        named = f'; pass a name as name="{fn}"' if isinstance(fn, str) else ""
         raise DefinitionError(f"{what} must be a function, not {type(fn).__name__}{named}")
     if inspect.isgeneratorfunction(bare) or inspect.isasyncgenfunction(bare):
         raise DefinitionError(f"{what} must not contain `yield`: it is a function that returns its result")
@@ -145,12 +158,14 @@ def check_function(fn: Any, what: str) -> bool:
 
 
 def is_coroutine_function(fn: Any) -> bool:
-    """Whether calling a function gives a coroutine: what it wraps does not say, a decorator may have run it."""
+    """Return whether calling a function returns a coroutine. Wrapped functions are not inspected, because a
+    decorator may have awaited them.
+    """
     return inspect.iscoroutinefunction(fn)
 
 
 def check_plain_function(fn: Any, what: str) -> None:
-    """Refuse what cannot look without waiting: a validator is a plain `def`."""
+    """Raise `DefinitionError` if a function could wait: a validator must be a plain `def`."""
     if check_function(fn, what):
         raise DefinitionError(f"{what} must be a plain `def`, not `async def`: it must not wait")
 
@@ -163,7 +178,7 @@ def define_function(
     dynamic: bool = False,
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> WorkflowDefinition:
-    """A workflow from a plain function."""
+    """Return the definition of a workflow function."""
     is_async = check_function(fn, f"workflow {getattr(fn, '__name__', fn)}")
     checked = check_name(name if name is not None else fn.__name__, "a workflow")
     return WorkflowDefinition(
@@ -185,7 +200,7 @@ def _signature(
     signature = Signature.of(run, what=what, skip_first=is_method)
     if dynamic:
         if name is not None:
-            raise DefinitionError(f"{what}: a dynamic workflow has no name of its own: it takes any")
+            raise DefinitionError(f"{what}: a dynamic workflow must not have a name: it handles any")
         check_dynamic(signature, what)
     return signature
 
@@ -198,7 +213,9 @@ def define_class(
     dynamic: bool = False,
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> WorkflowDefinition:
-    """A workflow from a class: one run method, any number of handlers, inherited ones included."""
+    """Return the definition of a workflow class: one run method, any number of handlers, inherited ones
+    included.
+    """
     checked = check_name(name if name is not None else cls.__name__, "a workflow")
     runs = [member for member in _members(cls) if getattr(member, "__hourglass_run__", None) is not None]
     if not runs:
@@ -242,30 +259,30 @@ def define_class(
 
 
 def _config_of(cls: type, *, dynamic: bool) -> Callable[[Any], DynamicWorkflowConfig] | None:
-    found = [member for member in _members(cls) if getattr(member, "__hourglass_dynamic_config__", False)]
-    if found and not dynamic:
+    methods = [member for member in _members(cls) if getattr(member, "__hourglass_dynamic_config__", False)]
+    if methods and not dynamic:
         raise DefinitionError(
-            f"workflow class {cls.__name__} is not dynamic: what @workflow.dynamic_config says stands in its decorator, "
+            f"workflow class {cls.__name__} is not dynamic: set the options of @workflow.dynamic_config in its decorator, "
             "@workflow.defn(…)"
         )
-    if len(found) > 1:
+    if len(methods) > 1:
         raise DefinitionError(
             f"workflow class {cls.__name__} has more than one @workflow.dynamic_config method"
         )
-    return found[0] if found else None
+    return methods[0] if methods else None
 
 
 def check_exceptions(types: Any) -> tuple[type[BaseException], ...]:
-    """The exception types that fail a run, checked."""
-    given = tuple(types)
-    for item in given:
-        if not (isinstance(item, type) and issubclass(item, BaseException)):
-            raise DefinitionError(f"failure_exceptions must be exception classes, not {item!r}")
-    return given
+    """Return the exception types that fail a run, validated."""
+    exceptions = tuple(types)
+    for exception in exceptions:
+        if not (isinstance(exception, type) and issubclass(exception, BaseException)):
+            raise DefinitionError(f"failure_exceptions must be exception classes, not {exception!r}")
+    return exceptions
 
 
 def _members(cls: type) -> list[Any]:
-    """What the class and its bases define, a name once, the most derived first."""
+    """Return the members of the class and its bases; each name once, from the most derived class."""
     seen: dict[str, Any] = {}
     for base in cls.__mro__:
         for key, value in vars(base).items():
@@ -275,13 +292,18 @@ def _members(cls: type) -> list[Any]:
 
 def _init_takes_arguments(cls: type, run: Callable[..., Any]) -> bool:
     init = cls.__init__  # type: ignore[misc]
-    wanted = list(inspect.signature(run).parameters.values())[1:]
+    run_parameters = list(inspect.signature(run).parameters.values())[1:]
     parameters = [] if init is object.__init__ else list(inspect.signature(init).parameters.values())[1:]
     if getattr(init, "__hourglass_init__", False):
-        # They are given by position, so their names may differ; where they do, the types tell a wrong order.
-        said = [[(p.kind, p.name) for p in each] for each in (parameters, wanted)]
-        typed = [[(p.kind, p.annotation) for p in each] for each in (parameters, wanted)]
-        if said[0] != said[1] and typed[0] != typed[1]:
+        # Arguments are passed by position, so names may differ; if they do, the types reveal a wrong order.
+        names = [
+            [(p.kind, p.name) for p in parameter_list] for parameter_list in (parameters, run_parameters)
+        ]
+        typed = [
+            [(p.kind, p.annotation) for p in parameter_list]
+            for parameter_list in (parameters, run_parameters)
+        ]
+        if names[0] != names[1] and typed[0] != typed[1]:
             raise DefinitionError(
                 f"workflow class {cls.__name__}: @workflow.init gives __init__ the arguments of the run method, "
                 f"so both must have the same parameters; only their names may differ"

@@ -1,12 +1,13 @@
-"""How events become commands: from a definition, the state of a run and an activation to the new state and a completion.
+"""The evaluator: from a definition, the state of a run and an activation to the new state and a completion.
 
-Three levels, each a fallback for the one above: live fibers are resumed, in the time of the new events; if they were dropped the
-journal is executed again; if the journal is gone the engine sends the whole history. Resuming and re-executing give the
-same completion, byte for byte (I2).
+There are three levels, each a fallback for the previous one: live fibers are resumed, in time proportional to
+the new events; if they were dropped, the journal is executed again; if the journal is lost, the engine sends
+the whole history. Resuming and re-executing give the same completion, byte for byte (I2).
 
-The order within an activation (I1): patches; the object is built; signals and updates become fibers, in order, and run until
-blocked; then the seed changes, the body starts (first task) and all other events are applied, in order; then the ready fibers run
-until none is ready. Conditions are checked each time the queue has run dry. Queries come alone, and leave no trace.
+The order within an activation (I1): patches; creation of the object; signals and updates become fibers, in
+order, and run until blocked; then the seed changes, the body starts (first task) and all other events are
+applied, in order; then ready fibers run until none is ready. Conditions are checked each time the queue is
+empty. Queries are delivered alone, and are not recorded.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _AHEAD = frozenset({SignalReceived, UpdateReceived, PatchNoticed, SeedChanged, Q
 
 
 class Evaluator:
-    """Evaluates one run, on one lane: its state, and its live fibers while there are any."""
+    """The evaluator of one run, on one lane: its state, and its live fibers, if any."""
 
     __slots__ = (
         "definition",
@@ -72,9 +73,9 @@ class Evaluator:
         self.error: BaseException | None = None
         self.notices: tuple[str, ...] = ()
         self.record: list[tuple[tuple[Command, ...], list[Any]]] | None = [] if settings.verify else None
-        self.work = 0  # about how much it takes to execute all of it again
-        self.on_step: Callable[[], object] | None = None  # called for each activation executed again
-        # The journal of the same run as it was executed here before, if it was.
+        self.work = 0  # an estimate of the work of executing the run again
+        self.on_step: Callable[[], object] | None = None  # called for each re-executed activation
+        # The journal of the same run as executed in this process before, if it was.
         self.seen: Sequence[Activation] = ()
 
     @property
@@ -83,25 +84,25 @@ class Evaluator:
         return self.state.result is not None
 
     @property
-    def _known(self) -> WorkflowDefinition:
-        """The definition as the run has it: a dynamic one may have said more of this run."""
+    def _current_definition(self) -> WorkflowDefinition:
+        """The definition of the run: a dynamic one may have options for this run."""
         return self.definition if self.live is None else self.live.definition
 
     @property
     def behaviour(self) -> Behaviour:
-        """The order of things in this run, as its first activation has it."""
+        """The order of events in this run, according to its first activation."""
         journal = self.state.journal
         ours = bool(journal) and (not journal[0].is_replaying or Flag.HOURGLASS in journal[0].flags)
         return behaviour_of(ours=ours)
 
     def activate(self, activation: Activation) -> Completion:
-        """Handle an activation. A bug in workflow code comes back as a failed task and is in `error`."""
+        """Handle an activation. A bug in workflow code returns a failed task and is stored in `error`."""
         try:
             return self._activate(activation)
         except Exception as error:
             self.error = error
-            # The fibers stand in the midst of things. This activation is not in the journal yet, so executing the
-            # journal again brings the run to where it was before it.
+            # The fibers may be in an inconsistent state. This activation is not in the journal yet, so
+            # re-executing the journal restores the run before it.
             self.drop()
             self.state = self.state.forget_derived()
             return TaskFailed(self.state.run_id, self.settings.converter.to_failure(error))
@@ -111,25 +112,27 @@ class Evaluator:
         events = activation.events
         if events and type(events[0]) is QueryReceived:
             answers = self._answer(events)
-            return Succeeded(run_id, answers, versioning_behavior=self._known.versioning_behavior)
+            return Succeeded(
+                run_id, answers, versioning_behavior=self._current_definition.versioning_behavior
+            )
         if self.live is None and journal and not self.state.workflow_type:
-            self.rebuild()  # only the journal is left: whether the run has closed follows from it
-        # The time tells nearly all of them apart, and costs less to compare.
+            self.rebuild()  # only the journal is left, and it determines whether the run has closed
+        # Nearly all activations differ in their time, which is cheaper to compare.
         if journal and journal[-1].timestamp_ns == activation.timestamp_ns and journal[-1] == activation:
             if self.last is None:
                 self.rebuild()
             assert self.last is not None
-            return self.last  # delivered again: the same answer
+            return self.last  # delivered again: return the same completion
         if self.state.result is not None and self.behaviour.closed_runs_are_silent:
-            # I7: the closed are silent. temporalio's are not, and its histories show it
-            return Succeeded(run_id, versioning_behavior=self._known.versioning_behavior)
+            # I7: a closed run is silent. temporalio's runs are not, and its histories show it
+            return Succeeded(run_id, versioning_behavior=self._current_definition.versioning_behavior)
         live = self.live or self.rebuild()
         live.quiet = bool(self.seen) and self._was_executed_before(activation)
         completion = complete(live, activation)
         if live.notices or live.failed_tasks or self.state.result is not None:
             self._take_notices(live)
         if live.handlers.leaves_trace:
-            # One string for the run's id in all its activations: it is kept for each of them.
+            # Share one string for the run's id in all its activations, because all of them are stored.
             if activation.run_id is not run_id:
                 msgspec.structs.force_setattr(activation, "run_id", run_id)
             journal.append(activation)
@@ -140,7 +143,9 @@ class Evaluator:
         return completion
 
     def _answer(self, events: tuple[AnyEvent, ...]) -> tuple[Command, ...]:
-        """Answer queries; where determinism is checked, on a copy, so that a handler that meddles changes nothing."""
+        """Answer queries. If determinism is verified, use a copy of the run, so that a handler with side
+        effects changes nothing.
+        """
         if not self.settings.verify:
             live = self.live or self.rebuild()
             return tuple([live.handlers.query(event) for event in events if isinstance(event, QueryReceived)])
@@ -152,21 +157,23 @@ class Evaluator:
             copy.drop(self.on_step)
 
     def _was_executed_before(self, activation: Activation) -> bool:
-        """Whether this process has executed just this step before, in a run whose completion the engine lost."""
+        """Return whether this process has executed this activation before, in a run whose completion the
+        engine lost.
+        """
         position = len(self.state.journal)
         return position < len(self.seen) and self.seen[position].events == activation.events
 
     def _take_notices(self, live: LiveRun) -> None:
         if self.state.result is not None:
-            live.notices += live.handlers.left_behind()
-            live.notices += live.overlooked()
-        live.forget_looked_at()
+            live.notices += live.handlers.unfinished_notices()
+            live.notices += live.unread_failures()
+        live.drop_read_failures()
         if live.notices:
             self.notices += live.notices
             live.notices = ()
 
     def rebuild(self) -> LiveRun:
-        """Bring the fibers back by executing the journal again."""
+        """Restore the fibers by executing the journal again."""
         if self.state.journal or self.state.workflow_type:
             self.state = self.state.forget_derived()
         live = self.live = begin(self.definition, self.state, self.settings)
@@ -174,14 +181,14 @@ class Evaluator:
         return live
 
     def drop(self) -> None:
-        """Drop the fibers; the state stays. Must run on the thread that activated."""
+        """Drop the fibers and keep the state. Must run on the thread that activated the run."""
         if self.live is not None:
             self.live.drop(self.on_step)
             self.live = None
 
 
 def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -> LiveRun:
-    """A run of which nothing has happened yet."""
+    """Return a new run without any events."""
     live = LiveRun(definition, state, settings)
     live.handlers = Handlers(live, run_top_level, await_top_level)
     return live
@@ -190,7 +197,9 @@ def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -
 def _feed_again(
     live: LiveRun, journal: list[Activation], on_step: Callable[[], object] | None
 ) -> Succeeded | None:
-    """Bring a run to where it was, quietly: all of this was said and logged before. Returns its last answer."""
+    """Restore a run by re-executing its journal, without logging, because everything was logged before.
+    Return its last completion.
+    """
     live.quiet = True
     last = None
     for activation in journal:
@@ -203,7 +212,7 @@ def _feed_again(
 
 
 def complete(live: LiveRun, activation: Activation) -> Succeeded:
-    """Give a run its next events; the answer holds what it asked for and the flags that were taken into use."""
+    """Deliver the next events to a run. The completion contains its commands and the flags that were used."""
     flags = live.flags
     commands = feed(live, activation)
     used = () if live.flags is flags else tuple(sorted(live.flags - flags))
@@ -211,47 +220,47 @@ def complete(live: LiveRun, activation: Activation) -> Succeeded:
 
 
 def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
-    """Give a run its next events, let its fibers run until all are blocked, and return what they asked for."""
-    before = live.facts
+    """Deliver the next events to a run, run its fibers until all are blocked, and return its commands."""
+    previous_facts = live.facts
     live.facts = activation
-    if activation.flags is not before.flags:
-        live.know_behaviour()
+    if activation.flags is not previous_facts.flags:
+        live.update_behaviour()
     if live.sites is not None:
         live.sites.clear()
     live.scheduler.open()
     _take_turns(live, activation)
     live.scheduler.close()
     if not live.handlers.leaves_trace:
-        live.facts = before
-        if activation.flags is not before.flags:
-            live.know_behaviour()
+        live.facts = previous_facts
+        if activation.flags is not previous_facts.flags:
+            live.update_behaviour()
     return live.accumulator.flush()
 
 
 def _take_turns(live: LiveRun, activation: Activation) -> None:
-    first, messages, rest = _sort(activation.events)
-    live.handlers.leaves_trace = bool(rest or first) or not _are_updates_only(messages)
+    first, messages, ordinary = _sort(activation.events)
+    live.handlers.leaves_trace = bool(ordinary or first) or not _are_updates_only(messages)
     if live.started is None and (not activation.is_replaying or Flag.HOURGLASS in activation.flags):
-        # A run is ours if it begins here, or if its history says so. One that temporalio began keeps temporalio's
-        # order of things, also when we go on with it.
+        # A run is ours if it begins here, or if its history says so. A run that temporalio began keeps
+        # temporalio's order, also if we continue it.
         live.flags = live.flags | OUR_FLAGS if live.flags else OUR_FLAGS
-        live.know_behaviour()
+        live.update_behaviour()
     single = live.behaviour.events_apply_at_once
-    late = late_seeds(live, first) if first and messages else ()
+    late_seeds_of_task = late_seeds(live, first) if first and messages else ()
     for event in first:
-        if event not in late:
+        if event not in late_seeds_of_task:
             prepare(live, event)
     if live.started is None:
-        start(live, rest)
+        start(live, ordinary)
     drain = live.scheduler.drain
     if messages:
         _apply(live, messages)
         if not single:
             drain(live.check_conditions)
-    for event in late:
+    for event in late_seeds_of_task:
         prepare(live, event)
-    if rest or single:
-        _apply(live, rest)
+    if ordinary or single:
+        _apply(live, ordinary)
         drain(live.check_conditions)
     if live.handlers.late_updates and live.handlers.answer_late_updates():
         drain(live.check_conditions)
@@ -260,18 +269,18 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
 def _sort(events: tuple[AnyEvent, ...]) -> tuple[list[AnyEvent], list[AnyEvent], list[AnyEvent]]:
     first: list[AnyEvent] = []
     messages: list[AnyEvent] = []
-    rest: list[AnyEvent] = []
+    ordinary: list[AnyEvent] = []
     for event in events:
         kind = type(event)
         if kind not in _AHEAD:
-            rest.append(event)
+            ordinary.append(event)
         elif kind is SignalReceived or kind is UpdateReceived:
             messages.append(event)
         elif kind is PatchNoticed or kind is SeedChanged:
             first.append(event)
         else:
-            raise InternalError(f"{kind.__name__} came together with other events")
-    return first, messages, rest
+            raise InternalError(f"{kind.__name__} was delivered together with other events")
+    return first, messages, ordinary
 
 
 def _apply(live: LiveRun, events: list[AnyEvent]) -> None:

@@ -1,14 +1,15 @@
-"""The event loop of a run's coroutines: asyncio's own tasks, on the run's scheduler. With `awaited`, alone in knowing asyncio.
+"""The event loop of a run's coroutines: asyncio's own tasks on the run's scheduler. Besides `awaited`, the
+only module that knows asyncio.
 
-What asyncio calls a callback is a turn of the scheduler here, as it is in Temporal's Python SDK (I1): `gather`, `wait_for`,
-`timeout`, `TaskGroup`, `Queue` and all the others are the standard library's, and so are their turns. Only three things are
-ours: when callbacks run (in the scheduler's order), what time it is (the history's), and what a timer is (a command).
-Everything that reaches outside, a socket, a process, a thread, is refused by its name.
+An asyncio callback is a turn of the scheduler, as in Temporal's Python SDK (I1): `gather`, `wait_for`,
+`timeout`, `TaskGroup`, `Queue` and all others are the standard library's, and so are their turns. Only three
+things are ours: when callbacks run (in the scheduler's order), the time (the history's), and timers
+(commands). Functions that reach outside (sockets, processes, threads) are rejected by name.
 
-Callbacks run in one fiber of the run (`LoopFiber`), so that what an author calls finds the run as it does in plain
-code. They cannot wait there: a coroutine waits by `await`. Must not know: events, definitions, what is waited for.
+Callbacks run in one fiber of the run (`LoopFiber`), so that the author's calls find the run as in plain code.
+They cannot wait there: a coroutine waits by `await`. Must not know: events, definitions, operations.
 
-A run that is dropped closes its coroutines: `finally` blocks run, with the run latched (I5).
+Dropping a run closes its coroutines: `finally` blocks run while the run is latched (I5).
 """
 
 from __future__ import annotations
@@ -38,22 +39,23 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-_STUBBORN = 1000  # how often a coroutine that is closed may go on before it is left alone
-_left_alone: list[Any] = []  # for good: were they collected, they would go on in the midst of another run
+_MAX_UNWINDS = 1000  # how often a closed coroutine may continue before it is abandoned
+# kept for ever: if they were garbage collected, they would continue during another run
+_abandoned_coroutines: list[Any] = []
 
 timer_summary: ContextVar[str] = ContextVar("hourglass_timer_summary", default="")
-"""One line about the timers that are started here: asyncio's own functions have no parameter for it."""
+"""The summary of timers that are started here, because asyncio's own functions have no parameter for it."""
 
 
-# From Python 3.14 on a thread has one current task, and not one for each loop: where a run is executed in a task of another
-# loop, as a replay is, that one steps aside.
+# From Python 3.14 on, a thread has one current task, not one per loop: if a run is executed in a task of
+# another loop, as in a replay, that task is removed temporarily.
 _set_task: Callable[[Any, Any], Any] = (
     cast(Any, asyncio.tasks)._swap_current_task if sys.version_info >= (3, 14) else lambda loop, task: None
 )
 
 
 class TimerHandle(asyncio.TimerHandle):
-    """What `call_later` gives: a timer of the run's."""
+    """A timer of the run, returned by `call_later`."""
 
     __slots__ = ("groups", "seq")
 
@@ -61,13 +63,13 @@ class TimerHandle(asyncio.TimerHandle):
     seq: int
 
     def fired(self) -> None:
-        """The time has come."""
+        """Schedule the callback after the timer has fired."""
         loop = self._loop  # type: ignore[attr-defined]
         loop.run.scheduler.ready.append((loop.turn, self))
 
 
 class EventLoop(asyncio.AbstractEventLoop):
-    """asyncio's event loop, as far as a run can have one."""
+    """asyncio's event loop, as far as a run supports it."""
 
     def __init__(self, run: LiveRun) -> None:
         self.run = run
@@ -76,46 +78,44 @@ class EventLoop(asyncio.AbstractEventLoop):
         self._made = 0
         self._settling = False
         self._exception_handler: Callable[..., object] | None = None
-        self._let_go = partial(_let_go, ref(self))
+        self._close_abandoned_generator = partial(_close_abandoned_generator, ref(self))
 
     @classmethod
     def of(cls, run: LiveRun) -> EventLoop:
-        """A loop for a run. The methods that checkers miss are the refusals below."""
+        """Return a loop for a run. The methods that type checkers miss are the rejecting ones below."""
         loop: EventLoop = cast(Any, cls)(run)
         return loop
 
-    # --- turns --------------------------------------------------------------------------------------------------------
-
     def turn(self, handle: asyncio.Handle) -> None:
-        """Take one turn: a callback of asyncio's."""
+        """Take one turn: run a callback of asyncio."""
         if handle._cancelled:
             return
         try:
             self.fiber.call(handle._run)
         except BaseException as error:
-            # `SystemExit` and its like: a bug, and no reason to end the thread that runs workflows.
+            # `SystemExit` and the like are bugs, and must not end the thread that runs workflows.
             self.run.error = WorkflowParked(f"a coroutine raised {type(error).__name__}: {error}")
             self.run.error.__cause__ = error
         if self.run.error is not None:
             raise self.run.error
 
     def _within(self, function: Callable[[], R]) -> R:
-        before, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
-        outer = _set_task(before, None) if before is not None else None
+        outer_loop, hooks = events._get_running_loop(), sys.get_asyncgen_hooks()
+        outer_task = _set_task(outer_loop, None) if outer_loop is not None else None
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(finalizer=self._let_go)
+        sys.set_asyncgen_hooks(finalizer=self._close_abandoned_generator)
         try:
             return function()
         finally:
             sys.set_asyncgen_hooks(*hooks)
-            events._set_running_loop(before)
-            if outer is not None:
-                _set_task(before, outer)
+            events._set_running_loop(outer_loop)
+            if outer_task is not None:
+                _set_task(outer_loop, outer_task)
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """Let a callback take the next free turn."""
+        """Schedule a callback for the next free turn."""
         run = self.run
         if run.latched and not run.dead and not self._settling:
             raise read_only_error("waking a task", run.read_only)
@@ -126,7 +126,7 @@ class EventLoop(asyncio.AbstractEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call back after so many seconds of the workflow's time: a durable timer."""
+        """Call a function after a delay in workflow time: a durable timer."""
         run = self.run
         if run.latched:
             run.refuse(self.fiber, "starting a timer")
@@ -144,7 +144,9 @@ class EventLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call back at a time of `time()`; to the millisecond, for a float of seconds is no more exact, as temporalio does."""
+        """Call a function at a time of `time()`, rounded to a millisecond as in temporalio, because a float
+        of seconds is not more precise.
+        """
         return self.call_later(round(when - self.time(), 3), callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -155,29 +157,29 @@ class EventLoop(asyncio.AbstractEventLoop):
             run.issue(CancelTimer(handle.seq, event_groups=handle.groups), self.fiber)
 
     def time(self) -> float:
-        """The workflow's time in seconds: that of the current workflow task."""
+        """Return the workflow's time in seconds: that of the current workflow task."""
         return self.run.facts.timestamp_ns / 1e9
 
-    # --- futures and tasks --------------------------------------------------------------------------------------------
-
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this run's."""
+        """Return a future of this run."""
         return asyncio.Future(loop=self)
 
     def create_task(
         self, coro: Any, *, name: str | None = None, context: Context | None = None, **kwargs: Any
     ) -> asyncio.Task[Any]:
-        """Run a coroutine side by side with the others; it begins a turn later."""
+        """Run a coroutine concurrently with the others; it starts one turn later."""
         run = self.run
         if run.latched:
             coro.close()
             run.refuse(self.fiber, "starting a task")
         context = copy_context() if context is None else context
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
-        return self.know(task, context)
+        return self.register_task(task, context)
 
-    def know(self, task: asyncio.Task[R], context: Context | None = None) -> asyncio.Task[R]:
-        """Keep a task until it is done: asyncio holds it weakly, and a run that is dropped must find it."""
+    def register_task(self, task: asyncio.Task[R], context: Context | None = None) -> asyncio.Task[R]:
+        """Register a task until it is done: asyncio only keeps a weak reference, and dropping the run must
+        find it.
+        """
         self._made += 1
         self.run.turning_points += 1
         self.tasks[task] = self._made, context
@@ -203,19 +205,17 @@ class EventLoop(asyncio.AbstractEventLoop):
             target.remove_callback(waiter.settle)
 
     def settle(self, future: asyncio.Future[Any], value: object = None) -> None:
-        """Settle a future where workflow code must only look: a condition holds, and the one who waits for it goes on."""
-        before, self._settling = self._settling, True
+        """Settle a future while the run is read-only, because a condition has become true."""
+        previous, self._settling = self._settling, True
         try:
             future.set_result(value)
         finally:
-            self._settling = before
-
-    # --- the end ------------------------------------------------------------------------------------------------------
+            self._settling = previous
 
     def drop(self, on_step: Callable[[], object] | None) -> None:
-        """Close every coroutine, in the loop's fiber; the run is latched."""
+        """Close every coroutine, in the loop's fiber. The run is latched."""
         tasks, self.tasks = self.tasks, {}
-        before = events._get_running_loop()
+        outer_loop = events._get_running_loop()
         for task, (_, context) in tasks.items():
             coroutine = task.get_coro()
             if not inspect.iscoroutine(coroutine):
@@ -223,14 +223,14 @@ class EventLoop(asyncio.AbstractEventLoop):
             closed: list[bool] = []
             close = partial(_close, coroutine, closed)
             self.fiber.call(close if context is None else partial(context.run, close))
-            if not closed:  # suspended in the midst, perhaps: then `_within` did not end either
-                events._set_running_loop(before)
-                _left_alone.append(coroutine)
+            if not closed:  # it may be suspended in the middle, so `_within` has not ended either
+                events._set_running_loop(outer_loop)
+                _abandoned_coroutines.append(coroutine)
             if on_step is not None:
                 on_step()
 
-    async def translated(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Await a coroutine; that it was cancelled is said by our own exception."""
+    async def await_translated(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Await a coroutine; raise its cancellation as `Cancelled`."""
         try:
             return await coroutine
         except asyncio.CancelledError as error:
@@ -238,48 +238,47 @@ class EventLoop(asyncio.AbstractEventLoop):
 
     @staticmethod
     def frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
-        """Where a task stands, the innermost frame first."""
+        """Return the frames of a task, the innermost first."""
         return coroutine_frames(task.get_coro())
 
     def lines(self) -> list[TaskLine]:
-        """The tasks that have not ended, oldest first, to be shown."""
+        """Return the tasks that have not ended, oldest first, for display."""
         return [TaskLine(task, number) for task, (number, _) in self.tasks.items()]
 
-    # --- what asyncio asks of a loop ----------------------------------------------------------------------------------
-
     def get_debug(self) -> bool:
-        """Never: asyncio's debug mode measures with real clocks."""
+        """Return False: asyncio's debug mode measures with real clocks."""
         return False
 
     def is_running(self) -> bool:
-        """Always: code that has this loop runs on it."""
+        """Return True: code that has this loop runs on it."""
         return True
 
     def is_closed(self) -> bool:
-        """Whether the run was dropped."""
+        """Return whether the run was dropped."""
         return self.run.dead
 
     def get_task_factory(self) -> None:
-        """There is none: tasks are asyncio's."""
+        """Return None: tasks are asyncio's."""
 
     def get_exception_handler(self) -> Any:
-        """What `set_exception_handler` was given."""
+        """Return the handler that `set_exception_handler` has set."""
         return self._exception_handler
 
     def set_exception_handler(self, handler: Any) -> None:
-        """Have a function of yours told what a callback raised."""
+        """Set a function that is called with the exceptions of callbacks."""
         self._exception_handler = handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback raised something: the run's log says so."""
+        """Report an exception of a callback in the run's log."""
         error = context.get("exception")
-        said = f": {type(error).__name__}: {error}" if error is not None else ""
-        self.run.notices += (f"{context.get('message', 'an error in a callback')}{said}",)
+        description = f": {type(error).__name__}: {error}" if error is not None else ""
+        self.run.notices += (f"{context.get('message', 'an error in a callback')}{description}",)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback raised something, or a future was let go whose error was never looked at.
+        """Handle an exception of a callback, or of a future that was never awaited.
 
-        Of the latter the run speaks when it closes (`LiveRun.overlooked`): when a future is let go is no matter of the run's.
+        The latter is reported when the run closes (`LiveRun.unread_failures`), because the time of garbage
+        collection must not matter.
         """
         if self.run.dead or "never retrieved" in str(context.get("message")):
             return
@@ -289,10 +288,12 @@ class EventLoop(asyncio.AbstractEventLoop):
             self._exception_handler(self, context)
 
 
-def _let_go(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]) -> None:
-    """An `async def` generator was let go in the middle. While its run takes a turn it is closed at once, as Python does without
-    a loop. Where its run is gone, or another one is at work, nothing of it is executed any more (I5): the collector comes by
-    chance.
+def _close_abandoned_generator(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]) -> None:
+    """Close an abandoned `async def` generator. During a turn of its run it is closed at once, as Python does
+    without a loop.
+
+    If its run is gone, or another run is active, it is never executed again (I5), because the time of garbage
+    collection is random.
     """
     loop = owner()
     if loop is None or loop.run.dead or events._get_running_loop() is not loop:
@@ -307,18 +308,18 @@ def _let_go(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    hint = _INSTEAD.get(name, "it reaches outside of the workflow: do it in an activity")
+    hint = _ALTERNATIVES.get(name, "it reaches outside of the workflow: do it in an activity")
 
     def refuse(self: EventLoop, *args: Any, **kwargs: Any) -> NoReturn:
         raise DeterminismError(f"a workflow's event loop has no {name}: {hint}")
 
     refuse.__name__ = name
-    refuse.__doc__ = "Refused: a run that is executed again would see something else."
+    refuse.__doc__ = "Raise `DeterminismError`, because a re-execution would see different results."
     return refuse
 
 
 _LIFE = "it runs while the workflow does, and is neither started nor stopped"
-_INSTEAD = {
+_ALTERNATIVES = {
     "run_in_executor": "a thread (also of asyncio.to_thread) would run beside the history. Do its work in an activity",
     "call_soon_threadsafe": "other threads have no part in a workflow. Send it a signal",
     "set_default_executor": "a workflow has no threads. Do their work in an activity",
@@ -336,34 +337,31 @@ for _name in vars(asyncio.AbstractEventLoop):
         setattr(EventLoop, _name, _refusal(_name))
 
 
-# --- between asyncio's futures and ours -------------------------------------------------------------------------------
-
-
 class _Waiter(asyncio.Future[None]):
-    """What a coroutine waits for in the place of a task of plain code: cancelling the one cancels the other."""
+    """The future that a coroutine awaits instead of a task of plain code: cancelling one cancels the other."""
 
     def __init__(self, target: Task[Any], loop: EventLoop) -> None:
         super().__init__(loop=loop)
         self._target = target
-        self._asked = False
+        self._cancel_requested = False
 
     def cancel(self, msg: Any = None) -> bool:
-        """Ask the task to stop; the wait goes on until it has."""
+        """Request the cancellation of the task; the wait continues until it has ended."""
         if self.done():
             return False
-        self._asked = True
+        self._cancel_requested = True
         return self._target.cancel()
 
     def settle(self, _: object) -> None:
-        """The task is settled."""
-        if self._asked and was_cancelled(self._target):
+        """Settle the future when the task is settled."""
+        if self._cancel_requested and was_cancelled(self._target):
             super().cancel()
         elif not self.done():
             self.set_result(None)
 
 
 class Awaited(Future):
-    """A future of ours that settles one of asyncio's: what is told of it reaches the coroutine that waits."""
+    """A future of ours that also settles an asyncio future, which a coroutine awaits."""
 
     __slots__ = ("future", "loop")
 
@@ -374,7 +372,7 @@ class Awaited(Future):
         self.future.add_done_callback(self._ended)
 
     def _ended(self, _: object) -> None:
-        if self.state == PENDING:  # given up by the one who waited
+        if self.state == PENDING:  # the waiting coroutine has stopped waiting
             super()._settle(RESOLVED, None)
 
     def resolve(self, value: Any = None) -> None:
@@ -391,7 +389,7 @@ class Awaited(Future):
 
 
 class CoroutineTask(Task[R]):
-    """A coroutine that plain code runs: a task like any other, made by `workflow.run_async`."""
+    """A task for a coroutine that plain code runs, created by `workflow.run_async`."""
 
     __slots__ = ("label", "task")
 
@@ -411,12 +409,12 @@ class CoroutineTask(Task[R]):
             self.resolve(task.result())
 
     def cancel(self, source: object = None) -> bool:
-        """Ask the coroutine to stop: `asyncio.CancelledError` is raised where it waits."""
+        """Request the cancellation of the coroutine: `asyncio.CancelledError` is raised at its current await."""
         return self.task.cancel()
 
 
 class FailedTask:
-    """A coroutine's task that raised, until the workflow asks for its result."""
+    """A failed asyncio task, until the workflow reads its result."""
 
     __slots__ = ("label", "task", "value")
 
@@ -427,15 +425,12 @@ class FailedTask:
 
     @property
     def looked_at(self) -> bool:
-        """Whether the workflow has asked for its result."""
+        """Whether the workflow has read its result."""
         return not self.task._log_traceback
 
 
-# --- to be shown ------------------------------------------------------------------------------------------------------
-
-
 class TaskLine:
-    """A coroutine's task as a line of execution: where it stands."""
+    """An asyncio task as a line of execution, for display."""
 
     __slots__ = ("_task", "label", "path")
 
@@ -447,14 +442,14 @@ class TaskLine:
         self.label = _label(task)
 
     def frames(self) -> list[FrameType]:
-        """The frames of the coroutine and of those that it awaits, the innermost first."""
+        """Return the frames of the coroutine and of those that it awaits, the innermost first."""
         return coroutine_frames(self._task.get_coro())
 
 
 def coroutine_frames(coroutine: object) -> list[FrameType]:
-    """The frames of a suspended coroutine and of those that it awaits, the innermost first."""
+    """Return the frames of a suspended coroutine and of those that it awaits, the innermost first."""
     frames: list[FrameType] = []
-    while coroutine is not None and len(frames) < _STUBBORN:
+    while coroutine is not None and len(frames) < _MAX_UNWINDS:
         frame = _part(coroutine, "frame")
         if frame is None:
             break
@@ -464,15 +459,15 @@ def coroutine_frames(coroutine: object) -> list[FrameType]:
 
 
 def _part(coroutine: object, name: str) -> Any:
-    """The frame of a coroutine, a generator or an asynchronous one, or what it awaits."""
+    """Return the frame or the awaited object of a coroutine, a generator or an asynchronous generator."""
     return next(
         filter(None, (getattr(coroutine, f"{kind}_{name}", None) for kind in ("cr", "gi", "ag"))), None
     )
 
 
 def _generator_of(awaited: Any) -> Any:
-    """The asynchronous generator whose next item is awaited; anything else as it is. What is awaited then is an object of C
-    that shows it to the collector alone.
+    """Return the asynchronous generator whose next item is awaited; any other object unchanged. The awaited
+    object is then a C object that reveals the generator only to the garbage collector.
     """
     while type(awaited).__name__ in ("async_generator_asend", "async_generator_athrow", "anext_awaitable"):
         awaited = next(iter(gc.get_referents(awaited)), None)
@@ -480,31 +475,34 @@ def _generator_of(awaited: Any) -> Any:
 
 
 def _label(task: asyncio.Task[Any]) -> str:
-    """How a task is called: as its author, or the engine, named it, else as its coroutine is."""
+    """Return the name of a task: as set by its author or the engine, or else the name of its coroutine."""
     name = task.get_name()
     code: CodeType | None = getattr(task.get_coro(), "cr_code", None)
     return code.co_qualname if code is not None and name.startswith("Task-") else name
 
 
 def _close(coroutine: Any, closed: list[bool]) -> None:
-    """Close a coroutine and those that it awaits, from the innermost on: were one left open behind a closed one, it would be
-    collected at any time, and go on then.
+    """Close a coroutine and those that it awaits, beginning with the innermost: one that stayed open inside a
+    closed one would be garbage collected at any time, and continue then.
     """
     depth = sum(1 for _ in _awaits(coroutine))
-    for _ in range(_STUBBORN + depth):
+    for _ in range(_MAX_UNWINDS + depth):
         *_, innermost = coroutine, *_awaits(coroutine)
         try:
             innermost.close()
         except BaseException:
-            pass  # raised while it unwound, or it waits once more
+            pass  # it raised while unwinding, or waits again
         if inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
             closed.append(True)
             return
 
 
 def _awaits(coroutine: Any) -> Iterator[Any]:
-    """The coroutines that a suspended one awaits, the outermost first; also through asynchronous generators, which are not closed
-    themselves: Python 3.11 cannot while they wait, and what is left of them is never executed (`_let_go`).
+    """Yield the coroutines that a suspended one awaits, the outermost first; also through asynchronous
+    generators.
+
+    The generators themselves are not closed, because Python 3.11 cannot close them while they wait; they are
+    never executed again (`_close_abandoned_generator`).
     """
     inner = _generator_of(coroutine.cr_await)
     while inner is not None:

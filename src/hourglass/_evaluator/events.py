@@ -1,7 +1,8 @@
-"""What can happen to a run: frozen data, named in the past tense. Core calls these jobs.
+"""The events of a run: immutable data, named in the past tense. Core calls them jobs.
 
-Payloads are still encoded here, so that an event is the same bytes wherever it is kept, and decoding it twice gives two
-objects (I6). `EVENTS` lists every kind; tests walk it: each has a handler, a translation and an example.
+Payloads are still encoded, so that an event has the same bytes wherever it is stored, and each decoding
+returns a new object (I6). `EVENTS` lists every kind; tests check that each has a handler, a translation and
+an example.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from hourglass.converter import Failure, Payload
 
 
 class Event(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """One thing that happened to a run."""
+    """An event of a run."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
-    """The run begins. Times are nanoseconds since the epoch; 0 or empty means unset."""
+    """The start of the run. Times are nanoseconds since the epoch; 0 or empty means unset."""
 
     workflow_type: str
     workflow_id: str
@@ -43,13 +44,13 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
 
 class TimerFired(Event, frozen=True):
-    """A timer's time has come."""
+    """The end of a timer."""
 
     seq: int
 
 
 class ActivityCompleted(Event, frozen=True):
-    """An activity returned; `result` is None where it sent no payload at all."""
+    """The result of an activity; `result` is None if it sent no payload."""
 
     seq: int
     result: Payload | None = None
@@ -57,7 +58,7 @@ class ActivityCompleted(Event, frozen=True):
 
 
 class ActivityFailed(Event, frozen=True):
-    """An activity failed for good: retries are over."""
+    """The final failure of an activity, after all retries."""
 
     seq: int
     failure: Failure
@@ -65,7 +66,7 @@ class ActivityFailed(Event, frozen=True):
 
 
 class ActivityCancelled(Event, frozen=True):
-    """An activity ended as cancelled."""
+    """The end of an activity as cancelled."""
 
     seq: int
     failure: Failure
@@ -73,7 +74,9 @@ class ActivityCancelled(Event, frozen=True):
 
 
 class ActivityBackedOff(Event, frozen=True):
-    """A local activity wants a long pause before its next attempt: a timer, then schedule it again."""
+    """A long retry delay of a local activity: the run must start a timer and then schedule the activity
+    again.
+    """
 
     seq: int
     attempt: int
@@ -83,14 +86,14 @@ class ActivityBackedOff(Event, frozen=True):
 
 
 class ChildStarted(Event, frozen=True):
-    """A child workflow has started."""
+    """The start of a child workflow."""
 
     seq: int
     run_id: str
 
 
 class ChildStartFailed(Event, frozen=True):
-    """A child workflow could not be started: its id is taken, or there is no worker of the version that it was meant for."""
+    """The failed start of a child workflow: its id is in use, or no worker has the requested version."""
 
     seq: int
     workflow_id: str
@@ -100,77 +103,77 @@ class ChildStartFailed(Event, frozen=True):
 
 
 class ChildStartCancelled(Event, frozen=True):
-    """A child workflow was cancelled before it started."""
+    """The cancellation of a child workflow before its start."""
 
     seq: int
     failure: Failure
 
 
 class ChildCompleted(Event, frozen=True):
-    """A child workflow returned."""
+    """The result of a child workflow."""
 
     seq: int
     result: Payload | None = None
 
 
 class ChildFailed(Event, frozen=True):
-    """A child workflow failed."""
+    """The failure of a child workflow."""
 
     seq: int
     failure: Failure
 
 
 class ChildCancelled(Event, frozen=True):
-    """A child workflow ended as cancelled."""
+    """The end of a child workflow as cancelled."""
 
     seq: int
     failure: Failure
 
 
 class NexusStarted(Event, frozen=True):
-    """A Nexus operation has started; `token` is empty where its result is there at once."""
+    """The start of a Nexus operation; `token` is empty if its result is available at once."""
 
     seq: int
     token: str = ""
 
 
 class NexusStartFailed(Event, frozen=True):
-    """A Nexus operation could not be started."""
+    """The failed start of a Nexus operation."""
 
     seq: int
     failure: Failure
 
 
 class NexusCompleted(Event, frozen=True):
-    """A Nexus operation has a result."""
+    """The result of a Nexus operation."""
 
     seq: int
     result: Payload | None = None
 
 
 class NexusFailed(Event, frozen=True):
-    """A Nexus operation failed, was cancelled, or timed out."""
+    """The failure, cancellation or timeout of a Nexus operation."""
 
     seq: int
     failure: Failure
 
 
 class ExternalSignalResolved(Event, frozen=True):
-    """A signal to another workflow was delivered, or not."""
+    """The delivery of a signal to another workflow, or its failure."""
 
     seq: int
     failure: Failure | None = None
 
 
 class ExternalCancelResolved(Event, frozen=True):
-    """A request to cancel another workflow was delivered, or not."""
+    """The delivery of a cancel request to another workflow, or its failure."""
 
     seq: int
     failure: Failure | None = None
 
 
 class SignalReceived(Event, frozen=True):
-    """A client or another workflow sent a signal."""
+    """A signal from a client or another workflow."""
 
     name: str
     arguments: Payloads = ()
@@ -179,7 +182,7 @@ class SignalReceived(Event, frozen=True):
 
 
 class UpdateReceived(Event, frozen=True, kw_only=True):
-    """A client asks for an update. It must be accepted or rejected in this very activation."""
+    """An update request from a client. It must be accepted or rejected in this activation."""
 
     id: str
     protocol_instance_id: str
@@ -190,7 +193,7 @@ class UpdateReceived(Event, frozen=True, kw_only=True):
 
 
 class QueryReceived(Event, frozen=True):
-    """A client asks a question. Queries come alone and leave no trace."""
+    """A query from a client. Queries are delivered alone and are not recorded."""
 
     id: str
     name: str
@@ -199,25 +202,27 @@ class QueryReceived(Event, frozen=True):
 
 
 class CancelRequested(Event, frozen=True):
-    """A client, the parent or another workflow asked to cancel this run."""
+    """A request of a client, the parent or another workflow to cancel this run."""
 
     reason: str = ""
 
 
 class PatchNoticed(Event, frozen=True):
-    """The history holds a marker of this patch."""
+    """A marker of this patch in the history."""
 
     patch_id: str
 
 
 class SeedChanged(Event, frozen=True):
-    """The run was reset: randomness goes on from another seed."""
+    """A reset of the run, which changes the seed of its random numbers."""
 
     seed: int
 
 
 class RunEvicted(Event, frozen=True):
-    """The engine forgets this run for now. `reason` is Core's name for why, such as `CACHE_FULL`."""
+    """The eviction of this run from the engine's cache. `reason` is Core's name for the cause, such as
+    `CACHE_FULL`.
+    """
 
     reason: str = "UNSPECIFIED"
     message: str = ""
@@ -255,10 +260,10 @@ EVENTS: tuple[type[Event], ...] = get_args(AnyEvent)
 
 
 class Activation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A batch of new events for one run, delivered together, and the facts that hold while it is handled.
+    """A batch of new events for one run, delivered together, with the facts that hold during its handling.
 
-    `deployment_version` is that of the worker whose task this is, or was; None where it has none. With
-    `target_version_changed` a run that is pinned would go to another version now, were it begun now.
+    `deployment_version` is the version of the worker that handles or handled the task; None if it has none.
+    `target_version_changed`: a pinned run would start on another version if it started now.
     """
 
     run_id: str
@@ -275,7 +280,7 @@ class Activation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def is_eviction(activation: Activation) -> bool:
-    """Whether the engine wants this run forgotten."""
+    """Return whether the activation evicts the run."""
     for event in activation.events:  # noqa: SIM110 - asked for each activation: a generator costs more than the answer
         if type(event) is RunEvicted:
             return True

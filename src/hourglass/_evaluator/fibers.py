@@ -1,13 +1,15 @@
-"""Fibers: lines of execution inside a run that can be suspended anywhere. The only file that knows greenlet.
+"""Fibers: lines of execution inside a run that can be suspended anywhere. The only module that knows
+greenlet.
 
-A fiber waits by switching back to the *hub*, the greenlet that runs the scheduler; nothing unwinds, so `finally`, `with` and
-`except` in user code behave as written. The current fiber is found by asking which greenlet runs, never by a context
-variable: those are copied into foreign threads. Two things must not happen, and are prevented here:
+A fiber waits by switching back to the *hub*, the greenlet that runs the scheduler; nothing unwinds, so
+`finally`, `with` and `except` in user code behave as written. The current fiber is the current greenlet's,
+not a context variable, because context variables are copied into other threads. Two errors must be prevented
+here:
 
-- A dropped fiber speaks (I5). While it unwinds every primitive raises `Dropped`; one that swallows even that and never stops is
-  left suspended for good.
-- The garbage of one run, collected while another runs, calls primitives in the other's name: while the collector runs on
-  this thread there is no current fiber.
+- A dropped fiber must not issue commands (I5). While it unwinds, every primitive raises `Dropped`; a fiber that swallows
+  even that and never stops is left suspended for ever.
+- Garbage of one run, collected while another one runs, must not call primitives in the other's name: while the collector
+  runs on this thread, there is no current fiber.
 """
 
 from __future__ import annotations
@@ -47,41 +49,41 @@ enable_optional_cleanup(False)
 
 T = TypeVar("T", covariant=True)
 
-_DEEPEST = 32  # steps of a path that are spelled out
-_STUBBORN = 1000  # how often a dropped fiber may swallow Dropped before it is left suspended
+_MAX_PATH_LENGTH = 32  # the maximum number of steps in a path
+_MAX_UNWINDS = 1000  # how often a dropped fiber may swallow `Dropped` before it is left suspended
 
 
 class Dropped(BaseException):
-    """This fiber is being dropped: unwind, and do nothing more. Not an error, and not to be caught."""
+    """Raised in a fiber that is being dropped, to unwind it. Do not catch it."""
 
 
 class _Fiber(greenlet.greenlet):
     __slots__ = ("is_bridge", "owner")
     owner: FiberTask[Any]
-    is_bridge: bool  # set where it is one
+    is_bridge: bool  # set only on bridges
 
 
 class Task(Future, Generic[T]):
-    """Work in progress inside a workflow: a spawned function, or an activity or child that was started."""
+    """Work in progress inside a workflow: a spawned function, or a started activity or child."""
 
     __slots__ = ("looked_at",)
 
     def result(self) -> T:
-        """Wait for the end and return the result, or raise why there is none."""
+        """Wait for the task and return its result, or raise its error."""
         self.looked_at = True
         value: T = wait_for(self)
         return value
 
     def done(self) -> bool:
-        """Whether it has ended, in whatever way."""
+        """Return whether it has ended, in whatever way."""
         return self.state != PENDING
 
     def cancelled(self) -> bool:
-        """Whether it ended because it was cancelled."""
+        """Return whether it was cancelled."""
         return was_cancelled(self)
 
     def exception(self) -> BaseException | None:
-        """Wait for the end and return what it raised, None if it returned."""
+        """Wait for the task and return its exception, None if it returned."""
         self.looked_at = True
         try:
             wait_for(self)
@@ -92,7 +94,7 @@ class Task(Future, Generic[T]):
         return None
 
     def __await__(self) -> Generator[Any, None, T]:
-        """In `async def` code: `await task` in the place of `task.result()`."""
+        """Await the task in `async def` code: `await task` instead of `task.result()`."""
         self.looked_at = True
         fiber = require_fiber("waiting")
         yield from fiber.run.loop.until(self)
@@ -102,17 +104,19 @@ class Task(Future, Generic[T]):
         raise error_of(self)
 
     def outcome(self) -> Any:
-        """The value of a task that was resolved. Kinds of tasks that keep it encoded decode it here, anew each time."""
+        """Return the value of a resolved task. Subclasses that store it encoded return a newly decoded value
+        each time.
+        """
         return self.value
 
     def build_error(self) -> BaseException:
-        """The error of a task that failed, fit to be raised once more."""
+        """Return the error of a failed task, so that it can be raised again."""
         error: BaseException = self.value
         return error
 
 
 class FiberTask(Task[T]):
-    """A task that runs a function of the author's in a fiber of its own."""
+    """A task that runs a function of the author in its own fiber."""
 
     __slots__ = (
         "cancel_count",
@@ -158,7 +162,8 @@ class FiberTask(Task[T]):
         self.refusals = 0
         self.raised_at: TracebackType | None = None
         self.scope: Any = None
-        # Known where a run keeps note of its sites: where it was spawned, and the outermost frame of the author's.
+        # Set if the run records its call sites: the line that spawned the fiber, and the outermost frame of
+        # the author.
         self.spawned_at: tuple[str, int] = ("", 0)
         self.outermost: FrameType | None = None
         self.function: tuple[Callable[..., T], tuple[Any, ...]] | None = (function, args)
@@ -166,24 +171,22 @@ class FiberTask(Task[T]):
         run.add_fiber(self)
 
     def start_soon(self) -> None:
-        """Begin at the next free turn."""
+        """Start in the next free turn."""
         self.scheduler.ready.append((self._step, None))
 
     def next_child_path(self) -> tuple[PathStep, ...]:
-        """The path of the next fiber that this one spawns."""
+        """Return the path of the next fiber that this one spawns."""
         self.child_count += 1
-        if len(self.path) < _DEEPEST:
+        if len(self.path) < _MAX_PATH_LENGTH:
             return (*self.path, self.child_count)
-        # Fibers that spawn their successor can go on for ever: their names must not grow with each.
+        # A chain of fibers that each spawn their successor may be endless, so paths must not grow with each.
         return (*self.path[:2], "deep", self.run.fibers_made)
-
-    # --- running ------------------------------------------------------------------------------------------------------
 
     def _body(self, error: BaseException | None) -> tuple[int, Any]:
         assert self.function is not None
         function, args = self.function
         self.function = None
-        if error is not None:  # cancelled before it began: it never runs
+        if error is not None:  # cancelled before it started: it never runs
             return CANCELLED, None
         try:
             return RESOLVED, function(*args) if args else function()
@@ -209,27 +212,27 @@ class FiberTask(Task[T]):
             self.run.turning_points += 1
             fiber = self.fiber = _Fiber(self._body)
             fiber.owner = self
-            # As asyncio gives each task one: what a fiber sets in its context, others do not see.
+            # Like an asyncio task, a fiber has its own context: changes are not visible to others.
             fiber.gr_context = contextvars.copy_context()
-        # A fiber waits by switching to its parent, which must be the greenlet that steps it now.
+        # A fiber waits by switching to its parent, which must be the greenlet that runs it now.
         if fiber.parent is not hub:
             fiber.parent = hub
-        came_back = fiber.switch(error) if not watchers else watched(fiber.switch, error)
+        awaited = fiber.switch(error) if not watchers else watched(fiber.switch, error)
         if fiber.dead:
-            self._ended(*came_back)
-        elif came_back is None:  # it gives way for one turn
+            self._ended(*awaited)
+        elif awaited is None:  # it yields for one turn
             self.scheduler.ready.append((self._step, None))
         else:
-            self.waiting_on = came_back
-            came_back.add_callback(self._step)
-            # As in asyncio: a request that came while the fiber ran is delivered at the first wait that can be
+            self.waiting_on = awaited
+            awaited.add_callback(self._step)
+            # As in asyncio: a request made while the fiber ran is delivered at the first wait that can be
             # cancelled.
-            if self.must_cancel and came_back.cancel():
+            if self.must_cancel and awaited.cancel():
                 self.must_cancel = False
                 self.cancelling = True
 
     def run_at_once(self) -> None:
-        """Run to the end now, in this very turn; code that must not wait (constructors, queries) runs like this."""
+        """Run to the end in this turn; for code that must not wait (constructors, queries)."""
         self._step(None)
         if self.state == PENDING and not self.run.dead:
             waited, self.waiting_on = self.waiting_on, None
@@ -247,44 +250,45 @@ class FiberTask(Task[T]):
             self.run.note_failed(self)
             self.fail(value)
         elif state == CANCELLED or (state == RESOLVED and self.must_cancel):
-            # As in asyncio: a fiber that was cancelled in its last step counts as cancelled, though it returned.
+            # As in asyncio: a fiber cancelled in its last step counts as cancelled, although it returned.
             super().cancel()
         elif state == RESOLVED:
             self.resolve(value)
 
-    # --- cancelling ---------------------------------------------------------------------------------------------------
-
     def cancel(self, source: object = None) -> bool:
-        """Ask this fiber to stop: `Cancelled` is raised where it waits, or at its next wait. Delivered once per request."""
+        """Request the cancellation of this fiber: `Cancelled` is raised at its current wait, or at its next
+        one. Delivered once per request.
+        """
         if self.state != PENDING:
             return False
         if self.run.latched:
             self.run.refuse(self, "cancelling a task")
         self.cancel_count += 1
         if self.shield_depth and (source is None or depth_of(source) < self.shield_depth):
-            self._blame(source, fresh=not self.deferred)
+            self._set_cancel_source(source, fresh=not self.deferred)
             self.deferred = True
             return True
-        self._blame(source, fresh=not (self.cancelling or self.must_cancel))
+        self._set_cancel_source(source, fresh=not (self.cancelling or self.must_cancel))
         if self.waiting_on is not None and self.waiting_on.cancel():
             self.cancelling = True
         else:
             self.must_cancel = True
         return True
 
-    def take_back_request(self) -> None:
-        """One request to cancel no longer counts, as after asyncio's `Task.uncancel`: by the count runs of temporalio
-        tell their time limits.
+    def withdraw_request(self) -> None:
+        """Withdraw one cancellation request, like asyncio's `Task.uncancel`: runs of temporalio recognise the
+        cancellation of their timeouts by this count.
         """
         self.cancel_count = max(0, self.cancel_count - 1)
 
-    def _blame(self, source: object, *, fresh: bool) -> None:
-        # A block swallows only what is its own. Of requests that meet the outermost counts: it ends the inner ones too.
+    def _set_cancel_source(self, source: object, *, fresh: bool) -> None:
+        # A block swallows only its own cancellation. Of concurrent requests the outermost is stored, because
+        # it ends the inner ones too.
         if fresh or depth_of(source) < depth_of(self.cancel_source):
             self.cancel_source = source
 
     def raise_if_cancelled(self, future: Future) -> None:
-        """Called when a wait ends without a value: if it ended because this fiber is cancelled, say so."""
+        """Raise the cancellation if a wait ended without a value because this fiber was cancelled."""
         if self.cancelling:
             self.cancelling = False
             if was_cancelled(future):
@@ -292,10 +296,10 @@ class FiberTask(Task[T]):
                 error.source = self.cancel_source  # type: ignore[attr-defined]
                 raise error from (future.value if future.state == FAILED else None)
 
-    # --- the end of its life ------------------------------------------------------------------------------------------
-
     def unwind(self) -> None:
-        """Unwind the fiber, on its own thread, with the run latched. A stubborn one stays suspended for good."""
+        """Unwind the fiber on its own thread, while the run is latched. A fiber that refuses stays suspended
+        for ever.
+        """
         self.run.remove_fiber(self)
         fiber = self.fiber
         if fiber is None or fiber.dead:
@@ -303,35 +307,39 @@ class FiberTask(Task[T]):
             return
         fiber.parent = greenlet.getcurrent()
         attempts = 0
-        while bool(fiber) and attempts < _STUBBORN:  # a greenlet is true while it is alive
+        while bool(fiber) and attempts < _MAX_UNWINDS:  # a greenlet is true while it is alive
             attempts += 1
             try:
                 fiber.throw(greenlet.GreenletExit)
             except BaseException:
                 pass
         if not fiber:
-            self.fiber = self.waiting_on = None  # they lead back here: see `LiveRun.drop`
+            self.fiber = self.waiting_on = None  # they refer back to this object: see `LiveRun.drop`
 
     def build_error(self) -> BaseException:
-        """What the function raised, with the traceback it had then: it must not grow from one raise to the next."""
+        """Return the exception of the function with its original traceback, which must not grow with each
+        raise.
+        """
         error: BaseException = self.value
         return error.with_traceback(self.raised_at)
 
     def frames(self) -> list[FrameType]:
-        """Where the fiber stands, while it is suspended: its frames, the innermost first."""
+        """Return the frames of the suspended fiber, the innermost first."""
         frame = self.fiber.gr_frame if self.fiber is not None and not self.fiber.dead else None
-        found: list[FrameType] = []
+        frames: list[FrameType] = []
         while frame is not None:
-            found.append(frame)
+            frames.append(frame)
             frame = frame.f_back
-        return found
+        return frames
 
 
 class LoopFiber(FiberTask[None]):
-    """The fiber of a run's event loop: it executes the callbacks of coroutines, one after the other, and never waits.
+    """The fiber of a run's event loop: it executes the callbacks of coroutines, one after the other, and
+    never waits.
 
-    A coroutine is suspended by itself, so one greenlet serves all of a run's. What is asked for in its name has the
-    path ("async",): which task asked does not matter, for their order is as deterministic as the run's.
+    A coroutine is suspended by itself, so one greenlet serves all coroutines of a run. Their commands have
+    the path ("async",): it is irrelevant which task issued a command, because their order is as deterministic
+    as the run.
     """
 
     __slots__ = ("greenlet", "within")
@@ -343,7 +351,7 @@ class LoopFiber(FiberTask[None]):
         self.greenlet: _Fiber | None = None
 
     def call(self, function: Callable[[], object]) -> Any:
-        """Execute a function of the author's now, in this fiber; returns or raises what it does."""
+        """Execute a function of the author now, in this fiber. Return its result or raise its exception."""
         fiber = self.greenlet
         hub = greenlet.getcurrent()
         if fiber is None or fiber.dead:
@@ -353,7 +361,7 @@ class LoopFiber(FiberTask[None]):
         if fiber.parent is not hub:
             fiber.parent = hub
         answer = fiber.switch(function) if not watchers else watched(fiber.switch, function)
-        if answer is None:  # left suspended in the midst, for good: see `leave_suspended`
+        if answer is None:  # left suspended for ever: see `leave_suspended`
             _abandoned.append(fiber)
             self.greenlet = None
             return None
@@ -376,32 +384,32 @@ class LoopFiber(FiberTask[None]):
             del answer
 
     def unwind(self) -> None:
-        """End the greenlet. What its coroutines still hold is unwound by their loop, which does it in this fiber."""
+        """End the greenlet. The loop has already unwound its coroutines in this fiber."""
         self.run.remove_fiber(self)
-        self.within = lambda function: function()  # no longer leads back to the loop: see `LiveRun.drop`
+        self.within = lambda function: function()  # no longer refers to the loop: see `LiveRun.drop`
         fiber, self.greenlet = self.greenlet, None
         if fiber is not None and not fiber.dead:
             fiber.parent = greenlet.getcurrent()
             fiber.throw(greenlet.GreenletExit)
 
     def frames(self) -> list[FrameType]:
-        """It stands nowhere between two callbacks."""
+        """Return no frames: it has none between two callbacks."""
         return []
 
 
-_abandoned: list[_Fiber] = []  # never let go: letting one go would resume it
+_abandoned: list[_Fiber] = []  # never freed, because freeing a greenlet would resume it
 
 
 def _nothing() -> None:
-    """A loop's fiber has no function of its own."""
+    """Do nothing: a loop's fiber has no function of its own."""
 
 
 class Bridge:
-    """A plain function that is called from a coroutine and may itself wait for coroutines: interceptors, which are plain,
-    stand between them.
+    """A plain function that is called from a coroutine and may itself wait for coroutines; needed because
+    interceptors, which are plain, are called in between.
 
-    `drive` is awaited by the coroutine, `wait` is called by the plain function. Neither takes a turn: what the function
-    waits for is awaited in the place of the call.
+    The coroutine awaits `drive`, the plain function calls `wait`. Neither takes a turn: the awaitables of the
+    function are awaited in place of the call.
     """
 
     __slots__ = ("_fiber",)
@@ -413,17 +421,17 @@ class Bridge:
         fiber.gr_context = greenlet.getcurrent().gr_context
 
     async def drive(self) -> Any:
-        """Call the function, and await whatever it waits for meanwhile; returns or raises what it does."""
+        """Call the function, and await its awaitables meanwhile. Return its result or raise its exception."""
         fiber = self._fiber
-        came_back = self._resume(fiber.switch)
+        awaited = self._resume(fiber.switch)
         while not fiber.dead:
             try:
-                value = await came_back
+                value = await awaited
             except BaseException as error:
-                came_back = self._resume(fiber.throw, error)
+                awaited = self._resume(fiber.throw, error)
             else:
-                came_back = self._resume(fiber.switch, value)
-        return came_back
+                awaited = self._resume(fiber.switch, value)
+        return awaited
 
     def _resume(self, resume: Callable[..., Any], *args: Any) -> Any:
         self._fiber.parent = greenlet.getcurrent()
@@ -431,46 +439,45 @@ class Bridge:
 
 
 def bridged_wait(awaitable: Any) -> Any:
-    """In a plain function that a `Bridge` calls: wait for a coroutine, and return or raise what it does."""
+    """Wait for a coroutine in a plain function that a `Bridge` calls. Return its result or raise its
+    exception.
+    """
     parent = greenlet.getcurrent().parent
     assert parent is not None
     return parent.switch(awaitable)
 
 
 def on_bridge() -> bool:
-    """Whether the caller is a plain function that a `Bridge` calls."""
+    """Return whether the caller is a plain function that a `Bridge` calls."""
     return getattr(greenlet.getcurrent(), "is_bridge", False)
 
 
 def depth_of(source: object) -> int:
-    """How deep in its fiber's blocks a request to cancel comes from; 0 for one from outside."""
+    """Return the nesting depth of the block that requested a cancellation; 0 for a request from outside."""
     depth: int = getattr(source, "depth", 0)
     return depth
 
 
 def was_cancelled(future: Future) -> bool:
-    """Whether a future has no value because it, or the remote work that it stands for, was cancelled."""
+    """Return whether a future has no value because it, or its remote work, was cancelled."""
     return future.state == CANCELLED or (future.state == FAILED and is_cancellation(future.value))
 
 
 def is_cancellation(error: BaseException | None) -> bool:
-    """Whether an error says that remote work, or another task, was cancelled."""
+    """Return whether an error reports that remote work, or another task, was cancelled."""
     if isinstance(error, (ActivityError, ChildWorkflowError, NexusOperationError)):
         error = error.__cause__
     return isinstance(error, (CancelledError, TaskCancelledError, Cancelled))
 
 
-# --- the current fiber ------------------------------------------------------------------------------------------------
-
-
 class _Readers(threading.local):
-    run: LiveRun | None = None  # whose condition is being looked at on this thread, outside any fiber
+    run: LiveRun | None = None  # the run whose condition is evaluated on this thread, outside of fibers
 
 
 readers = _Readers()
 
 watchers: dict[int, Callable[[Callable[..., Any], Any], Any]] = {}
-"""By thread: a function that calls the author's code there, to see what that calls. In production there are none."""
+"""By thread: a function that calls the author's code and traces its calls. Empty in production."""
 
 
 def watched(function: Callable[..., Any], argument: Any) -> Any:
@@ -479,11 +486,13 @@ def watched(function: Callable[..., Any], argument: Any) -> Any:
     return function(argument) if around is None else around(function, argument)
 
 
-# What the collector calls when it starts and when it stops, `(phase, info)`: nothing but C. While a function in Python begins,
-# signal handlers may run, and what one raises there (Ctrl-C) would be lost, for the collector has no caller to raise it to.
-_phase: set[str] = set()  # the letters of the last phase: it collects while there is the "r" of "start"
+# The callbacks of the garbage collector's start and stop, `(phase, info)`, are C functions only. At the start
+# of a Python function signal handlers may run, and an exception that one raises there (Ctrl-C) would be lost,
+# because the collector has no caller to raise it to.
+# the letters of the latest phase: it is collecting while the "r" of "start" is present
+_phase: set[str] = set()
 _last_info: dict[str, object] = {}  # by phase
-_own_info = threading.local()  # the same of the collections on this thread
+_own_info = threading.local()  # the info of collections on this thread
 gc.callbacks += [
     partial(_phase.intersection_update, ()),
     _phase.update,
@@ -493,12 +502,14 @@ gc.callbacks += [
 
 
 def _collects_here() -> bool:
-    """While the collector runs: whether it does so on this thread."""
+    """Return whether a running garbage collection is on this thread."""
     return getattr(_own_info, "start", None) is _last_info["start"]
 
 
 def current_fiber() -> FiberTask[Any] | None:
-    """The fiber that runs right now on this thread; None outside workflow code and in finalisers run by the collector."""
+    """Return the fiber that runs on this thread; None outside workflow code and in finalisers run by the
+    garbage collector.
+    """
     fiber = greenlet.getcurrent()
     if type(fiber) is not _Fiber:
         return None
@@ -508,22 +519,23 @@ def current_fiber() -> FiberTask[Any] | None:
 
 
 def require_fiber(what: str, name: str = "") -> FiberTask[Any]:
-    """The current fiber, ready to ask for something; raises outside a workflow, when dropped, and when read-only.
+    """Return the current fiber, ready to issue commands. Raise outside a workflow, if the run is dropped, and
+    if it is read-only.
 
-    `name` is what is called, apart from `what`: a durable call comes here twice, so the message is put together only
-    if the call is refused.
+    `name` is separate from `what`, because a durable call comes here twice, and the message is only needed if
+    the call is rejected.
     """
-    # As `current_fiber`, without a call: each durable call comes by, and tests watch every call.
+    # Like `current_fiber`, but inlined: each durable call comes here, and tests trace every call.
     current = greenlet.getcurrent()
     fiber = None
     if type(current) is _Fiber and not ("r" in _phase and _collects_here()):
         fiber = current.owner
     if fiber is None or fiber.run.latched:
-        _refuse(fiber, f"{what} {name}" if name else what)
+        _raise_unavailable(fiber, f"{what} {name}" if name else what)
     return fiber
 
 
-def _refuse(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
+def _raise_unavailable(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
     if fiber is not None:
         fiber.run.refuse(fiber, what)
     if readers.run is not None:
@@ -532,12 +544,12 @@ def _refuse(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
 
 
 def read_only_error(what: str, where: str) -> ReadOnlyError:
-    """Why something cannot be done in a query, a validator or a condition."""
-    return ReadOnlyError(f"{what} is not allowed in {where}: it must only look, and change nothing")
+    """Return the error for an operation that is not allowed in a query, a validator or a condition."""
+    return ReadOnlyError(f"{what} is not allowed in {where}: it may only read, and must not change anything")
 
 
 def leave_suspended() -> None:
-    """Suspend a dropped fiber that keeps swallowing `Dropped`, for good."""
+    """Suspend a dropped fiber that keeps swallowing `Dropped`, for ever."""
     while True:
         try:
             parent = greenlet.getcurrent().parent
@@ -548,10 +560,10 @@ def leave_suspended() -> None:
 
 
 def suspend(fiber: FiberTask[Any], future: Future | None) -> None:
-    """Give the hub a future to wait for (None: just one turn) and go on when it is settled."""
+    """Pass a future to the hub (None: wait for one turn) and continue when it is settled."""
     if fiber.fiber is None:
         raise UsageError(
-            "this call waits, and stands in `async def` code, whose event loop must not stand still: await it, as "
+            "this call waits, which would block the event loop of `async def` code: await it, as "
             "`await workflow.sleep(…)` or `await workflow.execute_activity(fn, …)` with `from hourglass.aio import workflow`, "
             "or run it in a fiber of its own: `await workflow.spawn(fn, …)`. In a plain `def` workflow no await is needed"
         )
@@ -567,7 +579,7 @@ def suspend(fiber: FiberTask[Any], future: Future | None) -> None:
 
 
 def wait_for(future: Future) -> Any:
-    """Wait in the current fiber until a future is settled; return its value or raise why there is none."""
+    """Wait in the current fiber until a future is settled. Return its value or raise its error."""
     fiber = require_fiber("waiting")
     if future.state == PENDING:
         if future is fiber:
@@ -581,7 +593,7 @@ def wait_for(future: Future) -> Any:
 
 
 def error_of(future: Future) -> BaseException:
-    """Why a settled future has no value, fit to be raised once more."""
+    """Return the error of a settled future, so that it can be raised again."""
     if future.state == CANCELLED:
         return TaskCancelledError("the task that was waited for had been cancelled")
     if isinstance(future, Gathered):

@@ -1,10 +1,11 @@
-"""What may stand between a run and its code: interceptors of what comes in and of what goes out. Pure.
+"""Interceptors between a run and its code, of inbound and outbound calls. Pure.
 
-A chain is made for each execution of a run, also when it is executed again, and its methods run as workflow code does: on
-the lane, inside the run's fibers, deterministic. Each call is an `…Input` that an interceptor may change, or replace by
-`dataclasses.replace`, before it hands it to `self.next`. Where no interceptor is given nothing of this is touched.
+A chain is created for each execution of a run, also for a re-execution, and its methods run like workflow
+code: on the lane, inside the run's fibers, deterministically. Each call is an `…Input` that an interceptor
+may change, or replace with `dataclasses.replace`, before it passes it to `self.next`. Without interceptors,
+none of this is used.
 
-The inputs show neither arguments nor headers in their `repr`.
+The `repr` of an input contains neither arguments nor headers.
 """
 
 from __future__ import annotations
@@ -18,31 +19,35 @@ from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Payload
 
 Headers: TypeAlias = dict[str, Payload]
-"""Payloads that travel beside the arguments, by name. Not encoded by a codec: tools must read them."""
+"""Payloads that are sent besides the arguments, by name. Not encoded by a codec, because tools must read
+them.
+"""
 
 
 @dataclass(kw_only=True)
 class InterceptedCall:
-    """A call on its way through a chain: its arguments, its headers, and how it goes on after the last interceptor."""
+    """A call on its way through a chain: its arguments, its headers, and its continuation after the last
+    interceptor.
+    """
 
     args: list[Any] = field(default_factory=list, repr=False)
     headers: Headers = field(default_factory=dict, repr=False)
     _proceed: Callable[[Any], Any] = field(repr=False, compare=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Else Python would make a new attribute, and the call would go on as if nothing had been changed.
+        # Otherwise Python would create an attribute, and the change would have no effect.
         fields: dict[str, object] = self.__dataclass_fields__  # type: ignore[assignment]
         if name not in fields and not hasattr(type(self), name):
-            known = ", ".join(each for each in fields if not each.startswith("_"))
+            field_names = ", ".join(field_name for field_name in fields if not field_name.startswith("_"))
             raise AttributeError(
-                f"{type(self).__name__} has no field {name!r}: an interceptor can change {known}"
+                f"{type(self).__name__} has no field {name!r}: an interceptor can change {field_names}"
             )
         super().__setattr__(name, value)
 
 
 @dataclass(kw_only=True)
 class ExecuteWorkflowInput(InterceptedCall):
-    """The body of a workflow is to run. `type` is its type's name."""
+    """The input of a workflow's body. `type` is the workflow type."""
 
     type: str
     run_fn: Callable[..., Any] = field(repr=False)
@@ -50,14 +55,14 @@ class ExecuteWorkflowInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class HandleSignalInput(InterceptedCall):
-    """A signal is to be handled. What is read from a channel has no handler, and is not seen here."""
+    """The input of a signal handler. Messages read from a channel have no handler, and are not intercepted."""
 
     signal: str
 
 
 @dataclass(kw_only=True)
 class HandleQueryInput(InterceptedCall):
-    """A query is to be answered."""
+    """The input of a query handler."""
 
     id: str
     query: str
@@ -65,7 +70,7 @@ class HandleQueryInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class HandleUpdateInput(InterceptedCall):
-    """An update is to be validated, or handled."""
+    """The input of an update's validator or handler."""
 
     id: str
     update: str
@@ -73,7 +78,7 @@ class HandleUpdateInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class StartActivityInput(InterceptedCall):
-    """An activity is to be scheduled. `settings` may be replaced by `msgspec.structs.replace`."""
+    """The input of an activity call. Replace `settings` with `msgspec.structs.replace`."""
 
     activity: str
     settings: ActivitySettings
@@ -81,7 +86,7 @@ class StartActivityInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class StartLocalActivityInput(InterceptedCall):
-    """A local activity is to be scheduled."""
+    """The input of a local activity call."""
 
     activity: str
     settings: ActivitySettings
@@ -89,7 +94,7 @@ class StartLocalActivityInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class StartChildWorkflowInput(InterceptedCall):
-    """A child workflow is to be started. `options` are those of `workflow.ChildOptions`."""
+    """The input of a child's start. `options` are those of `workflow.ChildOptions`."""
 
     workflow: str
     options: dict[str, Any] = field(repr=False)
@@ -97,7 +102,7 @@ class StartChildWorkflowInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class SignalChildWorkflowInput(InterceptedCall):
-    """A child is to be signalled."""
+    """The input of a signal to a child."""
 
     signal: str
     child_workflow_id: str
@@ -105,7 +110,7 @@ class SignalChildWorkflowInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class SignalExternalWorkflowInput(InterceptedCall):
-    """Another workflow is to be signalled."""
+    """The input of a signal to another workflow."""
 
     signal: str
     workflow_id: str
@@ -114,8 +119,8 @@ class SignalExternalWorkflowInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class SignalWithStartWorkflowInput(InterceptedCall):
-    """Another workflow is to be signalled, and started first unless it runs. `args` are the workflow's, `signal_args` the
-    signal's; `options` are those of `workflow.with_start`, but for the id.
+    """The input of a signal to another workflow that is started unless it is running. `args` are the
+    workflow's, `signal_args` the signal's; `options` are those of `workflow.with_start` except the id.
     """
 
     workflow: str
@@ -127,7 +132,7 @@ class SignalWithStartWorkflowInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class ContinueAsNewInput(InterceptedCall):
-    """The run is to end and begin anew. `options` are what `workflow.continue_as_new` was given by name."""
+    """The input of continue-as-new. `options` are the keyword arguments of `workflow.continue_as_new`."""
 
     workflow: str
     options: dict[str, Any] = field(repr=False)
@@ -135,8 +140,8 @@ class ContinueAsNewInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class StartNexusOperationInput(InterceptedCall):
-    """An operation of a Nexus service is to be called; `args` holds its argument, if there is one. `options` are what was
-    given by name; `nexus_headers`, texts, travel with the call, while `headers` stay here.
+    """The input of a Nexus operation call. `args` contains its argument, if any; `options` are the keyword
+    arguments; `nexus_headers` are strings sent with the call, while `headers` stay here.
     """
 
     endpoint: str
@@ -148,7 +153,7 @@ class StartNexusOperationInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class SleepInput(InterceptedCall):
-    """The workflow is to wait, so many seconds."""
+    """The input of a wait, in seconds."""
 
     duration: float
     summary: str = ""
@@ -156,25 +161,25 @@ class SleepInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class InfoInput(InterceptedCall):
-    """The workflow asks who it is."""
+    """The input of `workflow.info()`."""
 
 
 class WorkflowOutboundInterceptor:
-    """What a workflow asks for, on its way out. Override what you want to see; call `self.next` to go on."""
+    """Intercepts the outbound calls of a workflow. Override methods, and call `self.next` to continue."""
 
     def __init__(self, next: WorkflowOutboundInterceptor) -> None:
         self.next = next
 
     def start_activity(self, input: StartActivityInput) -> Any:
-        """Schedule an activity; the task that stands for it."""
+        """Schedule an activity. Return its task."""
         return self.next.start_activity(input)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> Any:
-        """Schedule a local activity; the task that stands for it."""
+        """Schedule a local activity. Return its task."""
         return self.next.start_local_activity(input)
 
     def start_child_workflow(self, input: StartChildWorkflowInput) -> Any:
-        """Start a child and wait until it has started; its handle."""
+        """Start a child and wait until it has started. Return its handle."""
         return self.next.start_child_workflow(input)
 
     def signal_child_workflow(self, input: SignalChildWorkflowInput) -> None:
@@ -186,15 +191,17 @@ class WorkflowOutboundInterceptor:
         return self.next.signal_external_workflow(input)
 
     def start_nexus_operation(self, input: StartNexusOperationInput) -> Any:
-        """Call an operation of a Nexus service and wait until it has started; its handle."""
+        """Call a Nexus operation and wait until it has started. Return its handle."""
         return self.next.start_nexus_operation(input)
 
     def signal_with_start_workflow(self, input: SignalWithStartWorkflowInput) -> Any:
-        """Signal another workflow, which is started first unless it runs, and wait until that is done; its handle."""
+        """Signal another workflow, started first unless it is running, and wait until that is done. Return
+        its handle.
+        """
         return self.next.signal_with_start_workflow(input)
 
     def continue_as_new(self, input: ContinueAsNewInput) -> NoReturn:
-        """End this run and begin the next; never returns."""
+        """End this run and start the next one; never returns."""
         self.next.continue_as_new(input)
 
     def sleep(self, input: SleepInput) -> None:
@@ -202,43 +209,45 @@ class WorkflowOutboundInterceptor:
         return self.next.sleep(input)
 
     def info(self, input: InfoInput) -> Any:
-        """What `workflow.info()` gives."""
+        """Return the result of `workflow.info()`."""
         return self.next.info(input)
 
 
 class WorkflowInboundInterceptor:
-    """What comes to a workflow, on its way in. Override what you want to see; call `self.next` to go on."""
+    """Intercepts the inbound calls of a workflow. Override methods, and call `self.next` to continue."""
 
     def __init__(self, next: WorkflowInboundInterceptor) -> None:
         self.next = next
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        """The run begins. To see what goes out, hand on an interceptor of your own that has `outbound` as its next."""
+        """Initialise the interceptor at the start of an execution. To intercept outbound calls, pass an
+        interceptor that wraps `outbound`.
+        """
         self.next.init(outbound)
 
     def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        """Run the body; what it returns is the workflow's result."""
+        """Run the body. Return the workflow's result."""
         return self.next.execute_workflow(input)
 
     def handle_signal(self, input: HandleSignalInput) -> None:
-        """Run a signal's handler."""
+        """Run a signal handler."""
         return self.next.handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        """Run a query's handler. It must only look, and so must its interceptors."""
+        """Run a query handler. It must only read, and so must its interceptors."""
         return self.next.handle_query(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        """Run an update's validator, where it has one. It must only look."""
+        """Run an update's validator, if it has one. It must only read."""
         return self.next.handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        """Run an update's handler; what it returns is the update's result."""
+        """Run an update's handler. Return the update's result."""
         return self.next.handle_update_handler(input)
 
 
 InterceptWorkflow: TypeAlias = Callable[[WorkflowInboundInterceptor], WorkflowInboundInterceptor]
-"""Puts an interceptor before the next one; called for each execution of a run."""
+"""Creates an interceptor before the next one; called for each execution of a run."""
 
 
 class _LastOutbound(WorkflowOutboundInterceptor):
@@ -247,12 +256,12 @@ class _LastOutbound(WorkflowOutboundInterceptor):
     def __init__(self) -> None:
         pass
 
-    def _go_on(self, input: InterceptedCall) -> Any:
+    def _proceed_call(self, input: InterceptedCall) -> Any:
         return input._proceed(input)
 
-    start_activity = start_local_activity = start_child_workflow = start_nexus_operation = _go_on
-    signal_with_start_workflow = _go_on
-    signal_child_workflow = signal_external_workflow = continue_as_new = sleep = info = _go_on
+    start_activity = start_local_activity = start_child_workflow = start_nexus_operation = _proceed_call
+    signal_with_start_workflow = _proceed_call
+    signal_child_workflow = signal_external_workflow = continue_as_new = sleep = info = _proceed_call
 
 
 class _LastInbound(WorkflowInboundInterceptor):
@@ -264,17 +273,17 @@ class _LastInbound(WorkflowInboundInterceptor):
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         self.outbound = outbound
 
-    def _go_on(self, input: InterceptedCall) -> Any:
+    def _proceed_call(self, input: InterceptedCall) -> Any:
         return input._proceed(input)
 
-    execute_workflow = handle_signal = handle_query = _go_on
-    handle_update_validator = handle_update_handler = _go_on
+    execute_workflow = handle_signal = handle_query = _proceed_call
+    handle_update_validator = handle_update_handler = _proceed_call
 
 
 def chain(
     interceptors: tuple[InterceptWorkflow, ...],
 ) -> tuple[WorkflowInboundInterceptor, WorkflowOutboundInterceptor]:
-    """What stands between a run and its code; the first interceptor is the outermost, in both directions."""
+    """Return the interceptors between a run and its code; the first one is the outermost, in both directions."""
     last = _LastInbound()
     inbound: WorkflowInboundInterceptor = last
     for intercept in reversed(interceptors):
@@ -282,8 +291,6 @@ def chain(
     inbound.init(_LastOutbound())
     return inbound, last.outbound
 
-
-# --- an activity on its way through a chain ----------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -299,11 +306,11 @@ def start_intercepted(
     local: bool,
     start: Callable[..., T],
 ) -> T:
-    """Schedule an activity as the interceptors will have it: `encode` makes payloads of what they leave of its arguments, and
-    `start` schedules it.
+    """Schedule an activity through the interceptors. `encode` encodes the arguments afterwards, and `start`
+    schedules it.
     """
 
-    def go_on(call: StartActivityInput | StartLocalActivityInput) -> Any:
+    def proceed(call: StartActivityInput | StartLocalActivityInput) -> Any:
         return start(
             call.activity,
             encode(call.args),
@@ -314,9 +321,9 @@ def start_intercepted(
         )
 
     task: T
-    said: dict[str, Any] = {"activity": activity, "settings": ActivitySettings.of(settings), "args": args}
+    fields: dict[str, Any] = {"activity": activity, "settings": ActivitySettings.of(settings), "args": args}
     if local:
-        task = outbound.start_local_activity(StartLocalActivityInput(**said, _proceed=go_on))
+        task = outbound.start_local_activity(StartLocalActivityInput(**fields, _proceed=proceed))
     else:
-        task = outbound.start_activity(StartActivityInput(**said, _proceed=go_on))
+        task = outbound.start_activity(StartActivityInput(**fields, _proceed=proceed))
     return task

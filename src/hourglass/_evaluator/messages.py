@@ -1,10 +1,11 @@
-"""Signals, updates and queries of a run: which handler takes what, and the fibers they run in.
+"""Signals, updates and queries of a run: the selection of their handlers, and the fibers that run them.
 
-Handlers come from the class or are registered by the running body (function style). What arrives before its handler waits:
-signals in the state, in order; an update, in a run that we began, until the body has blocked within the same activation.
+Handlers come from the class or are registered by the running body (function style). Messages that arrive
+before their handler wait: signals in the state, in order; an update, in a run that we began, until the body
+has blocked within the same activation.
 
-Where a worker has interceptors, the body and the handlers are called through them (`executed`, `intercepted`,
-`validated`); these functions are not touched otherwise, and know no fibers.
+If a worker has interceptors, the body and the handlers are called through them (`run_body`, `handler_call`,
+`run_validator`); otherwise these functions are not used. They know no fibers.
 """
 
 from __future__ import annotations
@@ -58,14 +59,11 @@ from hourglass.errors import (
     WorkflowParked,
 )
 
-# --- calls through interceptors ---------------------------------------------------------------------------------------
-
-
 Message: TypeAlias = SignalReceived | UpdateReceived | QueryReceived
 
 
-def executed(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list[Any]) -> Any:
-    """Run the body through the interceptors. The object of a workflow that is a class is none of its arguments."""
+def run_body(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list[Any]) -> Any:
+    """Run the body through the interceptors. The object of a workflow class is not among its arguments."""
     definition, started = live.definition, live.started
     assert started is not None
     obj = arguments[0] if definition.is_class else None
@@ -74,36 +72,36 @@ def executed(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list
         run_fn=definition.run,
         args=arguments[1:] if definition.is_class else arguments,
         headers=dict(started.headers),
-        _proceed=lambda call: _waited(
+        _proceed=lambda call: _result_of(
             call.run_fn(*call.args) if obj is None else call.run_fn(obj, *call.args)
         ),
     )
     return inbound.execute_workflow(call)
 
 
-def intercepted(
+def handler_call(
     inbound: WorkflowInboundInterceptor, event: Message, fn: Callable[..., Any], obj: Any, values: list[Any]
 ) -> Callable[[], Any]:
-    """The call of a message's handler, through the interceptors."""
-    go_on = _calling(fn, obj)
+    """Return the call of a message handler through the interceptors."""
+    proceed = _proceed_with(fn, obj)
     headers = dict(event.headers)
     match event:
         case SignalReceived():
-            signal = HandleSignalInput(signal=event.name, args=values, headers=headers, _proceed=go_on)
+            signal = HandleSignalInput(signal=event.name, args=values, headers=headers, _proceed=proceed)
             return lambda: inbound.handle_signal(signal)
         case UpdateReceived():
             update = HandleUpdateInput(
-                id=event.id, update=event.name, args=values, headers=headers, _proceed=go_on
+                id=event.id, update=event.name, args=values, headers=headers, _proceed=proceed
             )
             return lambda: inbound.handle_update_handler(update)
         case QueryReceived():
             query = HandleQueryInput(
-                id=event.id, query=event.name, args=values, headers=headers, _proceed=go_on
+                id=event.id, query=event.name, args=values, headers=headers, _proceed=proceed
             )
             return lambda: inbound.handle_query(query)
 
 
-def validated(
+def run_validator(
     inbound: WorkflowInboundInterceptor,
     event: UpdateReceived,
     validator: Callable[..., Any],
@@ -117,34 +115,33 @@ def validated(
             update=event.name,
             args=values,
             headers=dict(event.headers),
-            _proceed=_calling(validator, obj),
+            _proceed=_proceed_with(validator, obj),
         )
     )
 
 
-def _calling(fn: Callable[..., Any], obj: Any) -> Callable[[Any], Any]:
-    return lambda call: _waited(fn(*call.args) if obj is None else fn(obj, *call.args))
+def _proceed_with(fn: Callable[..., Any], obj: Any) -> Callable[[Any], Any]:
+    return lambda call: _result_of(fn(*call.args) if obj is None else fn(obj, *call.args))
 
 
-def _waited(value: Any) -> Any:
-    """What the author's function returns; of one that is `async def`, what its coroutine does."""
+def _result_of(value: Any) -> Any:
+    """Return the result of the author's function; if it is an `async def`, that of its coroutine."""
     if not inspect.iscoroutine(value):
         return value
-    return bridged_wait(value) if on_bridge() else _driven(value)
+    return bridged_wait(value) if on_bridge() else _run_to_end(value)
 
 
-async def finished(live: LiveRun, call: Callable[[], Any]) -> tuple[Any, Site | None]:
-    """In a coroutine: call the author's function and await it, if it is `async def`; and where it returned, if that is noted."""
+async def await_call(live: LiveRun, call: Callable[[], Any]) -> tuple[Any, Site | None]:
+    """Call the author's function and await it, if it is an `async def`. Return its result, and the line where
+    it returned, if recorded.
+    """
     value = call() if live.inbound is None else await Bridge(live.loop.fiber, call).drive()
     if not inspect.iscoroutine(value):
         return value, None
     frame = value.cr_frame if live.sites is not None else None
     result = await value
-    # A frame that has ended stands where it ended.
+    # An ended frame keeps the line where it ended.
     return result, None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-
-
-# --- handlers ---------------------------------------------------------------------------------------------------------
 
 
 TopLevel = Callable[[LiveRun, Callable[[], None]], None]
@@ -152,9 +149,10 @@ AwaitTopLevel = Callable[[LiveRun, Coroutine[Any, Any, None]], Coroutine[Any, An
 
 
 class ContinueAsNewError(BaseException):
-    """Raised by `workflow.continue_as_new`: ends the body or the handler, and the run. Let it through; it carries the command.
+    """Raised by `workflow.continue_as_new`, with the command: it ends the body or the handler, and the run.
+    Do not catch it.
 
-    It is a `BaseException`, so that `except Exception` does not hold it.
+    It is a `BaseException`, so that `except Exception` does not catch it.
     """
 
     def __init__(self, command: ContinueAsNew) -> None:
@@ -163,15 +161,15 @@ class ContinueAsNewError(BaseException):
 
 
 current_update: ContextVar[tuple[str, str] | None] = ContextVar("hourglass_update", default=None)
-"""Id and name of the update whose handler a coroutine is, or that started it."""
+"""The id and name of the update that the current coroutine handles, or that started it."""
 
 
 class UnfinishedSignalHandlersWarning(RuntimeWarning):
-    """A workflow has closed before all its signal handlers had finished."""
+    """A warning that a workflow has closed before all its signal handlers finished."""
 
 
 class UnfinishedUpdateHandlersWarning(RuntimeWarning):
-    """A workflow has closed before all its update handlers had finished."""
+    """A warning that a workflow has closed before all its update handlers finished."""
 
 
 _UNFINISHED: dict[str, type[Warning]] = {
@@ -181,13 +179,13 @@ _UNFINISHED: dict[str, type[Warning]] = {
 
 
 class Notice(str):
-    """What a run's author should hear of it: a line for the log, and the warnings, of these categories, that it also is."""
+    """A message for a run's author: a line for the log, and a warning for each of its categories."""
 
     categories: tuple[type[Warning], ...] = ()
 
 
 class Handlers:
-    """The handlers of one run, and what waits for them."""
+    """The handlers of one run, and the messages that wait for them."""
 
     __slots__ = (
         "await_top",
@@ -206,17 +204,17 @@ class Handlers:
         self.run = run
         self.top = top
         self.await_top = await_top
-        self.obj: Any = None  # of a workflow that is a class
+        self.obj: Any = None  # the object of a workflow class
         self.known: dict[tuple[MessageKind, str | None], tuple[MessageDefinition, Any]] = NOTHING
         self.receivers: dict[str, OrderedDict[Future, None]] | None = None
         self.signal_count = 0
         self.running: dict[int | str, str] | None = None
         self.late_updates: tuple[UpdateReceived, ...] = ()
-        # Whether the activation leaves one: not if it brings nothing but updates, and none of them is accepted.
+        # Whether the activation is recorded: not if it contains only updates, and all of them are rejected.
         self.leaves_trace = True
 
     def bind_object(self, obj: Any) -> None:
-        """Take the handlers of the class, bound to its object."""
+        """Add the handlers of the class, bound to its object."""
         self.obj = obj
         definition = self.run.definition
         for defined in (definition.signals, definition.queries, definition.updates):
@@ -229,7 +227,7 @@ class Handlers:
         self.known[message.kind, name] = (message, obj)
 
     def register(self, message: MessageDefinition) -> None:
-        """Take a handler from the running body; signals that waited for it are handled now, in order."""
+        """Add a handler of the running body; signals that are waiting for it are handled now, in order."""
         if self.run.read_only:
             raise ReadOnlyError(
                 f"registering a handler is not allowed in {self.run.read_only}: it may only look"
@@ -244,46 +242,53 @@ class Handlers:
                 self._spawn_signal(message, None, event)
 
     def forget(self, kind: MessageKind, name: str | None) -> None:
-        """Take a handler away."""
+        """Remove a handler."""
         self.known.pop((kind, name), None)
 
     def find(self, kind: MessageKind, name: str) -> tuple[MessageDefinition, Any] | None:
-        """The handler of that name, or the dynamic one."""
+        """Return the handler of that name, or the dynamic one."""
         return self.known.get((kind, name)) or self.known.get((kind, None))
 
     def names(self, kind: MessageKind) -> str:
-        """The names of a kind that have handlers, for messages."""
-        return ", ".join(sorted(name for of, name in self.known if of == kind and name)) or "none"
+        """Return the names of a kind that have handlers, for error messages."""
+        return (
+            ", ".join(sorted(name for message_kind, name in self.known if message_kind == kind and name))
+            or "none"
+        )
 
     @property
     def all_finished(self) -> bool:
         """Whether no signal or update handler is running."""
         return not self.running
 
-    def left_behind(self) -> tuple[Notice, ...]:
-        """What a run that has closed leaves undone: handlers that have not finished, signals that neither a handler
-        nor a channel took.
+    def unfinished_notices(self) -> tuple[Notice, ...]:
+        """Return notices about a closed run: unfinished handlers, and signals that neither a handler nor a
+        channel has received.
         """
         if not self.running and not self.run.state.signals:
             return ()
-        unfinished = [each for each in map(self._described, (self.running or {}).items()) if each]
+        unfinished = [
+            described for described in map(self._describe_running, (self.running or {}).items()) if described
+        ]
         notices = [
-            Notice(f"signal {name!r} came {count}×, and no handler took it and no code read it")
+            Notice(
+                f"signal {name!r} was received {count}×, but no handler or channel of the code has handled it"
+            )
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
             if count
         ]
         if unfinished:
             notice = Notice(
-                f"it has closed before its handlers finished, and they are abandoned: {', '.join(unfinished)}. Wait for "
+                f"it has closed before its handlers finished, so they were abandoned: {', '.join(unfinished)}. Wait for "
                 f"workflow.all_handlers_finished() first, or give the handlers unfinished_policy=ABANDON"
             )
-            kinds = {each.partition(" ")[0] for each in unfinished}
+            kinds = {described.partition(" ")[0] for described in unfinished}
             notice.categories = tuple(_UNFINISHED[kind] for kind in sorted(kinds))
             notices.append(notice)
         return tuple(notices)
 
-    def _described(self, running: tuple[int | str, str]) -> str:
-        """A handler that runs, in words; empty if it may be abandoned in silence."""
+    def _describe_running(self, running: tuple[int | str, str]) -> str:
+        """Return a description of a running handler; empty if it may be abandoned without a warning."""
         key, name = running
         kind: MessageKind = "signal" if isinstance(key, int) else "update"
         handler = self.find(kind, name)
@@ -292,13 +297,13 @@ class Handlers:
         return f"{kind} {name}" if kind == "signal" else f"{kind} {name} ({key})"
 
     def receivers_of(self, name: str) -> OrderedDict[Future, None]:
-        """The fibers' futures that wait for a message of a name, oldest first."""
+        """Return the futures of the fibers that wait for a message of this name, oldest first."""
         if self.receivers is None:
             self.receivers = {}
         return self.receivers.setdefault(name, OrderedDict())
 
     def wake_receiver(self, name: str) -> None:
-        """A message of a name is there: the fiber that has waited longest looks for it."""
+        """Wake the fiber that has waited longest for a message of this name."""
         receivers = self.receivers.get(name) if self.receivers is not None else None
         while receivers:
             receiver, _ = receivers.popitem(last=False)
@@ -316,23 +321,25 @@ class Handlers:
             self.running.pop(key, None)
 
     def call(self, message: MessageDefinition, obj: Any, event: Message) -> Callable[[], Any]:
-        """Decode a message's arguments now; calling the result runs the handler, through the interceptors if there are any."""
+        """Decode a message's arguments now. Return a function that runs the handler, through the interceptors
+        if there are any.
+        """
         values = self._arguments(message, event)
         fn = message.fn
         if self.run.inbound is not None:
-            return intercepted(self.run.inbound, event, fn, obj, values)
+            return handler_call(self.run.inbound, event, fn, obj, values)
         return (lambda: fn(obj, *values)) if obj is not None else (lambda: fn(*values))
 
     def _arguments(self, message: MessageDefinition, event: Message) -> list[Any]:
-        """A handler's arguments, fresh ones; a dynamic one gets the name, and what came with it undecoded."""
+        """Return decoded arguments for a handler; a dynamic one receives the name, and the arguments
+        undecoded.
+        """
         if message.name is None:
             return [event.name, raw_payloads(event.arguments, self.run.converter)]
         return message.signature.decode(self.run.converter, event.arguments)
 
-    # --- signals ------------------------------------------------------------------------------------------------------
-
     def signal(self, event: SignalReceived) -> None:
-        """A signal has come: to its handler, or to wait for a handler or a receiver of its name."""
+        """Pass a signal to its handler, or store it until a handler or receiver of its name exists."""
         handler = self.find("signal", event.name)
         if handler is not None:
             self._spawn_signal(*handler, event)
@@ -357,7 +364,7 @@ class Handlers:
         if self._is_async(message):
 
             async def handle_async() -> None:
-                await finished(self.run, call)
+                await await_call(self.run, call)
 
             loop = self.run.loop
             task = loop.create_task(self.await_top(self.run, handle_async()), name=f"signal {name}")
@@ -373,13 +380,13 @@ class Handlers:
         HandlerFiber(self.run, ("signal", number), f"signal {name}", handle).start_soon()
 
     def _is_async(self, message: MessageDefinition) -> bool:
-        """Whether a handler runs on the event loop: an `async def`, and every one of an asynchronous workflow."""
+        """Return whether a handler runs on the event loop: an `async def`, and every handler of an `async
+        def` workflow.
+        """
         return message.is_async or self.run.definition.is_async
 
-    # --- updates ------------------------------------------------------------------------------------------------------
-
     def update(self, event: UpdateReceived) -> None:
-        """An update has come: validate, accept or reject, and handle it in a fiber of its own."""
+        """Validate an update, accept or reject it, and handle it in its own fiber."""
         handler = self.find("update", event.name)
         if self.run.definition.is_async if handler is None else self._is_async(handler[0]):
             self.run.loop.create_task(self._await_update(event), name=f"update {event.name}")
@@ -389,7 +396,9 @@ class Handlers:
             ).start_soon()
 
     def answer_late_updates(self) -> bool:
-        """The body has blocked: the updates that found no handler before are answered now. True if there were any."""
+        """Handle the updates that had no handler before, because the body has blocked now. Return whether
+        there were any.
+        """
         late, self.late_updates = self.late_updates, ()
         for event in late:
             HandlerFiber(
@@ -401,15 +410,16 @@ class Handlers:
         run = self.run
         handler = self.find("update", event.name)
         if handler is None and not is_late and run.behaviour.updates_wait_for_handlers:
-            # The body may register the handler before it first blocks: the update is tried once more after that. It
-            # cannot wait longer, because an update is accepted or rejected in the activation that brings it.
+            # The body may register the handler before it first blocks, so the update is retried once after
+            # that. It cannot wait longer, because an update must be accepted or rejected in the activation
+            # that delivers it.
             self.late_updates += (event,)
             return
         if handler is not None and self._is_async(handler[0]):  # registered in the meantime
             self.run.loop.create_task(self._await_update(event), name=f"update {event.name}")
             return
         fiber = require_fiber("an update")
-        call = self._accepted(event, handler, fiber)
+        call = self._accept(event, handler, fiber)
         if call is None:
             return
         try:
@@ -422,15 +432,15 @@ class Handlers:
             self._ended(event.id)
 
     async def _await_update(self, event: UpdateReceived) -> None:
-        """The same on the event loop."""
+        """Handle an update on the event loop."""
         run = self.run
         fiber = run.loop.fiber
         current_update.set((event.id, event.name))
-        call = self._accepted(event, self.find("update", event.name), fiber)
+        call = self._accept(event, self.find("update", event.name), fiber)
         if call is None:
             return
         try:
-            value, at = await run.loop.translated(finished(run, call))
+            value, at = await run.loop.await_translated(await_call(run, call))
             result = run.converter.encode(value)
             run.issue(CompleteUpdate(event.protocol_instance_id, result), fiber, at=at)
         except (Exception, Cancelled, ContinueAsNewError) as error:
@@ -442,13 +452,13 @@ class Handlers:
         finally:
             self._ended(event.id)
 
-    def _accepted(
+    def _accept(
         self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None, fiber: FiberTask[Any]
     ) -> Callable[[], Any] | None:
-        """Validate an update and accept it; None if it was refused."""
+        """Validate an update and accept it; return None if it was rejected."""
         run = self.run
         try:
-            call = self._validated(event, handler)
+            call = self._validate(event, handler)
         except ReadOnlyError as error:
             run.error = error
             return None
@@ -456,8 +466,8 @@ class Handlers:
             failure = run.converter.to_failure(_plain(error))
             run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
             return None
-        # Only now: a rejected update leaves nothing in the history. A replay never sees an activation that brought
-        # nothing else, so such an activation must not enter the journal.
+        # Not earlier, because a rejected update is not recorded. A replay never sees an activation that
+        # contained nothing else, so such an activation must not enter the journal.
         self.leaves_trace = True
         self._begun(event.id, event.name)
         run.issue(AcceptUpdate(event.protocol_instance_id), fiber)
@@ -469,7 +479,7 @@ class Handlers:
             run.error = UsageError(
                 "an update handler cannot continue as new; only the body of the workflow can"
             )
-        # A task that was cancelled is no bug here, as it is none in an update of Temporal's own SDK.
+        # A cancelled task is not a bug here, as in an update of Temporal's own SDK.
         elif run.dead:
             return
         elif isinstance(error, (Cancelled, TaskCancelledError)) or is_failure(run, error):
@@ -479,7 +489,7 @@ class Handlers:
         else:
             run.error = error
 
-    def _validated(
+    def _validate(
         self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None
     ) -> Callable[[], Any]:
         if handler is None:
@@ -491,20 +501,20 @@ class Handlers:
             values = self._arguments(message, event)
             with self.run.looking(f"the validator of update {event.name}"):
                 if self.run.inbound is not None:
-                    validated(self.run.inbound, event, message.validator, obj, values)
+                    run_validator(self.run.inbound, event, message.validator, obj, values)
                 else:
                     message.validator(obj, *values) if obj is not None else message.validator(*values)
-        # Decoded again: what the validator did to its arguments must not reach the handler.
+        # Decode again, because the validator may have changed its arguments.
         return self.call(message, obj, event)
 
-    # --- queries ------------------------------------------------------------------------------------------------------
-
     def query(self, event: QueryReceived) -> AnswerQuery:
-        """Answer a question. The handler may look at everything and change nothing."""
+        """Answer a query. The handler may read everything but must not change anything."""
         run = self.run
         try:
-            if (told := built_in_queries.answer(event.name, run, self.known, self.receivers)) is not None:
-                return AnswerQuery(event.id, told)
+            if (
+                built_in_answer := built_in_queries.answer(event.name, run, self.known, self.receivers)
+            ) is not None:
+                return AnswerQuery(event.id, built_in_answer)
             handler = self.find("query", event.name)
             if handler is None:
                 raise UsageError(
@@ -512,7 +522,7 @@ class Handlers:
                 )
             call = self.call(*handler, event)
             if handler[0].is_async:
-                call = functools.partial(_answered, call)
+                call = functools.partial(_run_query, call)
             fiber: FiberTask[Any] = FiberTask(run, ("query", event.id), f"query {event.name}", call)
             with run.looking(f"query {event.name}"):
                 fiber.run_at_once()
@@ -524,35 +534,37 @@ class Handlers:
 
 
 class HandlerFiber(FiberTask[None]):
-    """A fiber of the top level: the body, or a handler. If it ended in a bug, nothing more runs in this activation."""
+    """A top-level fiber: the body, or a handler. After a bug in it, nothing more runs in this activation."""
 
     __slots__ = ()
 
     def _ended(self, state: int, value: Any) -> None:
         super()._ended(state, value)
         if isinstance(value, BaseException) and self.run.error is None:
-            # SystemExit and its like are bugs too, and must not end the thread that runs workflows.
+            # SystemExit and the like are bugs too, and must not end the thread that runs workflows.
             self.run.error = parked(self.label, value)
         if self.run.error is not None:
             raise self.run.error
 
 
-def parked(what: str, error: BaseException) -> WorkflowParked:
-    """Why a run stands still whose code raised what is neither a failure nor an ordinary exception."""
-    found = WorkflowParked(
-        f"{what} raised {type(error).__name__}: {error}. A workflow ends by `return`, and fails by `raise ApplicationError(…)`"
+def parked(label: str, error: BaseException) -> WorkflowParked:
+    """Return the error that parks a run whose code raised something that is neither a failure nor an ordinary
+    exception.
+    """
+    parked_error = WorkflowParked(
+        f"{label} raised {type(error).__name__}: {error}. A workflow ends by `return`, and fails by `raise ApplicationError(…)`"
     )
-    found.__cause__ = error
-    return found
+    parked_error.__cause__ = error
+    return parked_error
 
 
-def _answered(call: Callable[[], Any]) -> Any:
+def _run_query(call: Callable[[], Any]) -> Any:
     value = call()
-    return _driven(value) if inspect.iscoroutine(value) else value
+    return _run_to_end(value) if inspect.iscoroutine(value) else value
 
 
-def _driven(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end at once: one that answers a query has nothing to wait for."""
+def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end at once, for queries, which must not wait."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -567,15 +579,16 @@ _failures: set[type[BaseException]] = set()
 
 
 def count_as_failures(*exceptions: type[BaseException]) -> None:
-    """From now on these fail the run that lets them out, on every worker of this process.
+    """Make these exceptions fail the runs that raise them, on every worker of this process.
 
-    For bridges to other libraries: their users would otherwise have to name the library's exceptions to each worker.
+    For bridges to other libraries: otherwise their users would have to pass the library's exceptions to each
+    worker.
     """
     _failures.update(exceptions)
 
 
 def is_failure(run: LiveRun, error: BaseException) -> bool:
-    """The failure rule: whether an exception that a workflow lets out fails the run; anything else is a bug."""
+    """Return whether an exception of a workflow fails the run; any other exception is a bug."""
     return isinstance(
         error,
         (

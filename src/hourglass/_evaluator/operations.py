@@ -1,8 +1,9 @@
-"""What fibers wait for: timers, activities, children, other workflows. Each issues its command and settles in its turns.
+"""The operations that fibers wait for: timers, activities, children, other workflows. Each issues its command
+and settles in its turns.
 
-The turns are those of Temporal's Python SDK (see `scheduler`): there, an activity is a task that waits for a future through
-`asyncio.wait`, which gives three turns from the event to the fiber that waits. Here the same three turns are a small
-state machine, `RemoteOperation`, instead of four objects.
+The turns are those of Temporal's Python SDK (see `scheduler`): there, an activity is a task that waits for a
+future with `asyncio.wait`, so that three turns pass between the event and the waiting fiber. Here the same
+three turns are a small state machine, `RemoteOperation`, instead of four objects.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NEW, _WAITING, _WAKING = range(3)
 
 
 class Timer:
-    """A timer that calls back two turns before its fiber goes on."""
+    """A timer that calls back two turns before its fiber continues."""
 
     __slots__ = ("callback", "fiber", "groups", "run", "seq")
 
@@ -64,7 +65,7 @@ class Timer:
         self.groups = run.issue(command, fiber, (TIMER, self.seq), self).event_groups
 
     def fired(self) -> None:
-        """The time has come."""
+        """Schedule the callback after the timer has fired."""
         self.run.scheduler.soon(self._call_back)
 
     def _call_back(self, _: Any) -> None:
@@ -72,7 +73,7 @@ class Timer:
             self.callback(None)
 
     def cancel(self) -> None:
-        """Give the timer up; one that has fired, in this very activation, at least calls back no more."""
+        """Cancel the timer; one that has fired in this activation does not call back any more."""
         run = self.run
         self.callback = None
         if not run.dead and run.pending.pop((TIMER, self.seq), None) is not None:
@@ -81,7 +82,7 @@ class Timer:
 
 
 class RemoteOperation(Task[R]):
-    """Remote work: an activity's or a child's result. Kept encoded, and decoded anew each time it is read (I6)."""
+    """Remote work: the result of an activity or a child. Stored encoded, and decoded again on each read (I6)."""
 
     __slots__ = (
         "answer",
@@ -114,8 +115,6 @@ class RemoteOperation(Task[R]):
         self.requested_seq = 0
         self.scheduler.ready.append((self._begin, None))
 
-    # --- settling, in turns -------------------------------------------------------------------------------------------
-
     def _begin(self, _: Any) -> None:
         if self.must_cancel:
             self.must_cancel = False
@@ -129,9 +128,9 @@ class RemoteOperation(Task[R]):
             self.scheduler.ready.append((self._first_turn, None))
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
-        """The answer has come: it takes effect in three turns."""
+        """Store the result, which takes effect in three turns."""
         if self.phase == _NEW or self.state != PENDING:
-            return  # cancelled before it began, or settled: no fiber waits for it
+            return  # cancelled before it started, or settled: no fiber waits for it
         self.answered = outcome
         self.answer = answer
         self.scheduler.ready.append((self._first_turn, None))
@@ -142,9 +141,9 @@ class RemoteOperation(Task[R]):
             self.scheduler.ready.append((self._second_turn, None))
 
     def _second_turn(self, _: Any) -> None:
-        # The third turn is that of the waiting fiber: settling this future queues its callback. Two turns here and
-        # one there are what histories of Temporal's Python SDK were recorded with; one less would reorder commands on
-        # replay.
+        # The third turn is the waiting fiber's: settling this future queues its callback. Histories of
+        # Temporal's Python SDK were recorded with two turns here and one there; one turn less would reorder
+        # commands on replay.
         cancelled = self.woken_by_cancel or self.must_cancel
         self.woken_by_cancel = self.must_cancel = False
         if not cancelled and self.answered == RESOLVED:
@@ -161,7 +160,7 @@ class RemoteOperation(Task[R]):
         return self.run.behaviour.cancel_beats_child_result
 
     def outcome(self) -> Any:
-        """The result, decoded anew."""
+        """Return the result, decoded again."""
         if self.answer is None:
             return None
         assert isinstance(self.answer, Payload)
@@ -170,16 +169,16 @@ class RemoteOperation(Task[R]):
         return converter.decode(self.answer, self.return_type)
 
     def build_error(self) -> BaseException:
-        """The failure as a new exception."""
+        """Return the failure as a new exception."""
         assert isinstance(self.answer, Failure)
         run = self.run
         converter = run.converter_of(self.command) if run.contextual else run.converter
         return converter.from_failure(self.answer)
 
-    # --- cancelling ---------------------------------------------------------------------------------------------------
-
     def cancel(self, source: object = None) -> bool:
-        """Ask the remote work to stop. How long one waits for it then depends on its cancellation type."""
+        """Request the cancellation of the remote work. Its cancellation type decides how long the task waits
+        for it.
+        """
         if self.state != PENDING:
             return False
         if self.run.latched:
@@ -196,7 +195,7 @@ class RemoteOperation(Task[R]):
         return True
 
     def _cancelled_before_it_began(self) -> None:
-        """The command is out already: take it back."""
+        """Cancel the command, which has already been issued."""
         self._request_cancel()
 
     def _request_cancel(self) -> None:
@@ -227,7 +226,9 @@ class ActivityOperation(RemoteOperation[Any]):
         self.command = self.run.issue(command, fiber, (ACTIVITY, self.seq), self)
 
     def build_error(self) -> BaseException:
-        """The failure as a new exception: an `ActivityError`, also where Core hands a local activity's failure over bare."""
+        """Return the failure as a new `ActivityError`, also if Core delivers a local activity's failure
+        unwrapped.
+        """
         return activity_error(self.command, super().build_error())
 
     def _cancel_beats_result(self) -> Recorded:
@@ -240,15 +241,19 @@ class ActivityOperation(RemoteOperation[Any]):
         return RequestCancelLocalActivity(self.seq, event_groups=groups)
 
     def cancel(self, source: object = None) -> bool:
-        """Ask the activity to stop; during a local activity's long pause there is only the pause to end."""
+        """Request the activity's cancellation; during a local activity's long retry delay only the delay must
+        be ended.
+        """
         if self.pause is not None and self.state == PENDING:
             if not self.pause.cancel():
-                self.must_cancel = True  # the pause has just ended: the next attempt is not made
+                self.must_cancel = True  # the delay has just ended: do not start the next attempt
             return True
         return super().cancel(source)
 
     def back_off(self, event: ActivityBackedOff) -> None:
-        """A local activity asks for a long pause: after the usual turns, a timer, then the next attempt."""
+        """Wait with a timer for a local activity's long retry delay, after the usual turns, and then schedule
+        the next attempt.
+        """
         assert isinstance(self.command, ScheduleLocalActivity)
         self.seq = self.run.accumulator.number(ACTIVITY)
         self.command = msgspec.structs.replace(
@@ -293,34 +298,34 @@ class ActivityOperation(RemoteOperation[Any]):
 
 
 class StepOperation(ActivityOperation):
-    """A step: a local activity whose function is given with the call."""
+    """A step: a local activity whose function is passed with the call."""
 
     __slots__ = ()
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
-        """As any; the function is wanted no more."""
+        """Store the result, and remove the function, which is no longer needed."""
         drop_step(self.run, self.command.activity_id)
         super().settle(outcome, answer)
 
 
 def activity_error(command: ScheduleActivity | ScheduleLocalActivity, error: BaseException) -> BaseException:
-    """The failure of an activity as `ActivityError`, also where Core hands it over bare."""
+    """Return the failure of an activity as `ActivityError`, also if Core delivers it unwrapped."""
     if isinstance(error, ActivityError):
         return error
-    # Core wraps the timeout of a local activity itself when it happens, and hands it over bare in a replay.
-    late = isinstance(command, ScheduleLocalActivity) and isinstance(error, TimedOutError)
+    # Core wraps the timeout of a local activity when it happens, and delivers it unwrapped in a replay.
+    is_timeout = isinstance(command, ScheduleLocalActivity) and isinstance(error, TimedOutError)
     wrapped = ActivityError(
-        "Local Activity timed out" if late else "Activity task failed",
+        "Local Activity timed out" if is_timeout else "Activity task failed",
         activity_type=command.activity_type,
         activity_id=command.activity_id,
-        retry_state=RetryState.CANCEL_REQUESTED if late else RetryState.UNSPECIFIED,
+        retry_state=RetryState.CANCEL_REQUESTED if is_timeout else RetryState.UNSPECIFIED,
     )
     wrapped.__cause__ = error
     return wrapped
 
 
 class ChildOperation(RemoteOperation[R]):
-    """A child workflow's result; its start is a future of its own."""
+    """The result of a child workflow; its start is a separate future."""
 
     __slots__ = ("first_run_id", "start")
 
@@ -337,10 +342,10 @@ class ChildOperation(RemoteOperation[R]):
         return CancelChildWorkflow(self.seq, event_groups=self.command.event_groups)
 
     def _cancelled_before_it_began(self) -> None:
-        """Nothing to take back: the fiber that starts a child waits for its start first."""
+        """Do nothing: the fiber that starts a child waits for its start first."""
 
     def _request_cancel(self) -> None:
-        # Unlike an activity's, a child's cancellation may be asked for again.
+        # Unlike an activity's cancellation, a child's may be requested repeatedly.
         self.run.issue(self._cancel_command(), self.fiber)
 
     @property
@@ -350,7 +355,7 @@ class ChildOperation(RemoteOperation[R]):
 
 
 class NexusOperation(RemoteOperation[R]):
-    """The result of an operation of another service; its start is a future of its own."""
+    """The result of an operation of another service; its start is a separate future."""
 
     __slots__ = ("start", "token")
 
@@ -367,17 +372,19 @@ class NexusOperation(RemoteOperation[R]):
         return CancelNexusOperation(self.seq, event_groups=self.command.event_groups)
 
     def _cancelled_before_it_began(self) -> None:
-        """Nothing to take back: the fiber that starts an operation waits for its start first."""
+        """Do nothing: the fiber that starts an operation waits for its start first."""
 
     def build_error(self) -> BaseException:
-        """The failure as a `NexusOperationError`, with what the handler raised as its cause."""
+        """Return the failure as a `NexusOperationError`, with the handler's exception as its cause."""
         return nexus_error(self.command, super().build_error(), self.token)
 
 
 def nexus_error(
     command: ScheduleNexusOperation, error: BaseException, token: str = ""
 ) -> NexusOperationError:
-    """What an operation ended with, by its names. A server wraps it in a failure that says no more than those."""
+    """Return the error of an operation. A server wraps the handler's failure in one that only repeats the
+    names, so it is unwrapped.
+    """
     wrapped = NexusOperationError(
         f"operation {command.operation!r} of the Nexus service {command.service!r} failed: {error.__cause__ or error}",
         endpoint=command.endpoint,
@@ -398,9 +405,6 @@ class _Answer:
         self.future = Future(run.scheduler)
 
 
-# --- what authors' calls come down to ---------------------------------------------------------------------------------
-
-
 def start_activity(
     activity_type: str,
     arguments: Payloads,
@@ -411,7 +415,7 @@ def start_activity(
     headers: dict[str, Payload] | None = None,
     operation_type: type[ActivityOperation] = ActivityOperation,
 ) -> Task[Any]:
-    """Schedule an activity and return the task that stands for it."""
+    """Schedule an activity and return its task."""
     fiber = require_fiber("starting activity", activity_type)
     run = fiber.run
     if local:
@@ -436,9 +440,10 @@ def start_activity(
 
 
 def check_known(run: LiveRun, activity_type: str, settings: CallSettings) -> None:
-    """Raise `UsageError`, which fails the workflow task, for a new local activity that the worker does not know.
+    """Raise `UsageError`, which fails the workflow task, for a new local activity that the worker does not
+    have.
 
-    Steps are known by their run; what a history has already recorded needs no worker any more.
+    Steps are known by their run; an activity that the history has recorded needs no worker any more.
     """
     check = run.settings.check_local_activity
     if check is None or run.facts.is_replaying:
@@ -458,13 +463,13 @@ def start_step(
     local: bool = True,
     headers: dict[str, Payload] | None = None,
 ) -> Task[Any]:
-    """Schedule a local activity whose `definition` is kept for the worker that executes this run."""
+    """Schedule a local activity whose `definition` is stored for the worker that executes this run."""
     run = require_fiber("starting step", activity_type).run
-    said = msgspec.structs.replace(settings, activity_id=keep_step(run, definition, settings))
+    step_settings = msgspec.structs.replace(settings, activity_id=keep_step(run, definition, settings))
     return start_activity(
         activity_type,
         arguments,
-        said,
+        step_settings,
         return_type,
         local=local,
         headers=headers,
@@ -473,8 +478,8 @@ def start_step(
 
 
 def keep_step(run: LiveRun, definition: object, settings: CallSettings) -> str:
-    """Keep what the step that comes next calls, for the worker; returns the step's activity id."""
-    # Not its number alone: that would be another one after a long pause between two attempts (`back_off`).
+    """Store the definition of the next step for the worker. Return the step's activity id."""
+    # Not only its number, which changes after a long retry delay (`back_off`).
     activity_id = settings.activity_id or f"step-{run.state.next_seq.get(ACTIVITY, 0) + 1}"
     if run.settings.steps is not None:
         run.settings.steps.setdefault(run.state.run_id, {})[activity_id] = definition
@@ -482,13 +487,13 @@ def keep_step(run: LiveRun, definition: object, settings: CallSettings) -> str:
 
 
 def drop_step(run: LiveRun, activity_id: str) -> None:
-    """The step has its result: what it calls is wanted no more."""
+    """Remove the definition of a step that has its result."""
     if run.settings.steps is not None:
         run.settings.steps.get(run.state.run_id, {}).pop(activity_id, None)
 
 
 def sleep(duration: float, summary: str = "") -> None:
-    """Wait in the current fiber. A sleep of nothing gives way for one turn and starts no timer."""
+    """Wait in the current fiber. A duration of 0 yields for one turn and starts no timer."""
     fiber = require_fiber("sleeping")
     if duration == 0:
         suspend(fiber, None)
@@ -498,13 +503,13 @@ def sleep(duration: float, summary: str = "") -> None:
     try:
         wait_for(future)
     finally:
-        timer.cancel()  # of one that has fired this issues nothing
+        timer.cancel()  # for a timer that has fired, this issues nothing
 
 
 def start_child(
     command: StartChildWorkflow, return_type: Any, kind: type[ChildOperation[Any]] = ChildOperation
 ) -> ChildOperation[Any]:
-    """Start a child workflow and wait until it has started. `command` comes without its number."""
+    """Start a child workflow and wait until it has started. `command` has no sequence number yet."""
     fiber = require_fiber("starting child workflow", command.workflow_type)
     run = fiber.run
     numbered = msgspec.structs.replace(command, seq=run.accumulator.number(CHILD))
@@ -514,7 +519,7 @@ def start_child(
 
 
 def start_nexus(command: ScheduleNexusOperation, return_type: Any) -> NexusOperation[Any]:
-    """Call a Nexus operation and wait until it has started. `command` comes without its number."""
+    """Call a Nexus operation and wait until it has started. `command` has no sequence number yet."""
     fiber = require_fiber("calling Nexus operation", command.operation)
     run = fiber.run
     numbered = msgspec.structs.replace(command, seq=run.accumulator.number(NEXUS))
@@ -531,7 +536,7 @@ def _wait_for_start(operation: ChildOperation[Any] | NexusOperation[Any]) -> Non
 
 
 def signal_external(command: SignalExternalWorkflow) -> None:
-    """Send a signal to another workflow and wait until it is delivered. `command` comes without its number."""
+    """Send a signal to another workflow and wait until it is delivered. `command` has no sequence number yet."""
     fiber = require_fiber("signalling another workflow")
     run = fiber.run
     seq = run.accumulator.number(SIGNAL)
@@ -543,7 +548,7 @@ def signal_external(command: SignalExternalWorkflow) -> None:
 
 
 def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
-    """Ask another workflow to cancel and wait until the request is delivered."""
+    """Request the cancellation of another workflow and wait until the request is delivered."""
     fiber = require_fiber("cancelling another workflow")
     run = fiber.run
     seq = run.accumulator.number(CANCEL)
@@ -556,7 +561,9 @@ def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
 def _wait_through_cancellation(
     fiber: FiberTask[Any], future: Future, on_cancel: Callable[[], object], *, reraise: bool
 ) -> None:
-    """Wait in two turns; being cancelled asks the other side to stop, and the wait goes on for its answer."""
+    """Wait in two turns. A cancellation is passed on to the other side, and the wait continues for its
+    response.
+    """
     while True:
         waiter = Future(fiber.scheduler)
         future.add_callback(waiter.release)
@@ -566,10 +573,11 @@ def _wait_through_cancellation(
         except Cancelled:
             future.remove_callback(waiter.release)
             if future.state != PENDING and fiber.run.behaviour.cancellation_survives_answer:
-                raise  # the answer is here, nothing can be taken back; asyncio would lose the cancellation
+                # the answer has arrived, so nothing can be cancelled; asyncio would lose the cancellation
+                raise
             on_cancel()
             if fiber.run.behaviour.waiting_takes_request_back:
-                fiber.take_back_request()
+                fiber.withdraw_request()
             if reraise and fiber.run.cancel_reason is not None:
                 raise
     wait_for(future)

@@ -1,4 +1,4 @@
-"""Options that authors give, checked where they are given: durations, retry policies, what may be said of a start."""
+"""Options of authors, validated at the call: durations, retry policies, options of a start."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ E = TypeVar("E", bound=IntEnum)
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
-"""As large as a number may be on its way to a server: a count, an id of an event."""
+"""The largest number that can be sent to a server: a count, an event id."""
 
 LONGEST_TASK_TIMEOUT = 120.0
-"""As long as a worker may take for one workflow task, in seconds."""
+"""The maximum timeout of a workflow task in seconds."""
 
-# Temporal's servers keep durations in 64-bit nanoseconds: 292 years.
+# Temporal's servers store durations in 64-bit nanoseconds: 292 years.
 _LONGEST = 292 * 365 * 86400.0
 
 
 def seconds(duration: Duration, what: str = "a duration") -> float:
-    """A duration as seconds; refuses what is negative, not finite, absurdly long or no duration at all."""
-    if type(duration) is float and 0.0 <= duration <= _LONGEST:  # most are, and every sleep comes by
+    """Return a duration in seconds. Raise `UsageError` if it is negative, not finite, too long or not a
+    duration.
+    """
+    if type(duration) is float and 0.0 <= duration <= _LONGEST:  # the usual case, for every sleep
         return duration
     if isinstance(duration, timedelta):
         value = duration.total_seconds()
@@ -48,12 +50,14 @@ def seconds(duration: Duration, what: str = "a duration") -> float:
 
 
 def optional_seconds(duration: Duration | None, what: str) -> float | None:
-    """Like `seconds`; None stays None."""
+    """Return a duration in seconds; None stays None."""
     return None if duration is None else seconds(duration, what)
 
 
 def number(value: object, what: str) -> float:
-    """A number; refuses what is none, and what is larger than any number of a computer."""
+    """Return a number as a float, or infinity if it is too large for a float. Raise `UsageError` for other
+    types.
+    """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise UsageError(f"{what} must be a number, not {type(value).__name__}")
     try:
@@ -62,18 +66,18 @@ def number(value: object, what: str) -> float:
         return math.inf
 
 
-def whole_number(value: object, what: str, least: int, most: int) -> int:
-    """A whole number within limits."""
+def whole_number(value: object, what: str, minimum: int, maximum: int) -> int:
+    """Return an integer within limits."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise UsageError(f"{what} must be a whole number, not {type(value).__name__}")
-    if not least <= value <= most:
-        shown = value if value.bit_length() < 200 else "one of so many digits"
-        raise UsageError(f"{what} must be a number from {least} to {most}, not {shown}")
+    if not minimum <= value <= maximum:
+        digits = value if value.bit_length() < 200 else "a larger one"
+        raise UsageError(f"{what} must be a number from {minimum} to {maximum}, not {digits}")
     return int(value)
 
 
 def priority(value: object, what: str = "priority_key") -> int:
-    """The priority of a workflow or an activity: from 1, the most urgent, on; 0 for none."""
+    """Return the priority of a workflow or an activity: from 1, the most urgent; 0 for none."""
     return whole_number(value, what, 0, INT32)
 
 
@@ -82,7 +86,7 @@ LIGHTEST, HEAVIEST = 0.001, 1000.0
 
 
 def fairness_key(value: object, what: str = "fairness_key") -> str:
-    """Whose share of a queue a workflow or an activity is counted to; empty: that of all that name none."""
+    """Return the fairness key of a workflow or an activity; empty for the share of all without a key."""
     key = check_text(value, what)
     if len(key.encode()) > LONGEST_FAIRNESS_KEY:
         raise UsageError(f"{what} must be at most {LONGEST_FAIRNESS_KEY} bytes long, not {len(key.encode())}")
@@ -90,40 +94,40 @@ def fairness_key(value: object, what: str = "fairness_key") -> str:
 
 
 def fairness_weight(value: object, what: str = "fairness_weight") -> float:
-    """How large the share of a fairness key is beside those of others: 1 is the usual one; 0 for none."""
+    """Return the weight of a fairness key: 1 is normal; 0 for none."""
     weight = number(value, what)
     if weight and not LIGHTEST <= weight <= HEAVIEST:
         raise UsageError(
-            f"{what} must be between {LIGHTEST:g} and {HEAVIEST:g}, or 0 for the usual, not {weight:g}"
+            f"{what} must be between {LIGHTEST:g} and {HEAVIEST:g}, or 0 for the default, not {weight:g}"
         )
     return weight
 
 
 def check_text(value: object, what: str) -> str:
-    """A text that can be sent; UTF-8 has no lone surrogates."""
+    """Return a string that can be sent. Raise `UsageError` for a lone surrogate, which UTF-8 cannot encode."""
     if not isinstance(value, str):
-        raise UsageError(f"{what} must be a text, not {type(value).__name__}")
+        raise UsageError(f"{what} must be a str, not {type(value).__name__}")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{what} must be a text that UTF-8 can hold, not {value!r}") from None
+            raise UsageError(f"{what} must be a str that UTF-8 can encode, not {value!r}") from None
     return value
 
 
 def choice(kind: type[E], value: object, what: str) -> E:
-    """One of the values of an enum, given as such or as its number."""
+    """Return a member of an enum, passed as such or as its number."""
     try:
         if isinstance(value, (kind, int)) and not isinstance(value, bool):
             return kind(value)
     except ValueError:
         pass
-    names = ", ".join(each.name for each in kind)
+    names = ", ".join(member.name for member in kind)
     raise UsageError(f"{what} must be one of {kind.__name__}: {names}; not {value!r:.100}")
 
 
 def retry_rule(policy: object, what: str = "retry_policy") -> RetryRule | None:
-    """A retry policy as checked data; None stays None."""
+    """Return a retry policy as checked data; None stays None."""
     if policy is None:
         return None
     if not isinstance(policy, RetryPolicy):
@@ -132,16 +136,16 @@ def retry_rule(policy: object, what: str = "retry_policy") -> RetryRule | None:
 
 
 def named_values(value: object, what: str) -> Mapping[str, Any]:
-    """Values by name, such as a memo's."""
+    """Return a mapping of values by name, such as a memo."""
     if not isinstance(value, Mapping):
-        raise UsageError(f"{what} must be values by name, not {_type_name(value)}")
+        raise UsageError(f"{what} must be a mapping of values by name, not {_type_name(value)}")
     for name in value:
         check_text(name, f"a name in {what}")
     return value
 
 
 def several(value: object, what: str) -> Sequence[Any]:
-    """A list or another sequence, but no text."""
+    """Return a list or another sequence, but not a string."""
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
         raise UsageError(f"{what} must be a list, not {_type_name(value)}")
     return value
@@ -153,7 +157,9 @@ def _type_name(value: object) -> str:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How a failed activity or workflow is tried again. The defaults are Temporal's: for ever, 1 s, doubling."""
+    """The retry policy of an activity or workflow. The defaults are Temporal's: unlimited retries, after 1 s,
+    doubling.
+    """
 
     initial_interval: Duration = 1.0
     backoff_coefficient: float = 2.0
@@ -165,7 +171,7 @@ class RetryPolicy:
         self.rule()
 
     def rule(self) -> RetryRule:
-        """The policy as checked data."""
+        """Return the policy as checked data."""
         first = seconds(self.initial_interval, "initial_interval")
         longest = 0.0 if self.maximum_interval is None else seconds(self.maximum_interval, "maximum_interval")
         if first <= 0:
@@ -190,12 +196,14 @@ class RetryPolicy:
             backoff_coefficient=coefficient,
             maximum_interval=longest,
             maximum_attempts=attempts,
-            non_retryable_error_types=tuple(check_text(each, "a non_retryable_error_type") for each in names),
+            non_retryable_error_types=tuple(
+                check_text(error_type, "a non_retryable_error_type") for error_type in names
+            ),
         )
 
 
 def policy_from(rule: RetryRule | None) -> RetryPolicy | None:
-    """A rule as authors see it; what an engine left unset has Temporal's default."""
+    """Return a rule as the public `RetryPolicy`; fields that an engine left unset get Temporal's defaults."""
     if rule is None:
         return None
     return RetryPolicy(
@@ -209,8 +217,8 @@ def policy_from(rule: RetryRule | None) -> RetryPolicy | None:
 
 @dataclass(frozen=True)
 class Priority:
-    """How urgent a workflow or an activity is (1 is most), and whose share of its queue it is counted to; None is what its
-    caller has.
+    """The priority of a workflow or an activity (1 is the most urgent) and its fairness key and weight; None
+    inherits the caller's value.
     """
 
     default: ClassVar[Priority]
@@ -220,7 +228,7 @@ class Priority:
     fairness_weight: float | None = None
 
     def options(self) -> dict[str, Any]:
-        """The same as options of a call; what is None there is the engine's default."""
+        """Return the options of a call; None becomes the engine's default."""
         return {
             "priority_key": self.priority_key or 0,
             "fairness_key": self.fairness_key or "",
@@ -232,7 +240,7 @@ Priority.default = Priority()
 
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one durable call of an activity is made with: the activity's spec, and what is of this call alone."""
+    """The settings of one durable call of an activity: the activity's spec, and options of this call alone."""
 
     spec: ActivitySpec = ActivitySpec()
     activity_id: str = ""
@@ -241,7 +249,9 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
-    """The same as interceptors see and change it, by the names of the options. Durations are seconds; 0 means unset."""
+    """The settings of an activity call for interceptors, by the names of the options. Durations are in
+    seconds; 0 means unset.
+    """
 
     activity_id: str = ""
     summary: str = ""
@@ -249,22 +259,19 @@ class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
 
     @staticmethod
     def of(call: CallSettings) -> ActivitySettings:
-        """A call's settings, for interceptors."""
+        """Return a call's settings for interceptors."""
         spec = msgspec.structs.asdict(call.spec)
         return ActivitySettings(
             **spec, activity_id=call.activity_id, summary=call.summary, event_groups=call.event_groups
         )
 
     def call(self) -> CallSettings:
-        """What the interceptors left; None, too, means unset."""
-        said = {name: getattr(self, name) for name in ActivitySpec.__struct_fields__}
-        spec = ActivitySpec(**{name: value for name, value in said.items() if value is not None})
+        """Return the settings after the interceptors; None also means unset."""
+        fields = {name: getattr(self, name) for name in ActivitySpec.__struct_fields__}
+        spec = ActivitySpec(**{name: value for name, value in fields.items() if value is not None})
         return CallSettings(
             spec=spec, activity_id=self.activity_id, summary=self.summary, event_groups=self.event_groups
         )
-
-
-# --- starts: (value, name, converter) -> the spec's field of that name -------------------------------------------
 
 
 def _timeout(value: Duration | None, name: str, converter: Converter) -> float:
@@ -276,7 +283,7 @@ def _note(value: str | None, name: str, converter: Converter) -> Payload | None:
 
 
 def _memo(value: object, name: str, converter: Converter) -> dict[str, Payload]:
-    return {key: converter.encode(each) for key, each in named_values(value, name).items()}
+    return {key: converter.encode(entry) for key, entry in named_values(value, name).items()}
 
 
 START_CHECKS: dict[str, Callable[[Any, str, Converter], Any]] = {
@@ -294,11 +301,11 @@ START_CHECKS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "static_summary": _note,
     "static_details": _note,
 }
-"""How each field of a `StartSpec` is made from what was given for it, by clients and by parents."""
+"""The conversion of each option to a field of `StartSpec`, for clients and parents."""
 
 
 def start_spec(options: Mapping[str, Any], converter: Converter) -> StartSpec:
-    """What is said of a start; what else is in the options is left alone."""
+    """Return the options of a start; other options are ignored."""
     return StartSpec(
         **{
             name: check(options[name], name, converter)

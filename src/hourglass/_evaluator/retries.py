@@ -1,6 +1,7 @@
-"""When something that failed is tried again: the retry policy's arithmetic, as a Temporal server does it. Pure.
+"""The retry policy's arithmetic, like that of a Temporal server. Pure.
 
-The embedded engine decides by it; a worker says by it, where another engine decides, when the next attempt is due.
+The embedded engine uses it to decide; if another engine decides, a worker uses it to report when the next
+attempt is due.
 """
 
 from __future__ import annotations
@@ -20,32 +21,34 @@ from hourglass.errors import RetryState, TimeoutType
 
 
 def complete_retry(rule: RetryRule) -> RetryRule:
-    """A retry policy with its longest interval, which is a hundred times the first where it is not given."""
+    """Return the policy with a maximum interval, by default a hundred times the initial one."""
     if rule.maximum_interval:
         return rule
     return msgspec.structs.replace(rule, maximum_interval=rule.initial_interval * 100)
 
 
 def backoff(rule: RetryRule, attempt: int) -> float:
-    """Seconds between the attempt of this number and the next."""
+    """Return the delay in seconds after the attempt with this number."""
     longest = rule.maximum_interval or rule.initial_interval * 100
     try:
         return min(rule.initial_interval * rule.backoff_coefficient ** min(attempt - 1, 200), longest)
-    except OverflowError:  # as 2.0 ** 1024; the longest interval is reached long before
+    except OverflowError:  # e.g. 2.0 ** 1024; the maximum interval is reached long before
         return longest
 
 
 def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
-    """Seconds until the next attempt: as the failure says, or else the policy."""
+    """Return the delay in seconds before the next attempt: from the failure, or else from the policy."""
     if failure is not None and isinstance(failure.info, ApplicationFailure):
-        named = failure.info.next_retry_delay
-        if named is not None:
-            return named
+        requested = failure.info.next_retry_delay
+        if requested is not None:
+            return requested
     return backoff(rule, attempt)
 
 
 def retry_state(rule: RetryRule, attempt: int, failure: Failure) -> RetryState:
-    """Whether a policy allows another attempt (IN_PROGRESS), or why not; time limits are the caller's."""
+    """Return whether the policy allows another attempt (IN_PROGRESS), or why not. The caller must check
+    timeouts.
+    """
     match failure.info:
         case ApplicationFailure() as info:
             if info.non_retryable or info.type in rule.non_retryable_error_types:

@@ -1,9 +1,11 @@
-"""The deterministic scheduler of one run: a queue of ready callbacks, futures, and conditions. Knows no events.
+"""The deterministic scheduler of one run: a queue of ready callbacks, futures, and conditions. Knows no
+events.
 
-Order is Temporal's (I1): it schedules exactly as asyncio does under Temporal's Python SDK, so that histories are
-interchangeable in both directions. The unit is a *turn*: one entry of the ready queue. When a future is settled, its
-callbacks enter the queue in the order in which they were added; conditions are checked, in the order of their registration,
-each time the queue has run dry. How many turns pass between an event and the code that waits for it is frozen:
+The order is Temporal's (I1): it is exactly that of asyncio under Temporal's Python SDK, so that histories are
+interchangeable in both directions. The unit is a *turn*: one entry of the ready queue. When a future is
+settled, its callbacks are queued in the order in which they were added; conditions are checked, in the order
+of their registration, each time the queue is empty. The number of turns between an event and the code that
+waits for it is frozen:
 
     activity and child result 3 · child start, external signal and timer 2 · condition, task and task start 1 ·
     gather one per level · cancel to its command 1
@@ -23,17 +25,17 @@ Callback: TypeAlias = Callable[[Any], object]
 
 
 class _Closed(deque[tuple[Callback, Any]]):
-    """The ready queue of a run that is not being activated: nothing can become ready."""
+    """The ready queue of a run without an activation: nothing can become ready."""
 
     def append(self, item: tuple[Callback, Any]) -> None:
-        raise ReadOnlyError("a query must only look: it cannot wake those who wait")
+        raise ReadOnlyError("a query may only read: it cannot wake waiting fibers")
 
 
-_CLOSED = _Closed()  # an empty deque takes 760 bytes: idle runs share this one
+_CLOSED = _Closed()  # an empty deque takes 760 bytes, so idle runs share this one
 
 
 class Scheduler:
-    """Runs what is ready, first in first out, until nothing is."""
+    """Runs ready callbacks, first in first out, until none is left."""
 
     __slots__ = ("conditions", "ready")
 
@@ -42,19 +44,19 @@ class Scheduler:
         self.conditions: list[tuple[Callable[[], object], Future]] = []
 
     def open(self) -> None:
-        """An activation begins."""
+        """Begin an activation."""
         self.ready = deque()
 
     def close(self) -> None:
-        """An activation is over: nothing is ready any more."""
+        """End an activation."""
         self.ready = _CLOSED
 
     def soon(self, callback: Callback) -> None:
-        """Let a callback take the next free turn."""
+        """Schedule a callback for the next free turn."""
         self.ready.append((callback, None))
 
     def drain(self, check: Callable[[], None] | None) -> None:
-        """Take turns until none is left; `check` looks at the conditions each time the queue has run dry."""
+        """Take turns until none is left; `check` checks the conditions each time the queue is empty."""
         ready = self.ready
         while ready:
             while ready:
@@ -64,20 +66,20 @@ class Scheduler:
                 check()
 
     def check_conditions(self) -> None:
-        """Settle the conditions that hold now; forget those whose fiber was cancelled or has given up waiting."""
-        over = False
+        """Settle the conditions that hold now; remove those whose fiber was cancelled or has stopped waiting."""
+        has_settled = False
         for holds, future in self.conditions:
             if future.state != PENDING:
-                over = True
+                has_settled = True
             elif holds():
                 future.resolve(None)
-                over = True
-        if over:  # mostly none is: thousands may wait, and are asked after every turn
+                has_settled = True
+        if has_settled:  # rare: thousands of conditions may wait, and are checked after every turn
             self.conditions = [entry for entry in self.conditions if entry[1].state == PENDING]
 
 
 class Future:
-    """Something that will be settled once: resolved, failed or cancelled."""
+    """A placeholder for a value that is settled once: resolved, failed or cancelled."""
 
     __slots__ = ("callbacks", "scheduler", "state", "value")
 
@@ -96,14 +98,16 @@ class Future:
         self._settle(FAILED, error)
 
     def cancel(self, source: object = None) -> bool:
-        """Settle as cancelled; False if it was settled before. `source` tells fibers which scope asked."""
+        """Settle as cancelled; return False if it was settled already. `source` is the scope that requested
+        it.
+        """
         if self.state != PENDING:
             return False
         self._settle(CANCELLED, None)
         return True
 
     def release(self, _: Any = None) -> None:
-        """Settle with nothing unless settled before: a callback for timers and for other futures."""
+        """Settle without a value, unless settled already: a callback for timers and other futures."""
         if self.state == PENDING:
             self._settle(RESOLVED, None)
 
@@ -116,12 +120,14 @@ class Future:
             for callback in callbacks:
                 ready.append((callback, self))
             self.callbacks = None
-        # Last: where nothing can become ready, in a query, the append has raised and nothing has changed.
+        # Last: in a query, where nothing can become ready, the append raises before anything has changed.
         self.state = state
         self.value = value
 
     def add_callback(self, callback: Callback) -> None:
-        """Call back in a turn of its own once this is settled; at the next turn if it is already."""
+        """Add a callback, called in its own turn when the future is settled, or in the next turn if it is
+        settled already.
+        """
         if self.state != PENDING:
             self.scheduler.ready.append((callback, self))
         elif self.callbacks is None:
@@ -130,13 +136,15 @@ class Future:
             self.callbacks.append(callback)
 
     def remove_callback(self, callback: Callback) -> None:
-        """Forget a callback that has not been queued yet."""
+        """Remove a callback that has not been queued yet."""
         if self.callbacks is not None and callback in self.callbacks:
             self.callbacks.remove(callback)
 
 
 class Gathered(Future):
-    """All of several futures: fails with the first that fails, is resolved with all values in their order."""
+    """A future for all of several futures: it fails with the first that fails, or resolves when all are
+    resolved.
+    """
 
     __slots__ = ("cancel_requested", "children", "failed_child", "missing", "return_exceptions")
 
@@ -154,8 +162,8 @@ class Gathered(Future):
         self.cancel_requested = False
         self.failed_child: Future | None = None
         self.missing = len(children)
-        # As asyncio does it from Python 3.12 on, children that are settled already count `at_once`; before, in a turn
-        # of their own.
+        # As in asyncio from Python 3.12 on, children that are settled already count at once; before, in a
+        # turn of their own.
         early = [child for child in children if child.state != PENDING] if at_once else []
         for child in children:
             if not at_once or child.state == PENDING:
@@ -180,7 +188,7 @@ class Gathered(Future):
                 self.resolve(None)
 
     def cancel(self, source: object = None) -> bool:
-        """Cancel every child; this future is settled by what becomes of them."""
+        """Cancel every child; the children settle this future."""
         if self.state != PENDING:
             return False
         reached = False

@@ -1,16 +1,17 @@
-"""What an author may say of an activity, of a start of a workflow, of a child, and of the version of a worker that runs it: each
-said once, as checked data.
+"""Specs: the options of an activity, of a start of a workflow, of a child, and of worker versions, each
+defined once, as checked data.
 
-A spec is made where the author's keywords are checked, and is handed on from there as it is: options, commands, history
-events, requests and tasks hold it, none repeats its fields. An engine that completes it (with its own queue, with
-Temporal's defaults) makes another spec. A spec says how; which activity or workflow (id, type) and with what
-(arguments, headers) stands beside it, so that all calls of one activity share one spec.
+A spec is created where the author's keyword arguments are validated, and passed on unchanged: options,
+commands, history events, requests and tasks contain it instead of repeating its fields. An engine that fills
+in defaults (its own queue, Temporal's defaults) creates another spec. The identity (id, type) and the input
+(arguments, headers) of an activity or a workflow are separate, so that all calls of one activity share a
+spec.
 
-Must not know: commands, events, engines, Temporal's names for these fields. To add an option: a field here, and what
-CONTRIBUTING.md says; the test that walks all fields of all specs over both engines (`tests/architecture/test_specs.py`) names
-what is forgotten.
+Must not know: commands, events, engines, Temporal's names for these fields. To add an option, add a field
+here and follow CONTRIBUTING.md; the test that sends all fields of all specs through both engines
+(`tests/architecture/test_specs.py`) names missing places.
 
-Durations are seconds; 0 or empty means unset.
+Durations are in seconds; 0 or empty means unset.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ import msgspec
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
-# --- versions of workers ---------------------------------------------------------------------------------------
-#
-# Which build runs a workflow, and whether a run may move from one to another. Names and numbers are Temporal's (worker
-# deployment versioning).
+# The build that runs a workflow, and whether a run may move to another one. Names and numbers are Temporal's
+# (worker deployment versioning).
 
 
 _LONGEST = 255
@@ -36,38 +35,42 @@ class VersioningBehavior(IntEnum):
     """Whether a run moves to the code of a newer version (Temporal's numbers)."""
 
     UNSPECIFIED = 0
-    """Nothing is said: what the worker has as its default. A worker of a version needs one of the others."""
+    """The worker's default applies. A worker with a version needs one of the other values."""
     PINNED = 1
-    """A run stays with the version that it began on, to its end."""
+    """A run stays on the version that it started on."""
     AUTO_UPGRADE = 2
-    """A run moves to the current version with its next workflow task; its code must fit (see `workflow.patched`)."""
+    """A run moves to the current version with its next workflow task; its code must be compatible (see
+    `workflow.patched`).
+    """
 
 
 class ContinueAsNewVersioningBehavior(IntEnum):
-    """Which version a run begins on that another continues as (Temporal's numbers)."""
+    """The version on which a continued run starts (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     """A pinned run continues on its own version, any other on the current one."""
     AUTO_UPGRADE = 1
-    """On the current version, also if the run before was pinned by its workflow; its code decides what comes after."""
+    """The run continues on the current version even if the previous run was pinned; afterwards its own
+    definition applies.
+    """
 
 
 class WorkerDeploymentVersion(msgspec.Struct, frozen=True, gc=False):
-    """One build of one deployment: a deployment is what is deployed together, under one name for ever."""
+    """One build of a deployment: the programs that are deployed together, under one permanent name."""
 
     deployment_name: str
     build_id: str
 
     def to_canonical_string(self) -> str:
-        """The version as one text, `deployment.build`."""
+        """Return the version as a string, `deployment.build`."""
         return f"{self.deployment_name}.{self.build_id}"
 
     @staticmethod
     def from_canonical_string(canonical: str) -> WorkerDeploymentVersion:
-        """The version that a text `deployment.build` names."""
+        """Return the version for a string `deployment.build`."""
         name, dot, build_id = canonical.partition(".")
         if not dot:
-            raise UsageError(f"a version as text is <deployment>.<build>, not {canonical!r}")
+            raise UsageError(f"a version string must have the form <deployment>.<build>, not {canonical!r}")
         return WorkerDeploymentVersion(name, build_id)
 
     def __str__(self) -> str:
@@ -75,17 +78,19 @@ class WorkerDeploymentVersion(msgspec.Struct, frozen=True, gc=False):
 
 
 class PinnedVersioningOverride(msgspec.Struct, frozen=True, tag="pinned"):
-    """Whatever a workflow says of itself: this run stays with this version."""
+    """An override that pins this run to a version, regardless of its definition."""
 
     version: WorkerDeploymentVersion
 
 
 class AutoUpgradeVersioningOverride(msgspec.Struct, frozen=True, tag="auto_upgrade"):
-    """Whatever a workflow says of itself: this run moves to the current version."""
+    """An override that moves this run to the current version, regardless of its definition."""
 
 
 class OneTimeVersioningOverride(msgspec.Struct, frozen=True, tag="one_time"):
-    """This run's next workflow task goes to this version; once a worker of it has answered one, its workflow decides again."""
+    """An override that sends the next workflow task of this run to a version; after its completion, the run's
+    definition applies again.
+    """
 
     target_version: WorkerDeploymentVersion
 
@@ -96,21 +101,21 @@ VersioningOverride: TypeAlias = (
 
 
 def check_version(version: Any, what: str) -> WorkerDeploymentVersion:
-    """A version that engines take: names that are not empty, not too long, and can be told apart in one text."""
+    """Return a valid version: its names must not be empty or too long, and must be separable in one string."""
     if not isinstance(version, WorkerDeploymentVersion):
         raise UsageError(f"{what} must be a WorkerDeploymentVersion, not {type(version).__name__}")
     check_deployment_name(version.deployment_name)
     if not isinstance(version.build_id, str) or not version.build_id.strip():
-        raise UsageError("the build id of a version must be a text that is not empty")
+        raise UsageError("the build id of a version must be a non-empty str")
     if len(version.build_id) > _LONGEST:
         raise UsageError(f"the build id of a version is longer than {_LONGEST} characters")
     return version
 
 
 def check_deployment_name(name: Any) -> str:
-    """A name that a deployment can have."""
+    """Return a valid deployment name."""
     if not isinstance(name, str) or not name.strip():
-        raise UsageError("the name of a deployment must be a text that is not empty")
+        raise UsageError("the name of a deployment must be a non-empty str")
     if "." in name or ":" in name or name.startswith("__") or len(name) > _LONGEST:
         raise UsageError(
             f"a deployment cannot be called {name[:60]!r}: its name has no '.' and no ':', does not begin with '__' "
@@ -120,7 +125,7 @@ def check_deployment_name(name: Any) -> str:
 
 
 def check_override(override: Any) -> VersioningOverride | None:
-    """An override as a caller may give it."""
+    """Return a valid override."""
     match override:
         case None | AutoUpgradeVersioningOverride():
             return override
@@ -136,20 +141,17 @@ def check_override(override: Any) -> VersioningOverride | None:
 
 
 def check_behavior(behavior: Any, what: str) -> VersioningBehavior:
-    """A behaviour as an author may give it."""
+    """Return a valid versioning behavior."""
     if not isinstance(behavior, VersioningBehavior):
         raise UsageError(f"{what} must be a VersioningBehavior, not {type(behavior).__name__}")
     return behavior
-
-
-# --- activities, starts and children ---------------------------------------------------------------------------
 
 
 Payloads: TypeAlias = tuple[Payload, ...]
 
 
 class ActivityCancellationType(IntEnum):
-    """What cancelling an activity means for the workflow that waits for it (Temporal's numbers)."""
+    """The effect of cancelling an activity on the workflow that waits for it (Temporal's numbers)."""
 
     TRY_CANCEL = 0
     WAIT_CANCELLATION_COMPLETED = 1
@@ -157,7 +159,7 @@ class ActivityCancellationType(IntEnum):
 
 
 class ChildCancellationType(IntEnum):
-    """What cancelling a child workflow means for the parent that waits for it (Core's numbers)."""
+    """The effect of cancelling a child workflow on the parent that waits for it (Core's numbers)."""
 
     ABANDON = 0
     TRY_CANCEL = 1
@@ -166,7 +168,7 @@ class ChildCancellationType(IntEnum):
 
 
 class ParentClosePolicy(IntEnum):
-    """What happens to a child when its parent closes (Temporal's numbers)."""
+    """The action on a child when its parent closes (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     TERMINATE = 1
@@ -175,7 +177,7 @@ class ParentClosePolicy(IntEnum):
 
 
 class IdReusePolicy(IntEnum):
-    """Whether the id of a closed workflow may be used again (Temporal's numbers)."""
+    """Whether the id of a closed workflow may be reused (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     ALLOW_DUPLICATE = 1
@@ -185,7 +187,7 @@ class IdReusePolicy(IntEnum):
 
 
 class RetryRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A retry policy as data: seconds, and 0 for "no limit"."""
+    """A retry policy as data: durations in seconds, and 0 for no limit."""
 
     initial_interval: float = 1.0
     backoff_coefficient: float = 2.0
@@ -195,13 +197,14 @@ class RetryRule(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What an author may say of one thing."""
+    """The base class of specs."""
 
 
 class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
-    """An activity, remote or local. An empty task queue means the run's own; no retry policy means Temporal's usual one.
+    """The spec of an activity, remote or local. An empty task queue means the run's own; no retry policy
+    means Temporal's default.
 
-    Hashable: what an engine makes of a spec is kept by the spec.
+    Hashable, because engines cache by spec.
     """
 
     task_queue: str = ""
@@ -215,19 +218,24 @@ class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
     fairness_key: str = ""
     fairness_weight: float = 0.0
     disable_eager_execution: bool = False
-    """Of remote activities: whether the worker that asked must not take the first attempt at once."""
+    """For remote activities: whether the first attempt must not be executed by the requesting worker
+    immediately.
+    """
     local_retry_threshold: float = 0.0
-    """Of local activities: the longest pause before an attempt that the worker itself waits through."""
+    """For local activities: the longest retry delay that the worker itself waits for."""
 
 
 THE_WORKERS = frozenset({"cancellation_type", "disable_eager_execution", "local_retry_threshold"})
-"""Of an activity: what is between a workflow and its worker. No event, no task and no request of a client says it."""
+"""Fields of an activity that only concern a workflow and its worker. They are in no event, task or request of
+a client.
+"""
 
 
 class StartSpec(Spec, frozen=True, kw_only=True):
-    """The start of a workflow: by a client or a schedule, as a child, or as the next run of the same workflow.
+    """The spec of a workflow's start: by a client or a schedule, as a child, or as the next run of the same
+    workflow.
 
-    For a child an empty task queue means the parent's; for the next run what is unset means the same as before.
+    For a child, an empty task queue means the parent's; for the next run, unset fields are inherited.
     """
 
     task_queue: str = ""
@@ -246,7 +254,7 @@ class StartSpec(Spec, frozen=True, kw_only=True):
 
 
 class ChildWorkflowSpec(Spec, frozen=True, kw_only=True):
-    """What is said of a child beside its start."""
+    """The additional options of a child."""
 
     parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
     id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE

@@ -1,8 +1,8 @@
-"""All that is known of a run, as data: enough to execute it again from nothing.
+"""The state of a run as data, sufficient to execute it again from the start.
 
-Only `journal` is the truth: the run's activations in order, payloads still encoded. Everything else follows from it: a
-re-execution starts it at nothing and must arrive at the same. Kept as data so that it can be looked at, compared and,
-one day, sent to another process.
+Only `journal` is authoritative: the run's activations in order, payloads still encoded. Everything else is
+derived from it: a re-execution starts with empty values and must produce the same ones. It is data so that it
+can be inspected, compared and, one day, sent to another process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hourglass.converter import Failure, Payload
 
 PathStep: TypeAlias = int | str
 CommandId: TypeAlias = tuple[tuple[PathStep, ...], int]
-"""The path of the fiber that asked, and the how-manieth request of that fiber it was."""
+"""The path of the fiber that issued a command, and the number of that command in the fiber."""
 
 Numbered: TypeAlias = tuple[str, int]
 """A kind of command and its number, counted from 1 for each kind."""
@@ -37,10 +37,10 @@ NEXUS = "nexus"
 
 
 NOTHING: dict[Any, Any] = {}
-"""Stands for every table of a state that is still empty; never written to. An idle run has five of them."""
+"""A shared placeholder for every empty table of a state; never written to. An idle run has five of them."""
 
 
-_nothing: Callable[[], Any] = repeat(NOTHING).__next__  # a function in C: each state calls it five times
+_nothing: Callable[[], Any] = repeat(NOTHING).__next__  # a C function, because each state calls it five times
 
 
 class State(msgspec.Struct):
@@ -58,10 +58,12 @@ class State(msgspec.Struct):
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     commands: Sequence[tuple[CommandId, Command]] = ()
     patch_answers: dict[str, bool] | None = None
-    """What the worker's callback said of patches: it need not say the same again, and the journal does not hold it."""
+    """The answers of the worker's callback about patches. They are stored, because the callback may answer
+    differently next time, and the journal does not contain them.
+    """
 
     def forget_derived(self) -> State:
-        """The same run with nothing but its journal."""
+        """Return the same run with only its journal."""
         return State(
             run_id=self.run_id,
             task_queue=self.task_queue,
@@ -71,7 +73,7 @@ class State(msgspec.Struct):
 
 
 class CommandAccumulator:
-    """Collects the commands of one activation into the state, newest first, and numbers them when they are issued."""
+    """A collector of the commands of one activation in the state, newest first; it also numbers them."""
 
     __slots__ = ("_issued", "state")
 
@@ -80,7 +82,7 @@ class CommandAccumulator:
         self._issued: list[tuple[CommandId, Command]] | None = None
 
     def number(self, kind: str) -> int:
-        """The next number of a kind. Numbers are never used twice, also where the command is taken back."""
+        """Return the next number of a kind. A number is never reused, even if the command is cancelled."""
         state = self.state
         seq = state.next_seq.get(kind, 0) + 1
         if state.next_seq is NOTHING:
@@ -89,7 +91,7 @@ class CommandAccumulator:
         return seq
 
     def add(self, command_id: CommandId, command: Command) -> None:
-        """Issue a command."""
+        """Add a command."""
         if self._issued is None:
             self._issued = []
         self._issued.append((command_id, command))
@@ -97,7 +99,7 @@ class CommandAccumulator:
             self.state.result = command  # type: ignore[assignment]
 
     def register_assignments(self, key: Numbered, command_id: CommandId) -> None:
-        """Enter a numbered command, so that its resolution finds the fiber that asked."""
+        """Register a numbered command, so that its result finds the fiber that issued it."""
         state = self.state
         if state.command_id_to_seq is NOTHING:
             state.pending_resolvers, state.command_id_to_seq = {}, {}
@@ -105,7 +107,9 @@ class CommandAccumulator:
         state.command_id_to_seq[command_id] = key
 
     def resolved(self, key: Numbered, result: Payload | Failure | None) -> CommandId | None:
-        """A numbered command was resolved; returns the id of its request, None if no such request is pending."""
+        """Store the result of a numbered command. Return its command id, or None if no such command is
+        pending.
+        """
         state = self.state
         command_id = state.pending_resolvers.pop(key, None)
         if command_id is not None:
@@ -115,7 +119,7 @@ class CommandAccumulator:
         return command_id
 
     def flush(self) -> tuple[Command, ...]:
-        """The commands of this activation in the order of issue. The state keeps them newest first."""
+        """Return the commands of this activation in the order of issue. The state stores them newest first."""
         issued, self._issued = self._issued, None
         if issued is None:
             self.state.commands = ()

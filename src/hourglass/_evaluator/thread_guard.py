@@ -1,12 +1,14 @@
-"""Refuses threads and executors in coroutines of workflows, by the name of what was called.
+"""The rejection of threads and executors in coroutines of workflows, with the name of the called function.
 
-What a thread computes would come back at another moment on each execution, through `call_soon_threadsafe`, which a
-workflow's event loop does not have: the run would wait for ever. Libraries get there without asking the loop:
-`anyio.to_thread.run_sync` and Starlette's `run_in_threadpool` start a thread of their own, `Executor.submit` needs no new
-one. All of them come down to `Thread.start` or to a new `concurrent.futures.Future`; both are wrapped once, when the first
-coroutine of a workflow is about to run in this process. Outside of such coroutines the wrappers only call what they wrap.
+The result of a thread would arrive at a different time on each execution, through `call_soon_threadsafe`,
+which a workflow's event loop does not have: the run would wait for ever. Libraries bypass the loop:
+`anyio.to_thread.run_sync` and Starlette's `run_in_threadpool` start threads of their own, `Executor.submit`
+may not need a new one. All of them use `Thread.start` or a new `concurrent.futures.Future`; both are wrapped
+once per process, before the first coroutine of a workflow runs. Outside of such coroutines the wrappers only
+call the originals.
 
-Allowed are threads of our own (a codec has its loop in one), of logging and imports, and those in `workflow.unsafe()`.
+Our own threads (a codec has its loop in one), those of logging and imports, and those in `workflow.unsafe()`
+are allowed.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from hourglass.errors import DeterminismError
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _TURNS = frozenset(str(Path(__file__).with_name(name)) for name in ("event_loop.py", "fibers.py"))
-"""Below these every frame belongs to one turn of a coroutine."""
-_EXCUSED = ("<frozen importlib", str(Path(logging.__file__).parent), warnings.__file__)
-_BETWEEN = (str(contextlib.__file__), str(Path(asyncio.__file__).parent))
-"""Not what an author has called."""
+"""The files below which every frame belongs to one turn of a coroutine."""
+_ALLOWED = ("<frozen importlib", str(Path(logging.__file__).parent), warnings.__file__)
+_SKIPPED = (str(contextlib.__file__), str(Path(asyncio.__file__).parent))
+"""Files that are never the function called by the author."""
 
 
 def install() -> None:
-    """Wrap what starts threads and what executors return, once for this process."""
+    """Wrap the functions that start threads, and `Future.__init__`, once for this process."""
     starts: tuple[tuple[Any, str], ...] = (
         (Thread, "start"),
         (Future, "__init__"),
@@ -47,7 +49,7 @@ def install() -> None:
         (_thread, "start_joinable_thread"),
     )
     for owner, name in starts:
-        function = getattr(owner, name, None)  # the last one is of Python 3.13
+        function = getattr(owner, name, None)  # the last exists only from Python 3.13 on
         if function is not None and not hasattr(function, "_refuses_workflows"):
             setattr(owner, name, _guarded(function))
 
@@ -57,22 +59,22 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(*args: Any, **kwargs: Any) -> Any:
         fiber = current_fiber()
         if type(fiber) is LoopFiber and not fiber.run.unsafe:
-            _refuse(sys._getframe(1), function)
+            _reject(sys._getframe(1), function)
         return function(*args, **kwargs)
 
     guarded._refuses_workflows = True  # type: ignore[attr-defined]
     return guarded
 
 
-def _refuse(frame: FrameType | None, function: Callable[..., Any]) -> None:
-    """Raise `DeterminismError` for what a coroutine of the author's, or of a library in its name, has called."""
+def _reject(frame: FrameType | None, function: Callable[..., Any]) -> None:
+    """Raise `DeterminismError` for a call by a coroutine of the author, or of a library on its behalf."""
     called, place = f"{function.__module__}.{function.__qualname__}", ""
     while frame is not None and (file := frame.f_code.co_filename) not in _TURNS:
-        if file.startswith(_EXCUSED) or (not place and file.startswith(_OURS)):
+        if file.startswith(_ALLOWED) or (not place and file.startswith(_OURS)):
             return
         if not place and not _is_installed(file):
             place = f" at {file}:{frame.f_lineno}"
-        elif not place and not file.startswith(_BETWEEN):
+        elif not place and not file.startswith(_SKIPPED):
             called = f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}"
         frame = frame.f_back
     raise DeterminismError(
@@ -81,5 +83,5 @@ def _refuse(frame: FrameType | None, function: Callable[..., Any]) -> None:
 
 
 def _is_installed(file: str) -> bool:
-    """Whether a file belongs to the standard library or to an installed package."""
+    """Return whether a file belongs to the standard library or to an installed package."""
     return is_library(file) or "site-packages" in file or "dist-packages" in file

@@ -1,4 +1,6 @@
-"""Determinism checked by re-execution: the journal is executed again and must ask for the same things, arguments included."""
+"""The determinism check: the journal is executed again and must issue the same commands, including their
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ from hourglass._evaluator.commands import (
     StartChildWorkflow,
 )
 from hourglass._evaluator.evaluator import Evaluator, begin, feed
-from hourglass._evaluator.words import asked, describe
+from hourglass._evaluator.words import describe, summarize
 from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
 
 def verify_run(run: Evaluator) -> NondeterminismError | None:
-    """Execute a run's journal again, in fresh fibers, and compare all it asks for with what it asked for the first time."""
+    """Execute a run's journal again in new fibers, and compare its commands with those of the first
+    execution.
+    """
     if run.record is None:
         return None
     state = run.state.forget_derived()
@@ -42,7 +46,7 @@ def verify_run(run: Evaluator) -> NondeterminismError | None:
                 return difference
     except Exception as error:
         return NondeterminismError(
-            f"executing the workflow again raised {type(error).__name__}: {error}; the first time it did not",
+            f"a re-execution of the workflow raised {type(error).__name__}: {error}, unlike the first execution",
             expected="the same execution as the first time",
             produced=f"{type(error).__name__}: {error}",
         )
@@ -52,37 +56,45 @@ def verify_run(run: Evaluator) -> NondeterminismError | None:
 
 
 def compare(
-    expected: tuple[Command, ...], produced: tuple[Command, ...], first: list[Site], again: list[Site]
+    expected: tuple[Command, ...], produced: tuple[Command, ...], first: list[Site], second: list[Site]
 ) -> NondeterminismError | None:
-    """The first difference between two lists of commands, None if there is none."""
+    """Return the first difference between two lists of commands, None if there is none."""
     if expected == produced:
         return None
     for position in range(max(len(expected), len(produced))):
-        was = expected[position] if position < len(expected) else None
-        now = produced[position] if position < len(produced) else None
-        if was is not None and now is not None and _bare(was) == _bare(now):
+        expected_command = expected[position] if position < len(expected) else None
+        actual_command = produced[position] if position < len(produced) else None
+        if (
+            expected_command is not None
+            and actual_command is not None
+            and _comparable(expected_command) == _comparable(actual_command)
+        ):
             continue
-        is_missing = now is None or (was is not None and _kind(now) in map(_kind, expected[position + 1 :]))
-        is_missing = is_missing or (type(now) in TERMINAL_KINDS and type(was) not in TERMINAL_KINDS)
-        sites = _site(first, position), _site(again, position)
-        file, line = next((each for each in (sites if is_missing else sites[::-1]) if each[0]), ("", 0))
+        is_missing = actual_command is None or (
+            expected_command is not None and _kind(actual_command) in map(_kind, expected[position + 1 :])
+        )
+        is_missing = is_missing or (
+            type(actual_command) in TERMINAL_KINDS and type(expected_command) not in TERMINAL_KINDS
+        )
+        sites = _site(first, position), _site(second, position)
+        file, line = next((site for site in (sites if is_missing else sites[::-1]) if site[0]), ("", 0))
         return NondeterminismError(
-            "the workflow is not deterministic: executed again on the same events, it asked for something else\n"
-            f"  the first time: {_described(was)}{_at(_site(first, position))}\n"
-            f"  now:            {_described(now)}{_at(_site(again, position))}",
-            expected=_described(was),
-            produced=_described(now),
+            "the workflow is not deterministic: a re-execution with the same events issued other commands\n"
+            f"  the first time: {_describe(expected_command)}{_location(_site(first, position))}\n"
+            f"  now:            {_describe(actual_command)}{_location(_site(second, position))}",
+            expected=_describe(expected_command),
+            produced=_describe(actual_command),
             file=file,
             line=line,
         )
     return None
 
 
-def _described(command: Command | None) -> str:
+def _describe(command: Command | None) -> str:
     if command is None:
         return "nothing"
-    item = asked(command)
-    return describe(item) + (f" ({_sizes(item.payloads)})" if item.payloads else "")
+    summary = summarize(command)
+    return describe(summary) + (f" ({_sizes(summary.payloads)})" if summary.payloads else "")
 
 
 def _kind(command: Command) -> tuple[type[Command], str]:
@@ -93,9 +105,9 @@ def _sizes(payloads: tuple[Any, ...]) -> str:
     return f"{len(payloads)} arguments, {sum(len(p.data) for p in payloads)} bytes"
 
 
-def _bare(command: Command) -> Command:
-    """Without stack traces: where an exception was raised again is not what the run asked for; and without headers, which are
-    the interceptors' own: what traces a request is another the second time. Temporal does not compare them either.
+def _comparable(command: Command) -> Command:
+    """Return a command without stack traces, which depend on the execution, and without headers, which belong
+    to interceptors: a trace differs the second time. Temporal does not compare them either.
     """
     match command:
         case (
@@ -123,5 +135,5 @@ def _site(sites: list[Site], position: int) -> Site:
     return sites[position] if position < len(sites) else ("", 0)
 
 
-def _at(site: Site) -> str:
+def _location(site: Site) -> str:
     return f"   at {site[0]}:{site[1]}" if site[0] else ""

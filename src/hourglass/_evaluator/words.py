@@ -1,5 +1,5 @@
-"""What a run asked for, in the terms of a history, and in words: one shape for its commands and (`_history.words`) for
-the events that they led to. Pure. Payloads are never part of the words.
+"""Commands in the terms of a history, and in words: one form for the commands of a run and (`_history.words`)
+for the events that they caused. Pure. The words never contain payloads.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from hourglass._evaluator.call_sites import NOWHERE, Site
 from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Failure, Payload
 
-_MADE_UP = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
+_GENERATED_ID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}([_-].*)?", re.IGNORECASE)
 _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 _NUMBERED = ("activity", "local activity", "timer")
 
 
-class AskedCommand(msgspec.Struct, frozen=True):
-    """One thing that a run asked for: as its code did, at `site`, or as its history tells it, by `event_id`.
-
-    `key` tells those of one kind apart.
+class CommandSummary(msgspec.Struct, frozen=True):
+    """A command of a run: issued by its code at `site`, or recorded in its history as `event_id`. `key`
+    distinguishes commands of one kind.
     """
 
     kind: str
@@ -37,43 +36,43 @@ class AskedCommand(msgspec.Struct, frozen=True):
     event_id: int = 0
     site: Site = NOWHERE
     is_default: bool = False
-    """Whether its key is one that the author did not choose."""
+    """Whether the author did not choose the key."""
 
 
-def asked(command: c.Command, site: Site = NOWHERE) -> AskedCommand:
-    """A command as what it asks for. A kind that histories do not tell of goes by its own name."""
-    tell = _TELL.get(type(command))
-    if tell is None:
-        return AskedCommand(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
-    kind, facts = tell(command)
-    return AskedCommand(kind, **facts, site=site)
+def summarize(command: c.Command, site: Site = NOWHERE) -> CommandSummary:
+    """Return the summary of a command. A kind that is not in histories gets the name of its class."""
+    facts_of = _FACTS.get(type(command))
+    if facts_of is None:
+        return CommandSummary(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
+    kind, facts = facts_of(command)
+    return CommandSummary(kind, **facts, site=site)
 
 
-def is_made_up(key: str) -> bool:
-    """Whether an id looks like one that an SDK has drawn."""
-    return bool(_MADE_UP.fullmatch(key))
+def is_generated_id(key: str) -> bool:
+    """Return whether an id looks like one that an SDK has generated."""
+    return bool(_GENERATED_ID.fullmatch(key))
 
 
-def describe(item: AskedCommand | None) -> str:
-    """What was asked for in a few words."""
-    if item is None:
+def describe(summary: CommandSummary | None) -> str:
+    """Return a short description of a command."""
+    if summary is None:
         return "nothing more"
-    text = item.kind
-    if item.name:
-        text += f" {item.name}"
-    if item.key and item.kind in _NUMBERED:
-        text += f" number {item.key}" if item.key.isdigit() else f" {item.key!r}"
-    elif item.key and item.key.isdigit():
-        text += f" {item.key}"
-    elif item.key:
-        text += f" with id {item.key!r}"
-    if item.duration_ns is not None:
-        text += f" of {item.duration_ns / 1e9:g} s"
+    text = summary.kind
+    if summary.name:
+        text += f" {summary.name}"
+    if summary.key and summary.kind in _NUMBERED:
+        text += f" number {summary.key}" if summary.key.isdigit() else f" {summary.key!r}"
+    elif summary.key and summary.key.isdigit():
+        text += f" {summary.key}"
+    elif summary.key:
+        text += f" with id {summary.key!r}"
+    if summary.duration_ns is not None:
+        text += f" of {summary.duration_ns / 1e9:g} s"
     return text
 
 
 def spaced(name: str) -> str:
-    """The name of a class, as words."""
+    """Return the name of a class as words."""
     return _CAPITALS.sub(" ", name).lower()
 
 
@@ -101,7 +100,7 @@ def _child(command: c.StartChildWorkflow) -> _Facts:
         "payloads": command.arguments,
         "memo": command.spec.memo,
         "search_attributes": command.spec.search_attributes,
-        "is_default": is_made_up(command.workflow_id),
+        "is_default": is_generated_id(command.workflow_id),
     }
 
 
@@ -122,7 +121,7 @@ def _continued(command: c.ContinueAsNew) -> _Facts:
     }
 
 
-_TELL: dict[type[c.Command], Callable[[Any], _Facts]] = {
+_FACTS: dict[type[c.Command], Callable[[Any], _Facts]] = {
     c.ScheduleActivity: _activity,
     c.ScheduleLocalActivity: _activity,
     c.StartTimer: _timer,
@@ -162,18 +161,17 @@ _TELL: dict[type[c.Command], Callable[[Any], _Facts]] = {
 }
 
 
-# --- waits with a limit -------------------------------------------------------------------------------------------
-
-
 _SIGNAL_WAIT = re.compile(r"waits for signal '(.+)'")
 
 
 def waits_for_signal(name: str) -> str:
-    """The summary of the timer that limits a wait for a signal: a history shows by it that it is no wait for a time."""
+    """Return the summary of the timer that limits a wait for a signal, so that readers of the history
+    recognise the wait.
+    """
     return f"waits for signal '{name}'"
 
 
 def signal_waited_for(summary: str) -> str:
-    """The signal whose wait a timer of this summary limits; empty where it is another timer."""
-    found = _SIGNAL_WAIT.fullmatch(summary)
-    return found[1] if found else ""
+    """Return the signal of a wait whose timer has this summary; empty for other timers."""
+    match = _SIGNAL_WAIT.fullmatch(summary)
+    return match[1] if match else ""

@@ -46,8 +46,8 @@ respond to updates.
 class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
     """One workflow task."""
 
-    told: tuple[h.HistoryEvent, ...]
-    asked: tuple[h.HistoryEvent, ...] = ()
+    new_events: tuple[h.HistoryEvent, ...]
+    command_events: tuple[h.HistoryEvent, ...] = ()
     markers: tuple[h.HistoryEvent, ...] = ()
     time_ns: int = 0
     history_length: int = 0
@@ -60,7 +60,7 @@ class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
         """The updates that were accepted in it, which it also delivered."""
         return tuple(
             event.attributes
-            for event in self.asked
+            for event in self.command_events
             if isinstance(event.attributes, h.WorkflowExecutionUpdateAccepted)
         )
 
@@ -68,7 +68,7 @@ class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
 def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
     """Return the tasks of a history, in order. Raise `HistoryError`."""
     tasks: list[WorkflowTask] = []
-    told: list[h.HistoryEvent] = []
+    new_events: list[h.HistoryEvent] = []
     started: h.HistoryEvent | None = None
     position = 0
     while position < len(events):
@@ -79,48 +79,48 @@ def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
             started = event
         elif kind is h.WorkflowTaskFailed or kind is h.WorkflowTaskTimedOut:
             started = None
-            told += _heard(event)
+            new_events += _heard(event)
         elif kind is h.WorkflowTaskCompleted and started is not None:
-            asked, markers, between, position = _asked(events, position)
-            tasks.append(_task(told, started, asked, markers))
-            told, started = between, None
+            command_events, markers, between, position = _commands_of(events, position)
+            tasks.append(_task(new_events, started, command_events, markers))
+            new_events, started = between, None
         elif kind in ASKED:
             raise HistoryError(
                 f"event {event.id} ({_snake(event.attributes)}) was asked for by no workflow task: "
                 "none was completed before it"
             )
         else:
-            told += _heard(event)
+            new_events += _heard(event)
     if started is not None:
-        tasks.append(_task(told, started))
+        tasks.append(_task(new_events, started))
     return tasks
 
 
 def _task(
-    told: list[h.HistoryEvent],
+    new_events: list[h.HistoryEvent],
     started: h.HistoryEvent,
-    asked: list[h.HistoryEvent] | None = None,
+    command_events: list[h.HistoryEvent] | None = None,
     markers: Iterable[h.HistoryEvent] = (),
 ) -> WorkflowTask:
     attributes = started.attributes
     assert isinstance(attributes, h.WorkflowTaskStarted)
     return WorkflowTask(
-        told=tuple(told),
-        asked=tuple(asked or ()),
+        new_events=tuple(new_events),
+        command_events=tuple(command_events or ()),
         markers=tuple(markers),
         time_ns=started.time_ns,
         history_length=started.id,
         history_size=attributes.history_size,
         suggest_continue_as_new=attributes.suggest_continue_as_new,
-        is_completed=asked is not None,
+        is_completed=command_events is not None,
     )
 
 
-def _asked(
+def _commands_of(
     events: Sequence[h.HistoryEvent], position: int
 ) -> tuple[list[h.HistoryEvent], list[h.HistoryEvent], list[h.HistoryEvent], int]:
     """Return the commands of a task, its markers, the events between them, and the position of the next task."""
-    asked: list[h.HistoryEvent] = []
+    command_events: list[h.HistoryEvent] = []
     markers: list[h.HistoryEvent] = []
     between: list[h.HistoryEvent] = []
     while position < len(events):
@@ -133,11 +133,11 @@ def _asked(
         elif kind not in ASKED:
             between += _heard(event)
         elif kind is h.WorkflowExecutionContinuedAsNew:
-            asked.append(msgspec.structs.replace(event, attributes=meant(event.attributes)))
+            command_events.append(msgspec.structs.replace(event, attributes=meant(event.attributes)))
         elif not is_patch_index(event.attributes):
-            asked.append(event)
+            command_events.append(event)
         position += 1
-    return asked, markers, between, position
+    return command_events, markers, between, position
 
 
 def _heard(event: h.HistoryEvent) -> Sequence[h.HistoryEvent]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hourglass._evaluator import commands as c
-from hourglass._evaluator.words import AskedCommand, describe, spaced
+from hourglass._evaluator.words import CommandSummary, describe, spaced
 from hourglass._history import events as h
 from hourglass._history.walk import meant
 
@@ -16,7 +16,7 @@ _Facts = tuple[str, dict[str, Any]]
 _Commands = type[c.Command] | tuple[type[c.Command], ...]
 
 
-def recorded(event: h.HistoryEvent) -> AskedCommand | None:
+def recorded(event: h.HistoryEvent) -> CommandSummary | None:
     """Return the command that caused an event; None if no command causes events of its kind."""
     attributes = meant(event.attributes)
     row = _TELL.get(type(attributes))
@@ -24,10 +24,10 @@ def recorded(event: h.HistoryEvent) -> AskedCommand | None:
         return None
     _, tell = row
     kind, facts = tell(attributes)
-    return AskedCommand(kind, event_id=event.id, **facts)
+    return CommandSummary(kind, event_id=event.id, **facts)
 
 
-def all_recorded(events: Iterable[h.HistoryEvent]) -> tuple[AskedCommand, ...]:
+def all_recorded(events: Iterable[h.HistoryEvent]) -> tuple[CommandSummary, ...]:
     """Return the commands that caused these events, except markers."""
     commands = (recorded(event) for event in events if type(event.attributes) not in _MARKERS)
     return tuple(command for command in commands if command is not None)

@@ -1,13 +1,15 @@
 """Authentication: tokens, cookies, one-time links, and the limit on guesses.
 
-Loopback is not authentication: every user of a machine can connect to its ports. So a server always has a token. Programs send it
-in the header `Authorization`. Browsers get a cookie, either for the token, in a form, or for the code of a one-time link.
+Loopback is not authentication: every user of a machine can connect to its ports. So a server always has a
+token. Programs send it in the header `Authorization`. Browsers get a cookie in exchange for the token, in a
+form, or for the code of a one-time link.
 
-The cookie is not the token: it is an expiry time and a nonce, signed with a random key. It is stateless, because `hourglass dev`
-replaces the serving process at every reload and the reader stays logged in. Wrong tokens are counted by address. Codes and
-cookies hold 256 random bits and are not counted, so a stranger who guesses cannot keep the reader out.
+The cookie is not the token: it is an expiry time and a nonce, signed with a random key. It is stateless,
+because `hourglass dev` replaces the serving process at every reload and the reader must stay logged in. Wrong
+tokens are counted by address. Codes and cookies contain 256 random bits and are not counted, so a stranger's
+guesses cannot lock the reader out.
 
-Must not know: HTTP servers. Tokens are compared in constant time and are in no URL and no log.
+Must not know: HTTP servers. Tokens are compared in constant time, and are never in a URL or a log.
 """
 
 from __future__ import annotations
@@ -38,10 +40,10 @@ _MOST_ADDRESSES: Final = 1024
 
 
 def read_token(value: str | None, source: str) -> str | None:
-    """Return the token that `value` holds, or that the file after an `@` holds. Return None for an empty value.
+    """Return the token in `value`, or in the file named after an `@`. Return None for an empty value.
 
-    `source` names the option or variable in error messages. Raise `UsageError` for a file that cannot be read and for a token
-    that is too short or holds characters that a header cannot carry.
+    `source` names the option or variable in error messages. Raise `UsageError` for an unreadable file, and
+    for a token that is too short or contains characters that are not allowed in a header.
     """
     if not value:
         return None
@@ -65,8 +67,8 @@ def read_token(value: str | None, source: str) -> str | None:
 class OneTimeCode:
     """The code of a link that logs in one browser, once.
 
-    Whether it was used is the state of a pipe that holds one byte and whose writing end is closed, so that processes that serve
-    one after another, as under `hourglass dev`, agree on it.
+    Its use is recorded in a pipe that contains one byte and whose writing end is closed, so that processes
+    that serve one after another, as under `hourglass dev`, share this state.
     """
 
     def __init__(self, code: str, unused: int) -> None:
@@ -75,14 +77,14 @@ class OneTimeCode:
 
     @classmethod
     def create(cls) -> OneTimeCode:
-        """Make a new code."""
+        """Create a new code."""
         reading, writing = os.pipe()
         os.write(writing, b"1")
         os.close(writing)
         return cls(secrets.token_urlsafe(32), reading)
 
     def redeem(self, code: str) -> bool:
-        """Return whether `code` is right and was not used before. From now on it is used."""
+        """Return whether `code` is correct and unused, and mark it as used."""
         if not hmac.compare_digest(self.code.encode(), code.encode(errors="replace")):
             return False
         try:
@@ -91,7 +93,7 @@ class OneTimeCode:
             return False
 
     def close(self) -> None:
-        """Close the pipe. The code cannot be used any more."""
+        """Close the pipe, so that the code cannot be used any more."""
         with contextlib.suppress(OSError):
             os.close(self.unused)
         self.unused = -1
@@ -105,21 +107,21 @@ class Credentials:
     cookie_key: bytes = field(repr=False)
     link: OneTimeCode = field(repr=False)
     generated: bool = False
-    """Whether the token was made here, and so has to be shown to the user."""
+    """Whether the token was generated here, so that it must be displayed to the user."""
 
     @classmethod
     def create(cls, token: str | None = None) -> Credentials:
-        """Make the credentials of a server, with a random token unless one is given."""
+        """Create the credentials of a server, with a random token by default."""
         chosen = token or secrets.token_urlsafe(32)
         return cls(chosen, secrets.token_bytes(32), OneTimeCode.create(), generated=token is None)
 
     def to_text(self) -> str:
-        """Return them as text, for a child process that inherits the descriptor of the link."""
+        """Return the credentials as text, for a child process that inherits the descriptor of the link."""
         return json.dumps([self.token, self.cookie_key.hex(), self.link.code, self.link.unused])
 
     @classmethod
     def from_text(cls, text: str) -> Credentials:
-        """Return the credentials that the parent process made."""
+        """Return the credentials that the parent process created."""
         token, key, code, unused = json.loads(text)
         return cls(token, bytes.fromhex(key), OneTimeCode(code, unused))
 
@@ -130,18 +132,18 @@ class Verdict(Enum):
     ADMITTED = "admitted"
     REFUSED = "refused"
     LIMITED = "limited"
-    """Too many wrong tokens came from this address."""
+    """Too many wrong tokens from this address."""
 
 
 class GuessLimit:
-    """Counts wrong tokens by address, over a sliding period. Not safe for threads: belongs to one event loop."""
+    """Counts wrong tokens by address in a sliding period. Not thread-safe: belongs to one event loop."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
 
     def is_reached(self, address: str) -> bool:
-        """Whether no more tokens are checked for this address at present."""
+        """Return whether no more tokens are checked for this address at present."""
         times = self._wrong.get(_origin_of(address))
         if times is None:
             return False
@@ -160,7 +162,9 @@ class GuessLimit:
 
 
 def _origin_of(address: str) -> str:
-    """Return what wrong tokens are counted by. One peer may have many addresses: all of loopback, or of an IPv6 network."""
+    """Return the key for counting wrong tokens. A peer may have many addresses: all of loopback, or of an
+    IPv6 network.
+    """
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -174,7 +178,9 @@ def _origin_of(address: str) -> str:
 
 
 class Access:
-    """Decides who may use a server. `port` is part of the cookie's name: browsers share cookies between ports of a host."""
+    """Decides who may use a server. `port` is part of the cookie's name, because browsers share cookies
+    between the ports of a host.
+    """
 
     def __init__(self, credentials: Credentials, port: int, clock: Callable[[], float] = wall_time) -> None:
         self._credentials = credentials
@@ -183,7 +189,7 @@ class Access:
         self.cookie_name = f"hourglass_{port}"
 
     def check_request(self, headers: Mapping[str, str], address: str) -> Verdict:
-        """Decide about a request, by its header `Authorization` or its cookie. Names of headers are in lower case."""
+        """Decide about a request by its header `Authorization` or its cookie. Header names are in lower case."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self.check_token(token.strip(), address)
@@ -191,7 +197,7 @@ class Access:
         return Verdict.ADMITTED if valid else Verdict.REFUSED
 
     def check_token(self, token: str, address: str) -> Verdict:
-        """Decide about a token that came from an address."""
+        """Decide about a token from an address."""
         if self._guesses.is_reached(address):
             return Verdict.LIMITED
         if hmac.compare_digest(self._credentials.token.encode(), token.encode(errors="replace")):
@@ -200,11 +206,11 @@ class Access:
         return Verdict.REFUSED
 
     def redeem(self, code: str) -> bool:
-        """Return whether `code` is that of the one-time link and is used for the first time."""
+        """Return whether `code` is that of the one-time link and has not been used before."""
         return self._credentials.link.redeem(code)
 
     def set_cookie(self, *, secure: bool) -> str:
-        """Return the value of a header `Set-Cookie` that keeps a browser logged in."""
+        """Return a `Set-Cookie` header value that keeps a browser logged in."""
         content = f"{int(self._clock()) + COOKIE_LIFETIME}.{secrets.token_urlsafe(16)}"
         value = f"{content}.{self._signature(content)}"
         flags = "; Secure" if secure else ""
@@ -213,7 +219,7 @@ class Access:
         )
 
     def _cookies(self, header: str) -> list[str]:
-        """Return the values of our cookie. Cookies of other programs on this host may be anything and are skipped."""
+        """Return the values of our cookie. Other cookies of this host may have any format, and are skipped."""
         pairs = (part.strip().partition("=") for part in header.split(";"))
         return [value for name, _, value in pairs if name == self.cookie_name]
 

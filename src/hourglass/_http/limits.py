@@ -1,8 +1,10 @@
-"""Limits on connections: how many a server holds, and for how long it waits for the head and the body of a request.
+"""Limits on connections: their number, and the time that a server waits for the head and the body of a
+request.
 
-A server shares the process's file descriptors with the engine: connections that send nothing would stop both. So a server holds
-at most an eighth of the descriptors that the process may open. When all are in use, the connection that has waited longest for
-its peer is closed in favour of a new one. Only if every connection is answering a request, the new one is closed.
+A server shares the process's file descriptors with the engine: connections that send nothing could exhaust
+them. So a server holds at most an eighth of the descriptors that the process may open. When all are in use,
+the connection that has waited longest for its peer is closed in favour of a new one. The new one is closed
+only if a response is being produced on every connection.
 
 Must not know: HTTP. Belongs to one event loop.
 """
@@ -16,14 +18,16 @@ from enum import Enum
 from typing import Final, Protocol
 
 BACKLOG: Final = 64
-"""Connections that the kernel queues. asyncio accepts so many at once, before any of them can be refused."""
+"""The number of connections that the kernel queues. asyncio accepts this many at once, before any of them can
+be rejected.
+"""
 
 _MOST_CONNECTIONS: Final = 128
 _SHARE_OF_DESCRIPTORS: Final = 8
 
 
 def most_connections() -> int:
-    """Return how many connections a server may hold in this process."""
+    """Return the maximum number of connections of a server in this process."""
     try:
         import resource
     except ModuleNotFoundError:  # not a POSIX system
@@ -35,19 +39,19 @@ def most_connections() -> int:
 
 
 class Phase(Enum):
-    """What a connection does. In all but `ANSWER` the server waits for its peer."""
+    """The phase of a connection. In all phases except `ANSWER` the server waits for its peer."""
 
     HEAD = "head"
-    """Also while the server answers requests that anybody may make, if that takes no time."""
+    """Also while the server produces a response that needs no login, if that is immediate."""
     BODY = "body"
     ANSWER = "answer"
     FLUSH = "flush"
-    """The peer must read what was sent to it."""
+    """The peer must read the response."""
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a server waits for its peer, in seconds, by phase."""
+    """The timeouts of a server's waits for its peer, in seconds, by phase."""
 
     head: float = 10.0
     body: float = 30.0
@@ -67,10 +71,10 @@ class Timeouts:
 
 
 class Connection(Protocol):
-    """A transport of asyncio."""
+    """An asyncio transport."""
 
     def abort(self) -> None:
-        """Close at once, without sending what is queued."""
+        """Close at once, without sending queued data."""
 
 
 class ConnectionGate:
@@ -80,14 +84,14 @@ class ConnectionGate:
         self._most = most_connections() if most is None else most
         self._timeouts = timeouts or Timeouts()
         self._phases: dict[Connection, Phase] = {}
-        # Those that wait for their peers, the longest first, with their deadlines.
+        # The connections that wait for their peers, the longest first, with their timers.
         self._waiting: OrderedDict[Connection, asyncio.TimerHandle] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._phases)
 
     def admit(self, connection: Connection) -> bool:
-        """Take a new connection, or close it and return False if all are in use."""
+        """Admit a new connection, or close it and return False if all are in use."""
         if len(self._phases) >= self._most:
             if not self._waiting:
                 connection.abort()
@@ -97,7 +101,7 @@ class ConnectionGate:
         return True
 
     def enter(self, connection: Connection, phase: Phase) -> None:
-        """Record that a connection is in a phase. Its deadline counts from the beginning of the phase."""
+        """Record the phase of a connection. Its timeout starts with the phase."""
         if self._phases.get(connection) is phase:
             return
         self._phases[connection] = phase
@@ -108,7 +112,7 @@ class ConnectionGate:
             self._waiting[connection] = loop.call_later(timeout, self._close, connection)
 
     def leave(self, connection: Connection) -> None:
-        """Forget a connection that has ended. Safe to call for one that was not admitted."""
+        """Remove a connection that has ended. Safe to call for one that was not admitted."""
         self._cancel(connection)
         self._phases.pop(connection, None)
 

@@ -1,10 +1,11 @@
 """The names of a server in the headers `Host` and `Origin`. Pure.
 
-A page of the web can reach a port on loopback under a name of its own that leads there (DNS rebinding): its `Host` is that name.
-A form or script on another page says its own address as `Origin`. So both must be names of the server.
+A web page can reach a port on loopback by a domain name of its own that resolves to it (DNS rebinding): the
+`Host` is then that name. A form or script on another page sends that page's address as `Origin`. So both must
+be names of the server.
 
-Browsers leave the default port out: of `https://flows.example:443` they send `flows.example`. So default ports are removed
-before names are compared.
+Browsers omit the default port: for `https://flows.example:443` they send `flows.example`. So default ports
+are removed before names are compared.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def without_default_port(host: str) -> str:
     """Return a host in lower case, without port 80 or 443."""
     name = host.strip().lower()
     for port in _DEFAULT_PORTS:
-        # The colon before the port must not be one of an IPv6 address, which is in brackets.
+        # The colon before the port must be distinguished from those of an IPv6 address, which is in brackets.
         if name.endswith(port) and ":" not in name.removesuffix(port).rpartition("]")[2]:
             return name.removesuffix(port)
     return name
@@ -34,7 +35,7 @@ def host_only(header: str) -> str:
 
 
 class OwnNames:
-    """The names under which a server on `host` and `port` is reached; `more` are those behind a proxy, such as `flows.example`,
+    """The names of a server on `host` and `port`; `more` are names behind a proxy, such as `flows.example`,
     `flows.example:8443` or `https://flows.example`.
     """
 
@@ -43,8 +44,8 @@ class OwnNames:
         names = {f"{_bracketed(name)}:{port}" for name in {host, *local}}
         secure: set[str] = set()
         for entry in more:
-            scheme, separator, rest = entry.rstrip("/").partition("://")
-            name = rest if separator else entry
+            scheme, separator, remainder = entry.rstrip("/").partition("://")
+            name = remainder if separator else entry
             names.add(name)
             if not _has_port(name):
                 names.add(f"{name}:{port}")
@@ -54,18 +55,19 @@ class OwnNames:
         self._secure = frozenset(secure)
 
     def is_host(self, header: str) -> bool:
-        """Whether the value of a header `Host` is a name of this server."""
+        """Return whether the value of a header `Host` is a name of this server."""
         return without_default_port(header) in self._names
 
     def is_origin(self, header: str) -> bool:
-        """Whether the value of a header `Origin` is a page of this server."""
+        """Return whether the value of a header `Origin` is a page of this server."""
         scheme, _, host = header.lower().partition("://")
         return scheme in ("http", "https") and without_default_port(host) in self._names
 
     def is_secure(self, headers: Mapping[str, str]) -> bool:
-        """Whether the browser reached this server over TLS, as far as the headers or the names of the server say.
+        """Return whether the browser reached this server over TLS, according to the headers or the names of
+        the server.
 
-        A client that lies here changes only the flag of its own cookie.
+        A client that sends wrong headers only changes the flag of its own cookie.
         """
         return (
             headers.get("origin", "").lower().startswith("https://")

@@ -1,7 +1,8 @@
-"""A small HTTP/1.1 server on asyncio, for the codec server and the status endpoint. No framework; one request per connection.
+"""A small HTTP/1.1 server on asyncio, for the codec server and the status endpoint. No framework; one request
+per connection.
 
-A request is checked by its head before its body is read: `check` refuses it or says how long its body may be. Bodies need a
-`Content-Length`.
+A request is checked by its head before its body is read: `check` rejects it or returns the maximum size of
+its body. Bodies need a `Content-Length`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """The head of a request. Names of headers are in lower case."""
+    """The head of a request. Header names are in lower case."""
 
     method: str
     target: str = field(repr=False)
@@ -40,13 +41,13 @@ class HttpRequest:
 
     @property
     def query(self) -> str:
-        """What follows the first question mark of the target."""
+        """The part of the target after the first question mark."""
         return self.target.partition("?")[2]
 
 
 @dataclass(frozen=True)
 class HttpResponse:
-    """An answer."""
+    """A response."""
 
     status: int
     body: bytes = b""
@@ -54,7 +55,7 @@ class HttpResponse:
     headers: tuple[tuple[str, str], ...] = ()
 
     def encode(self, *, with_body: bool = True) -> bytes:
-        """Return it as it is sent."""
+        """Return the response in its wire format."""
         lines = [
             f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             f"Content-Type: {self.content_type}",
@@ -66,12 +67,12 @@ class HttpResponse:
 
 
 def refusal(status: int, message: str) -> HttpResponse:
-    """Return an answer that refuses a request, with the reason as text."""
+    """Return a response that rejects a request, with the reason as text."""
     return HttpResponse(status, f"{message}\n".encode())
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address. Raise `OSError`, also for a host that is not known."""
+    """Return a socket that listens on an address. Raise `OSError`, also for an unknown host."""
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -81,7 +82,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
-        listening.listen(BACKLOG)  # from here on a client waits until it is answered, and is not refused
+        listening.listen(BACKLOG)  # from now on a client waits for its response instead of being rejected
     except OSError:
         listening.close()
         raise
@@ -89,14 +90,14 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 Check: TypeAlias = Callable[[HttpRequest], HttpResponse | int]
-"""Refuses a request by its head, or returns the size of the largest body to read."""
+"""Rejects a request by its head, or returns the size of the largest body to read."""
 
 Answer: TypeAlias = Callable[[HttpRequest, bytes], Awaitable[HttpResponse]]
-"""Answers a request that was not refused."""
+"""Responds to a request that was not rejected."""
 
 
 class _BadRequestError(Exception):
-    """A request that is not HTTP, or too large. Holds the answer."""
+    """A request that is not HTTP, or too large. Contains the response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -104,7 +105,7 @@ class _BadRequestError(Exception):
 
 
 class HttpServer:
-    """Serves on one event loop, from `start` to `stop`."""
+    """A server on one event loop, from `start` to `stop`."""
 
     def __init__(self, check: Check, answer: Answer, gate: ConnectionGate | None = None) -> None:
         self._check = check
@@ -120,13 +121,13 @@ class HttpServer:
         )
 
     async def start(self, listening: socket.socket) -> None:
-        """Accept connections on a socket that is bound."""
+        """Accept connections on a bound socket."""
         self._server = await asyncio.start_server(
             self._serve, sock=listening, limit=LARGEST_HEAD, backlog=BACKLOG
         )
 
     async def stop(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -147,17 +148,19 @@ class HttpServer:
             await writer.drain()
             await _discard_input(reader, writer)
         except (OSError, EOFError):
-            pass  # the peer has gone, or was cut off
+            pass  # the peer has closed the connection, or was disconnected
         finally:
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()  # until then the deadline of the phase holds
+                await writer.wait_closed()  # until then the timeout of the phase applies
             self._gate.leave(transport)
 
     async def _response(
         self, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> HttpResponse:
-        """Refuse or answer a request. An error is logged by its type only: its message and traceback may hold what was sent."""
+        """Respond to a request. Errors are logged by their types only, because messages and tracebacks may
+        contain the request's data.
+        """
         try:
             body = await self._read_body(request, reader, writer)
             self._gate.enter(writer.transport, Phase.ANSWER)
@@ -171,7 +174,7 @@ class HttpServer:
     async def _read_body(
         self, request: HttpRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bytes | HttpResponse:
-        """Return the body, or the answer that refuses the request."""
+        """Return the body, or the response that rejects the request."""
         largest = self._check(request)
         if isinstance(largest, HttpResponse):
             return largest
@@ -231,14 +234,15 @@ def _body_length(request: HttpRequest) -> int:
             raise _BadRequestError(411, "a Content-Length is needed")
         return 0
     if not (length.isascii() and length.isdigit() and len(length) < 20):
-        raise _BadRequestError(400, "the Content-Length is no number")
+        raise _BadRequestError(400, "the Content-Length is not a number")
     return int(length)
 
 
 async def _discard_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read and drop what is left of a refused request, for a moment.
+    """Read and discard the remaining data of a rejected request, for a short time.
 
-    Data that is unread when a socket is closed makes the kernel reset the connection, and the peer loses our answer.
+    Closing a socket with unread data makes the kernel reset the connection, and the peer would lose our
+    response.
     """
     if writer.can_write_eof():
         writer.write_eof()

@@ -1,21 +1,23 @@
-"""Small OTP semantics on asyncio: processes, supervisors, restarts, and a tree that can be looked at and killed.
+"""A subset of OTP's semantics on asyncio: processes, supervisors, restarts, and a tree that can be inspected
+and killed.
 
 It knows nothing of workflows, engines or task queues. Everything runs on one event loop.
 
-    exits        why a process ended, and what can go wrong, as data
-    spec         what a child is, as data, checked with precise messages
+    exits        reasons why a process ended, and errors, as data
+    spec         child specs as data, with precise validation messages
     policy       PURE: which children are restarted when one has ended, and when a supervisor gives up
-    reports      every start, exit, restart and escalation, as data; a bounded ring and a sink
+    reports      every start, exit, restart and escalation as data; a bounded ring and a sink
     driver       a task that can be killed, not only cancelled
-    node         what all processes of one tree share: clock, reports, the killed that have not unwound yet
-    process      a task with an identity, a state, an exit, monitors and links; one without a body; what a body is given
+    node         the state shared by all processes of a tree: clock, reports, killed coroutines that still unwind
+    process      a task with an identity, a state, an exit, monitors and links; jobs without a body; the context of a body
     supervisor   fixed children, in order: one_for_one, one_for_all, rest_for_one
     dynamic      children that come and go; thousands of temporary tasks
     registry     names for processes
     tree         a running tree: start, stop, paths, drawing, find, kill
 
-Two things are unlike Erlang's, because a coroutine is not a process of the BEAM: a body that never awaits cannot be killed
-(nor can anything else run meanwhile), and `finally` blocks of a killed body run, though nothing they say is heard.
+Two properties differ from Erlang's, because a coroutine is not a process of the BEAM: a body that never
+awaits cannot be killed (and nothing else can run meanwhile), and the `finally` blocks of a killed body run,
+but their calls have no effect.
 """
 
 from __future__ import annotations

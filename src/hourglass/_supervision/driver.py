@@ -1,16 +1,16 @@
 """A task that can be killed, not only cancelled.
 
-`Task.cancel()` is a request: it travels to whatever the task waits for, and nothing happens until that yields. A driver stands
-between the task and its coroutine, steps it by hand and knows what it waits for, so that it can take the coroutine away
-from there at any instant. It knows nothing of processes.
+`Task.cancel()` is a request: it is passed to the awaited object, and nothing happens until that yields. A
+driver wraps the task's coroutine, steps it by hand and knows what it awaits, so that it can interrupt it at
+any time. It knows nothing of processes.
 
 - `cancel` is asyncio's own.
-- `kill` raises `Killed` in the coroutine at the point where it waits, on the loop's next turn, in its own task. What it
-  waited for is cancelled but not waited for. Repeated kills do nothing.
-- A coroutine that goes on after `Killed` (it swallowed it, or a `finally` awaits) lingers: it is driven on until `discard`
-  closes it and ends the task, whatever the coroutine thinks of that.
-- However the coroutine ends, its owner is told once (`ended` or `discarded`) and the task itself ends without an error.
-  `KeyboardInterrupt` and `SystemExit` also pass on to the loop, as with any task.
+- `kill` raises `Killed` in the coroutine at its current await, on the loop's next turn, in its own task. The awaited
+  object is cancelled but not waited for. Repeated kills have no effect.
+- A coroutine that continues after `Killed` (it swallowed it, or a `finally` awaits) lingers: it continues to run until
+  `discard` closes it and ends the task unconditionally.
+- However the coroutine ends, its owner is notified once (`ended` or `discarded`) and the task itself ends without an
+  error. `KeyboardInterrupt` and `SystemExit` are also raised in the loop, as for any task.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from typing import Any, NoReturn, Protocol
 
 
 class Killed(BaseException):
-    """Raised in a coroutine whose process was killed. `except Exception` lets it pass."""
+    """Raised in the coroutine of a killed process. It is not caught by `except Exception`."""
 
 
 class DriverOwner(Protocol):
-    """Is told by a driver what became of its coroutine: the process that the coroutine is the body of."""
+    """The owner of a driver, which is notified of the coroutine's end: the process whose body it is."""
 
     def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
-        """The coroutine returned, or raised `error`."""
+        """Handle a coroutine that returned, or raised `error`."""
 
     def lingers(self, driver: TaskDriver) -> None:
-        """The coroutine was killed and goes on."""
+        """Handle a coroutine that was killed and continues."""
 
     def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
-        """The coroutine was closed; `error` if it refused."""
+        """Handle a coroutine that was closed; `error` if it raised an exception."""
 
 
 class _Awaited:
-    """What the task is told that its coroutine waits for: the real future, with a way out.
+    """The awaitable that the task sees instead of the real future, so that the wait can be interrupted.
 
-    It speaks the protocol of future-like objects that `asyncio.isfuture` documents. The task's wake-up is given to the
-    real future unchanged, so that waiting through it costs no turn of the loop.
+    It implements the protocol of future-like objects that `asyncio.isfuture` documents. The task's wake-up
+    callback is passed to the real future unchanged, so that the wrapper costs no turn of the loop.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_context", "_future", "_wakeup")
@@ -62,14 +62,16 @@ class _Awaited:
         self._future.add_done_callback(callback, context=context)
 
     def cancel(self, msg: Any = None) -> bool:
-        taken: bool = self._future.cancel(msg=msg)
-        return taken
+        is_cancelled: bool = self._future.cancel(msg=msg)
+        return is_cancelled
 
     def result(self) -> None:
-        """The task asks for it when `interrupt` woke it; the driver then does not pass it on."""
+        """Return None. The task calls it when `interrupt` has woken it; the driver does not pass the value
+        on.
+        """
 
     def interrupt(self) -> None:
-        """Wake the task now. If the future is done, its wake-up is on the way already."""
+        """Wake the task now. If the future is done, the wake-up is scheduled already."""
         if self._wakeup is None or not self._future.remove_done_callback(self._wakeup):
             return
         self.get_loop().call_soon(self._wakeup, self, context=self._context)
@@ -77,92 +79,92 @@ class _Awaited:
 
 
 class TaskDriver(Coroutine[Any, Any, None]):
-    """A coroutine in the hands of a task that may kill it."""
+    """A coroutine run by a task that can kill it."""
 
     def __init__(self, body: Coroutine[Any, Any, Any], owner: DriverOwner, name: str) -> None:
-        # For the `repr` of the task, which asks coroutines for it.
+        # used by the `repr` of the task
         self.__name__ = self.__qualname__ = getattr(body, "__qualname__", type(body).__name__)
         self._body = body
         self._owner = owner
         self._waiting: _Awaited | None = None
-        self._doom = ""  # "", "killed" or "discarded"
+        self._end_requested = ""  # "", "killed" or "discarded"
         self._thrown = False
         self._task = asyncio.get_running_loop().create_task(self, name=name)
 
     def cancel(self) -> None:
-        """Ask the coroutine to end, as asyncio does."""
-        if not self._doom:
+        """Request the cancellation of the coroutine, like asyncio."""
+        if not self._end_requested:
             self._task.cancel()
 
     def kill(self) -> None:
-        """End the coroutine by raising `Killed` where it stands."""
-        if not self._doom:
-            self._doom = "killed"
+        """End the coroutine by raising `Killed` at its current await."""
+        if not self._end_requested:
+            self._end_requested = "killed"
             self._wake()
 
     def discard(self) -> None:
-        """Throw the coroutine away, after a kill that it survived."""
-        self._doom = "discarded"
+        """Close a coroutine that survived a kill."""
+        self._end_requested = "discarded"
         self._wake()
 
     def _wake(self) -> None:
         if self._waiting is not None:
             self._waiting.interrupt()
 
-    # --- what the task calls ----------------------------------------------------------------------
-
     def send(self, value: Any) -> Any:
-        """Go on; or die, if that was decided meanwhile."""
+        """Continue; or end, if the driver was killed meanwhile."""
         return self._advance(self._body.send, value)
 
     def throw(self, *error: Any) -> Any:
-        """Go on with an exception: a cancellation, or that of what was awaited."""
+        """Continue with an exception: a cancellation, or the one of the awaited object."""
         return self._advance(self._body.throw, *error)
 
     def close(self) -> None:
-        """Called when the task is dropped unfinished."""
+        """Close the coroutine, when the task is dropped unfinished."""
         self._body.close()
 
     def __await__(self) -> Any:
         raise RuntimeError("a driver is run by its own task")
 
-    def _advance(self, resume: Callable[..., Any], *given: Any) -> Any:
+    def _advance(self, resume: Callable[..., Any], *arguments: Any) -> Any:
         self._waiting = None
-        if self._doom == "discarded":
+        if self._end_requested == "discarded":
             self._close_body()
         try:
-            return self._wait_for(self._step(resume, given))
+            return self._wait_for(self._step(resume, arguments))
         except StopIteration:
             self._owner.ended(self, None)
             raise StopIteration from None
         except BaseException as error:
             self._fail(error)
 
-    def _step(self, resume: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-        """Run the coroutine until it waits again."""
-        found = None
+    def _step(self, resume: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Run the coroutine until its next await."""
+        awaited = None
         if not self._must_die():
-            found = resume(*given)
-            if self._must_die() and asyncio.isfuture(found):
-                found.cancel()  # as in `interrupt`: the coroutine will not wait for it
-        if self._must_die():  # decided before this turn, or by the coroutine itself during it
+            awaited = resume(*arguments)
+            if self._must_die() and asyncio.isfuture(awaited):
+                awaited.cancel()  # like `interrupt`: the coroutine will not wait for it
+        if self._must_die():  # killed before this turn, or by the coroutine itself during it
             self._thrown = True
-            found = self._body.throw(Killed())
+            awaited = self._body.throw(Killed())
             self._owner.lingers(self)
-        return found
+        return awaited
 
     def _must_die(self) -> bool:
-        return bool(self._doom) and not self._thrown
+        return bool(self._end_requested) and not self._thrown
 
-    def _wait_for(self, found: Any) -> Any:
-        if not getattr(found, "_asyncio_future_blocking", None):
-            return found  # a bare yield; anything else is for the task to refuse
-        found._asyncio_future_blocking = False
-        self._waiting = _Awaited(found)
+    def _wait_for(self, awaited: Any) -> Any:
+        if not getattr(awaited, "_asyncio_future_blocking", None):
+            return awaited  # a bare yield; the task rejects anything else
+        awaited._asyncio_future_blocking = False
+        self._waiting = _Awaited(awaited)
         return self._waiting
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """The coroutine raised. Our own frames are cut off: they would tie the error to its process in a cycle."""
+        """Handle an exception. Our own frames are removed, because they would tie the error to its process in
+        a cycle.
+        """
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
             trace = trace.tb_next
@@ -173,10 +175,10 @@ class TaskDriver(Coroutine[Any, Any, None]):
         raise StopIteration from None
 
     def _close_body(self) -> NoReturn:
-        refusal: BaseException | None = None
+        close_error: BaseException | None = None
         try:
             self._body.close()
         except BaseException as error:
-            refusal = error
-        self._owner.discarded(self, refusal)
+            close_error = error
+        self._owner.discarded(self, close_error)
         raise StopIteration

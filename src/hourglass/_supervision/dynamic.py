@@ -1,11 +1,11 @@
 """Supervisors whose children come and go.
 
-`DynamicSupervisor`: children by id, each restarted by itself (one_for_one), with the same intensity as any supervisor.
-`TaskSupervisor`: jobs, by the thousands; what becomes of one concerns no other.
+`DynamicSupervisor`: children by id, each restarted individually (one_for_one), with the restart intensity of
+any supervisor. `TaskSupervisor`: thousands of independent jobs.
 
-An object of either is the body of a process and at the same time the address of its present run: calls go to the run
-that is alive, and raise `NotRunning` when there is none. A new run begins empty. Children have no order among
-themselves: they are stopped at the same time, and starts do not wait for one another.
+An object of either is the body of a process and also the address of its current run: calls go to the live
+run, and raise `NotRunning` if there is none. A new run starts without children. Children have no order: they
+are stopped concurrently, and starts do not wait for each other.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from hourglass._supervision.exits import Exit, NoSuchChild, NotRunning, SpecErro
 from hourglass._supervision.policy import Escalate, History, Intensity, NoRestart, RestartChildren, decide
 from hourglass._supervision.process import ChildView, Context, Down, Job, Process, ProcessState
 from hourglass._supervision.spec import ChildSpec, Shutdown, check_id, check_spec
-from hourglass._supervision.supervisor import ChildSlot, give_up, stop_whatever_comes
+from hourglass._supervision.supervisor import ChildSlot, give_up, stop_uncancellably
 
-_Message: TypeAlias = Down | ChildSlot  # a child has died; the pause before a child's restart is over
+_Message: TypeAlias = Down | ChildSlot  # a child has died; the delay before a child's restart is over
 R = TypeVar("R", bound="_DynamicRun | _TaskRun")
 J = TypeVar("J", bound=Job)
 
 
 class DynamicSupervisor:
-    """Children that are started and ended while it runs."""
+    """A supervisor whose children are started and ended while it runs."""
 
     def __init__(self, *, max_restarts: int = 3, window: float = 5.0) -> None:
         self.intensity = Intensity(max_restarts, window)
         self._run: _DynamicRun | None = None
 
     async def __call__(self, context: Context) -> None:
-        """Supervise, until stopped."""
-        _refuse_second(self._run, context)
+        """Supervise until stopped."""
+        _check_not_running(self._run, context)
         self._run = _DynamicRun(self.intensity, context)
         await self._run.main()
 
     def as_child(self, id: str) -> ChildSpec:
-        """This supervisor as a child of another."""
+        """Return the spec of this supervisor as a child of another."""
         return ChildSpec(id, self, type="supervisor")
 
     async def start_child(self, spec: ChildSpec) -> Process:
-        """Start a child and wait until it has started; `StartFailed` if it does not, and then it is not kept.
+        """Start a child and wait until it has started. Raise `StartFailed` if it does not, and remove it.
 
-        Cancelling this call does not stop the child: it belongs to the supervisor.
+        Cancelling this call does not stop the child, because it belongs to the supervisor.
         """
         return await _living(self._run, "start a child").start_child(check_spec(spec))
 
     async def terminate_child(self, id: str) -> None:
-        """Stop a child in order, within its limit, and forget it."""
+        """Stop a child in order, within its timeout, and remove it."""
         await _living(self._run, "end a child").terminate_child(id)
 
     def children(self) -> tuple[ChildView, ...]:
-        """The present children, oldest first; none when it is not running."""
+        """Return the current children, oldest first; none if the supervisor is not running."""
         return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
 
 
 class _DynamicRun:
-    """One life of a dynamic supervisor."""
+    """One run of a dynamic supervisor."""
 
     def __init__(self, intensity: Intensity, context: Context) -> None:
         self.context = context
@@ -78,19 +78,21 @@ class _DynamicRun:
                     case Down(process, reason):
                         self._on_down(process, reason)
                     case child:
-                        # It may have been ended while it waited.
+                        # The child may have been removed while it waited.
                         if self._children.get(child.spec.id) is child:
                             self._start_again(child, None)
         finally:
             for child in self._children.values():
                 child.stop_waiting()
             stopping: list[tuple[Process, Shutdown]] = [
-                (each.process, each.spec.shutdown_limit) for each in self._children.values() if each.process
+                (child.process, child.spec.shutdown_limit)
+                for child in self._children.values()
+                if child.process
             ]
             for process, limit in stopping:
                 process.begin_stop(limit)
             for process, limit in stopping:
-                await stop_whatever_comes(process, limit)
+                await stop_uncancellably(process, limit)
 
     def views(self) -> Iterable[ChildView]:
         return [child.view() for child in self._children.values()]
@@ -128,7 +130,7 @@ class _DynamicRun:
         if child is None or not child.is_filled_by(process):
             return
         if not process.was_started and not child.restarts:
-            self._forget(child)  # the first start failed, which is for its caller to handle
+            self._forget(child)  # the caller handles a failed first start
             return
         self._recover(child, reason)
 
@@ -165,7 +167,7 @@ class _DynamicRun:
         self._spawn(child)
 
     def _forget(self, child: ChildSlot) -> None:
-        """Strike the child off, unless its id has a new one."""
+        """Remove the child, unless its id has been reused."""
         if self._children.get(child.spec.id) is child:
             del self._children[child.spec.id]
 
@@ -174,26 +176,27 @@ class _DynamicRun:
 
 
 class TaskSupervisor:
-    """Jobs: never restarted, each with an exit of its own, stopped together."""
+    """A supervisor of jobs: never restarted, each with its own exit, stopped together."""
 
     def __init__(self) -> None:
         self._run: _TaskRun | None = None
 
     async def __call__(self, context: Context) -> None:
-        """Look after jobs, until stopped."""
-        _refuse_second(self._run, context)
+        """Supervise jobs until stopped."""
+        _check_not_running(self._run, context)
         self._run = _TaskRun(context)
         await self._run.main()
 
     def as_child(self, id: str) -> ChildSpec:
-        """This supervisor as a child of another."""
+        """Return the spec of this supervisor as a child of another."""
         return ChildSpec(id, self, type="supervisor")
 
     def spawn_job(self, kind: type[J], name: str = "job") -> J:
-        """A task without a coroutine: work that is done by callbacks, and ends when `finish` is called on its process.
+        """Create a job: a process without a coroutine, whose work is done by callbacks, and that ends when
+        they call its `finish`.
 
-        It costs a fraction of an asyncio task. The callbacks that do the work ask the process whether it is still
-        alive; a `kind` of the caller's own hears of its end by `on_death`.
+        It costs a fraction of an asyncio task. The callbacks must check that the process is still alive; a
+        subclass passed as `kind` is notified of the end by `on_death`.
         """
         run = self._run
         if run is None or run.process.state is not ProcessState.RUNNING:
@@ -205,31 +208,33 @@ class TaskSupervisor:
         return kind(run.process, name, run.count)
 
     def jobs(self) -> tuple[Process, ...]:
-        """The present jobs, oldest first."""
+        """Return the current jobs, oldest first."""
         return tuple(self._run.process.links) if self._run is not None else ()
 
     def children(self) -> tuple[ChildView, ...]:
-        """As `jobs`, for status; none when it is not running."""
+        """Return the current jobs for status views; none if the supervisor is not running."""
         return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
 
 
 class _TaskRun:
-    """One life of a task supervisor. Its books are the links of its process: a job that ends strikes itself off."""
+    """One run of a task supervisor. It needs no list of jobs, because jobs are links of its process and
+    remove themselves.
+    """
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.process = context.process
         self.count = 0
-        self.names: set[str] = set()  # of jobs, checked once
+        self.names: set[str] = set()  # names of jobs, validated once
 
     async def main(self) -> None:
         self.context.shows(self.views)
         try:
             await self.context.started()
-            await asyncio.get_running_loop().create_future()  # nothing to do but to be there
+            await asyncio.get_running_loop().create_future()  # wait until stopped
         finally:
             for job in tuple(self.process.links):
-                job.begin_stop("infinity")  # it ends there and then
+                job.begin_stop("infinity")  # a job ends at once
 
     def views(self) -> Iterable[ChildView]:
         return [ChildView(job.id, job.seen, 0, job) for job in self.process.links]
@@ -244,7 +249,7 @@ def _living(run: R | None, purpose: str) -> R:
     return run
 
 
-def _refuse_second(run: _DynamicRun | _TaskRun | None, context: Context) -> None:
-    """One object is one address: it cannot run in two places."""
+def _check_not_running(run: _DynamicRun | _TaskRun | None, context: Context) -> None:
+    """Raise `SpecError` if the supervisor is running elsewhere: an object is a single address."""
     if run is not None and run.context.process.alive:
         raise SpecError(f"{context.path} cannot run: the same supervisor runs as {run.context.path}")

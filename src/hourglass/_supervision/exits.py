@@ -1,7 +1,8 @@
-"""Why a process ended, as data.
+"""Reasons why a process ended, as data.
 
-An exit is normal (the body returned), shutdown (it was asked to stop, and did), crash (it raised) or killed. The text of
-an exit names the error's type and place, not its message: messages may carry what the process worked on.
+An exit is normal (the body returned), shutdown (it was asked to stop, and did), crash (it raised) or killed.
+The text of an exit names the error's type and position, not its message, because messages may contain data of
+the process.
 """
 
 from __future__ import annotations
@@ -12,29 +13,27 @@ from typing import Literal, TypeAlias
 
 from hourglass.errors import HourglassError, UsageError
 
-# --- what can go wrong -------------------------------------------------------------------------------------------------
-#
-# What can go wrong in supervision. Messages name paths and ids, never values that processes carry.
+# Errors of supervision. Messages name paths and ids, never values of processes.
 
 
 class SupervisionError(HourglassError):
-    """The root of what supervision raises."""
+    """The base class of errors of supervision."""
 
 
 class SpecError(SupervisionError, UsageError, ValueError):
-    """A child spec, or a supervisor's options, are not what they must be."""
+    """A child spec, or an option of a supervisor, is invalid."""
 
 
 class StartFailed(SupervisionError):
-    """A child did not start; its cause says why."""
+    """A child did not start; the cause explains why."""
 
 
 class IntensityExceeded(SupervisionError):
-    """A supervisor's children ended more often than it may restart them; its cause is the last one's error."""
+    """A supervisor's children ended more often than it may restart them; the cause is the last child's error."""
 
 
 class DeadProcess(SupervisionError):
-    """A process that has ended tried to act, or was asked for what only a living one has."""
+    """A dead process tried to act, or an operation needs a live process."""
 
 
 class NotRunning(SupervisionError):
@@ -42,14 +41,11 @@ class NotRunning(SupervisionError):
 
 
 class NoSuchChild(SupervisionError, LookupError):
-    """No child of that id, or no process at that path."""
+    """No child has that id, or no process has that path."""
 
 
 class NameTaken(SupervisionError):
-    """The name belongs to a living process."""
-
-
-# --- why a process ended -----------------------------------------------------------------------------------------------
+    """The name belongs to a live process."""
 
 
 ExitKind: TypeAlias = Literal["normal", "shutdown", "crash", "killed"]
@@ -57,7 +53,7 @@ ExitKind: TypeAlias = Literal["normal", "shutdown", "crash", "killed"]
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Why a process ended; `error` is what a crashed one raised."""
+    """The reason why a process ended; `error` is the exception of a crash."""
 
     kind: ExitKind
     error: BaseException | None = field(default=None, repr=False)
@@ -69,7 +65,7 @@ class Exit:
 
     @property
     def abnormal(self) -> bool:
-        """Whether it is one that a transient child is restarted after."""
+        """Whether a transient child is restarted after it."""
         return self.kind in ("crash", "killed")
 
 
@@ -79,15 +75,15 @@ KILLED = Exit("killed")
 
 
 def crash(error: BaseException) -> Exit:
-    """The exit of a process that raised."""
+    """Return the exit of a process that raised."""
     return Exit("crash", error)
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised: the innermost frame, as ` at file:line`."""
-    step = error.__traceback__
-    if step is None:
+    """Return the position of the exception: its innermost frame, as ` at file:line`."""
+    traceback = error.__traceback__
+    if traceback is None:
         return ""
-    while step.tb_next is not None:
-        step = step.tb_next
-    return f" at {PurePath(step.tb_frame.f_code.co_filename).name}:{step.tb_lineno}"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f" at {PurePath(traceback.tb_frame.f_code.co_filename).name}:{traceback.tb_lineno}"

@@ -1,7 +1,8 @@
-"""What all processes of one tree share: the clock, the reports, and the killed that have not unwound yet.
+"""The state shared by all processes of a tree: the clock, the reports, and killed coroutines that still
+unwind.
 
-A killed process is dead at once; its coroutine unwinds on the next turn, and some linger. The node counts them, so that
-stopping a tree can wait until no task is left, and throws a lingering one away after a grace.
+A killed process is dead at once; its coroutine unwinds on the next turn, and some linger. The node tracks
+them, so that stopping a tree can wait until no task is left, and closes lingering ones after a grace period.
 """
 
 from __future__ import annotations
@@ -15,27 +16,25 @@ from hourglass._supervision.driver import TaskDriver
 from hourglass._supervision.exits import Exit
 from hourglass._supervision.reports import ReportKind, Reports
 
-# --- time --------------------------------------------------------------------------------------------------------------
-#
-# Monotonic time and timers, as a part that tests replace. Nothing else in this package knows what time it is.
+# Monotonic time and timers, replaceable by tests. Nothing else in this package reads a clock.
 
 
 class Cancellable(Protocol):
-    """Something that will happen, unless it is cancelled."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Make it not happen. Harmless once it has."""
+        """Cancel the call. Has no effect afterwards."""
 
 
 class MonotonicClock(Protocol):
-    """Monotonic time in seconds, and callbacks that are due later on the loop's thread."""
+    """Monotonic time in seconds, and delayed calls on the loop's thread."""
 
     def now(self) -> float:
-        """The time."""
+        """Return the current time."""
         ...
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Cancellable:
-        """Call back after so many seconds."""
+        """Schedule a call after a delay in seconds."""
         ...
 
 
@@ -43,15 +42,12 @@ class LoopClock:
     """The running event loop's own clock."""
 
     def now(self) -> float:
-        """The loop's monotonic time."""
+        """Return the loop's monotonic time."""
         return asyncio.get_running_loop().time()
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Cancellable:
-        """A timer of the loop."""
+        """Schedule a call with a timer of the loop."""
         return asyncio.get_running_loop().call_later(delay, callback)
-
-
-# --- the node ----------------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.supervision")
@@ -60,7 +56,7 @@ GRACE = 5.0
 
 
 class Node:
-    """Clock, reports and the unwinding of one tree."""
+    """Clock, reports and unwinding coroutines of one tree."""
 
     def __init__(self, clock: MonotonicClock | None, reports: Reports, *, grace: float) -> None:
         self.clock = clock or LoopClock()
@@ -70,20 +66,20 @@ class Node:
         self._waiters: list[asyncio.Future[None]] = []
 
     def report(self, kind: ReportKind, path: str, reason: Exit | None = None, detail: str = "") -> None:
-        """Report something at the present time."""
+        """Add a report with the current time."""
         self.reports.add(kind, path, self.clock.now(), reason, detail)
 
     def unwinds(self, driver: TaskDriver) -> None:
-        """A coroutine was killed."""
+        """Track a killed coroutine."""
         self._unwinding.setdefault(driver, None)
 
     def lingers(self, driver: TaskDriver) -> None:
-        """A killed coroutine goes on: it gets a grace for its clean-up."""
+        """Schedule the closing of a killed coroutine that continues; until then it may clean up."""
         if driver in self._unwinding:
             self._unwinding[driver] = self.clock.call_later(self._grace, driver.discard)
 
     def unwound(self, driver: TaskDriver) -> None:
-        """A coroutine has ended; whether it had been killed does not matter."""
+        """Stop tracking a coroutine that has ended, whether it had been killed or not."""
         if driver not in self._unwinding:
             return
         timer = self._unwinding.pop(driver)
@@ -96,7 +92,7 @@ class Node:
             self._waiters.clear()
 
     async def wait_unwound(self) -> None:
-        """Wait until no killed coroutine is left; the grace bounds it."""
+        """Wait until no killed coroutine is left; the grace period limits the wait."""
         while self._unwinding:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

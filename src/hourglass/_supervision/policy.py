@@ -1,12 +1,12 @@
-"""PURE: what a supervisor does when a child has ended.
+"""PURE: the decision of a supervisor when a child has ended.
 
-No loop, no clock, no process: children are their restart kinds in order, time is a number, the past is a tuple of times.
-The supervisor applies the verdict.
+No loop, no clock, no process: the input is the restart kinds of the children in order, a time, and the times
+of past restarts. The supervisor carries out the decision.
 
-- A temporary child is never restarted, a transient one after a crash or a kill only, a permanent one always.
-- Siblings that a cascade stops are started again in order, but for temporary ones. A transient sibling that had ended
-  normally runs again with the cascade: what it prepared was prepared for the siblings that died.
-- Up to `max_restarts` restarts within `window` seconds; one more, and the supervisor gives up.
+- A temporary child is never restarted, a transient one only after a crash or a kill, a permanent one always.
+- Siblings that are stopped with the child are started again in order, except temporary ones. A transient sibling that had
+  ended normally runs again too, because it prepared state for the siblings that ended.
+- Up to `max_restarts` restarts within `window` seconds are allowed; after one more, the supervisor gives up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ History: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Intensity:
-    """How often a supervisor may restart before it fails itself: `max_restarts` within `window` seconds."""
+    """The maximum restart frequency of a supervisor before it fails itself: `max_restarts` within `window`
+    seconds.
+    """
 
     max_restarts: int = 3
     window: float = 5.0
@@ -39,12 +41,14 @@ class Intensity:
 
 @dataclass(frozen=True, slots=True)
 class NoRestart:
-    """The child stays ended."""
+    """The decision not to restart the child."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestartChildren:
-    """Stop these, in this order; then start those, in that order. `history` is the past from now on."""
+    """The decision to stop the children `stop`, in this order, and then start the children `start`. `history`
+    is the new list of restart times.
+    """
 
     stop: tuple[int, ...]
     start: tuple[int, ...]
@@ -53,7 +57,7 @@ class RestartChildren:
 
 @dataclass(frozen=True, slots=True)
 class Escalate:
-    """Too many restarts: the supervisor stops all its children and fails upwards."""
+    """The decision to give up after too many restarts: the supervisor stops all its children and fails."""
 
 
 Decision: TypeAlias = NoRestart | RestartChildren | Escalate
@@ -70,7 +74,9 @@ def decide(
     intensity: Intensity,
     counted: bool = True,
 ) -> Decision:
-    """What to do now that child `failed` has ended for `reason`. `counted=False`: a restart that back-off slows down."""
+    """Decide what to do after child `failed` has ended with `reason`. `counted=False`: its restarts are
+    limited by a backoff.
+    """
     if not restarts(children[failed], reason):
         return NoRestart()
     recent = tuple(time for time in history if now - time <= intensity.window)
@@ -80,13 +86,13 @@ def decide(
             return Escalate()
     stopped = _stopped(strategy, len(children), failed)
     started = sorted(
-        (failed, *(each for each in stopped if children[each] != "temporary")),
+        (failed, *(sibling for sibling in stopped if children[sibling] != "temporary")),
     )
     return RestartChildren(stopped, tuple(started), recent)
 
 
 def restarts(kind: RestartKind, reason: Exit) -> bool:
-    """Whether a child of this kind is restarted after this exit."""
+    """Return whether a child of this kind is restarted after this exit."""
     match kind:
         case "permanent":
             return True
@@ -97,20 +103,20 @@ def restarts(kind: RestartKind, reason: Exit) -> bool:
 
 
 def delay_before(backoff: tuple[float, float] | None, failures: int) -> float:
-    """How long the next restart waits, after so many failures in a row before this one."""
+    """Return the delay before the next restart, after this number of previous consecutive failures."""
     if backoff is None:
         return 0.0
-    first, most = backoff
-    # The exponent is bounded so that a server that is down for a year does not overflow a float.
-    return min(most, first * 2.0 ** min(failures, 64))
+    first, maximum = backoff
+    # Limit the exponent, so that a server that is down for a year does not overflow a float.
+    return min(maximum, first * 2.0 ** min(failures, 64))
 
 
 def _stopped(strategy: Strategy, count: int, failed: int) -> tuple[int, ...]:
-    """The siblings that go down with the failed child, in reverse order of start."""
+    """Return the siblings to stop with the failed child, in reverse order of start."""
     match strategy:
         case "one_for_one":
             return ()
         case "one_for_all":
-            return tuple(each for each in reversed(range(count)) if each != failed)
+            return tuple(sibling for sibling in reversed(range(count)) if sibling != failed)
         case "rest_for_one":
             return tuple(reversed(range(failed + 1, count)))

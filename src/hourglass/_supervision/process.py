@@ -1,14 +1,14 @@
-"""A process: an asyncio task with an identity, a state, an exit that is recorded, monitors, and links to its children.
+"""A process: an asyncio task with an identity, a state, a recorded exit, monitors, and links to its children.
 
 It knows nothing of strategies and restarts. Invariants:
 
-- starting -> running -> stopping -> dead, never back; a state may be skipped. Death is recorded once, with its exit.
-- The dead do not speak: from the instant of death every method of its context raises `DeadProcess`.
-- When a process dies, whatever the reason, those still linked to it (its children) are killed first, the youngest first.
-- An ordered stop runs the `terminate` callback, then cancels the body, and kills both when the limit
-  has passed. A kill runs neither.
-- Monitors are called at the instant of death, in the order in which they were set, once.
-- A process may have no body (see `Job`). It is stopped and killed as any other; what is done about its work is for its monitors.
+- The state only moves forward: starting -> running -> stopping -> dead; states may be skipped. The exit is recorded once.
+- After its death, every method of its context raises `DeadProcess`.
+- When a process dies, whatever the reason, its linked children are killed first, the youngest first.
+- An ordered stop runs the `terminate` callback, then cancels the body, and kills both after the timeout. A kill runs
+  neither.
+- Monitors are called immediately at the death, once, in the order in which they were set.
+- A process may have no body (see `Job`). It is stopped and killed like any other; its monitors must clean up its work.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, 
 from hourglass._supervision.node import Cancellable, Node, logger
 from hourglass._supervision.spec import ChildSpec, Shutdown, Start
 
-# --- what others see of a process --------------------------------------------------------------------------------------
-#
-# Where a process is in its life, and how a drawing or a status page of the tree shows it. Data only.
+# The state of a process, and its representation in a drawing or a status page of the tree. Data only.
 
 
 class ProcessState(Enum):
-    """Where a process is in its life."""
+    """The state of a process."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -44,7 +42,7 @@ ChildState: TypeAlias = Literal["starting", "running", "stopping", "waiting", "e
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """A child as its supervisor sees it; without a process it has ended, or waits to be started again."""
+    """A child as its supervisor sees it. Without a process it has ended, or waits for its restart."""
 
     id: str
     state: ChildState
@@ -60,15 +58,12 @@ SEEN: dict[ProcessState, ChildState] = {
 }
 
 
-# --- the process -------------------------------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Down:
-    """A monitored process has died."""
+    """The event that a monitored process has died."""
 
     process: Process
     exit: Exit
@@ -80,7 +75,7 @@ Family: TypeAlias = Callable[[], Iterable[ChildView]]
 
 
 class Monitor:
-    """A watch on a process, which can be given up."""
+    """A registration for the death of a process, which can be cancelled."""
 
     __slots__ = ("_callback", "_process")
 
@@ -89,7 +84,7 @@ class Monitor:
         self._callback = callback
 
     def cancel(self) -> None:
-        """Watch no longer."""
+        """Cancel the registration."""
         if self._process._monitors is not None:
             self._process._monitors.pop(self, None)
 
@@ -98,9 +93,10 @@ class Monitor:
 
 
 class Process:
-    """One process of a tree. It is made by `Context.spawn` and `Context.spawn_task`, and by `start_tree`."""
+    """A process of a tree. Created by `Context.spawn`, `Context.spawn_task` and `start_tree`."""
 
-    # There may be thousands of them, one for each piece of work: what few need is made when it is needed.
+    # There may be thousands of processes, one per piece of work, so rarely used attributes are created on
+    # demand.
     __slots__ = (
         "__weakref__",
         "_body",
@@ -131,7 +127,7 @@ class Process:
         self.state = ProcessState.STARTING
         self.exit: Exit | None = None
         self.started_at: float | None = None
-        self.value: Any = None  # what it gave to `started`
+        self.value: Any = None  # the value that it passed to `started`
         self.family: Family = tuple
         self.links: dict[Process, None] = {}
         self._quiet = quiet
@@ -150,23 +146,21 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not died yet."""
+        """Whether the process has not died yet."""
         return self.state is not ProcessState.DEAD
 
     @property
     def was_started(self) -> bool:
-        """Whether it ever said that it had started."""
+        """Whether the process has ever reported its start."""
         return self.started_at is not None
 
     @property
     def seen(self) -> ChildState:
-        """Its state, as a view of the tree shows it."""
+        """Its state for views of the tree."""
         return SEEN[self.state]
 
-    # --- what others may ask and do ---------------------------------------------------------------
-
     def monitor(self, callback: OnDown) -> Monitor:
-        """Call back when it dies, at that instant; at once if it is dead."""
+        """Call a function at the death of the process; immediately if it is dead already."""
         monitor = Monitor(self, callback)
         if self.exit is not None:
             monitor._fire(Down(self, self.exit))
@@ -176,7 +170,9 @@ class Process:
         return monitor
 
     async def wait_started(self) -> Any:
-        """What it gave to `started`; `StartFailed` if it ended before."""
+        """Wait for the start, and return the value passed to `started`. Raise `StartFailed` if the process
+        ends before.
+        """
         while not self.was_started and self.exit is None:
             await self._change()
         if not self.was_started:
@@ -185,13 +181,15 @@ class Process:
         return self.value
 
     async def wait_dead(self) -> Exit:
-        """Its exit, once it has died."""
+        """Wait for the death, and return the exit."""
         while self.exit is None:
             await self._change()
         return self.exit
 
     def begin_stop(self, limit: Shutdown) -> None:
-        """Ask it to end in order; killed when `limit` has passed. Asking again changes nothing, but for `"brutal"`."""
+        """Begin an ordered stop; kill the process after `limit`. Repeated calls have no effect, except for
+        `"brutal"`.
+        """
         if limit == "brutal":
             self.kill()
         elif self.state in (ProcessState.STARTING, ProcessState.RUNNING):
@@ -200,13 +198,17 @@ class Process:
             if self._terminate is None:
                 self._cancel_body()
             else:
-                self._terminating = TaskDriver(_called(self._terminate), self, f"{self.path} (terminate)")
+                self._terminating = TaskDriver(
+                    _call_terminate(self._terminate), self, f"{self.path} (terminate)"
+                )
 
     def kill(self, reason: Exit = KILLED) -> None:
-        """End it now. No `terminate`, no waiting; it is dead when this returns, and so are those linked to it."""
+        """Kill the process immediately, without `terminate`. It and its linked children are dead when this
+        returns.
+        """
         if not self.alive:
             return
-        self.state = ProcessState.DEAD  # first, so that nothing it still does is heard
+        self.state = ProcessState.DEAD  # set it first, so that later calls of the coroutine are rejected
         self._kill_links()
         for driver in (self._terminating, self._body):
             if driver is not None:
@@ -214,17 +216,15 @@ class Process:
                 driver.kill()
         self._die(reason)
 
-    # --- its life ---------------------------------------------------------------------------------
-
     def run(self, body: Coroutine[Any, Any, object], *, start_limit: float | None = None) -> None:
-        """Give it its body."""
+        """Start the body."""
         self._set_timer(start_limit, self._start_overdue)
         self._body = TaskDriver(body, self, self.path)
 
     def has_started(self, value: Any) -> None:
-        """It is ready."""
+        """Mark the process as started."""
         if self.state is not ProcessState.STARTING:
-            return  # it is being stopped; or it says so twice, which changes nothing
+            return  # it is being stopped; or this is a repeated call, which has no effect
         self.started_at, self.value = self.node.clock.now(), value
         self._set_timer(None)
         self._enter(ProcessState.RUNNING)
@@ -232,17 +232,19 @@ class Process:
             self.node.report("started", self.path)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """The work of a process without a body is done, or has failed with `error`. Nothing happens if it is dead."""
+        """End a process without a body, with `error` if its work failed. Has no effect if it is dead."""
         if self.alive and self._body is None:
             self._kill_links()
             self._die(self._exit_after(error))
 
     def set_terminate(self, callback: Terminate) -> None:
-        """What an ordered stop runs before the body is cancelled; the latest callback counts."""
+        """Set the callback of an ordered stop, called before the body is cancelled; the latest callback is
+        used.
+        """
         self._terminate = callback
 
     def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
-        """One of its coroutines has ended: the body, or the terminate callback."""
+        """Handle the end of one of its coroutines: the body or the terminate callback."""
         self.node.unwound(driver)
         if not self.alive:
             return
@@ -255,18 +257,19 @@ class Process:
         else:
             self._body = None
             if self._failure is None or not isinstance(error, (asyncio.CancelledError, NoneType)):
-                self._failure = error  # a failed `terminate` says more than the cancellation after it
+                # a failed `terminate` is more informative than the cancellation after it
+                self._failure = error
         if self._terminating is None:
             self._kill_links()
             self._die(self._exit_after(self._failure))
 
     def lingers(self, driver: TaskDriver) -> None:
-        """A killed coroutine goes on."""
+        """Handle a killed coroutine that does not end."""
         self.node.lingers(driver)
         self.node.report("lingering", self.path)
 
     def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
-        """A lingering coroutine was thrown away."""
+        """Handle a lingering coroutine that was closed."""
         self.node.unwound(driver)
         self.node.report("discarded", self.path, detail="it refused to close" if error else "")
 
@@ -276,11 +279,11 @@ class Process:
             case None if stopping:
                 return SHUTDOWN
             case None if not self.was_started:
-                return crash(StartFailed(f"{self.path} returned before it said that it had started"))
+                return crash(StartFailed(f"{self.path} returned before it reported its start"))
             case None:
                 return NORMAL
             case asyncio.CancelledError() if stopping or self.parent is None:
-                return SHUTDOWN  # a root has no supervisor: only the loop's owner can have cancelled it
+                return SHUTDOWN  # a root has no supervisor: only the owner of the loop can have cancelled it
             case _:
                 return crash(error)
 
@@ -292,20 +295,20 @@ class Process:
             self.parent.links.pop(self, None)
         self._report_death(reason)
         self._enter(ProcessState.DEAD)
-        self._tell(reason)
+        self._notify_monitors(reason)
 
-    def _tell(self, reason: Exit) -> None:
-        """Its monitors hear of its death."""
+    def _notify_monitors(self, reason: Exit) -> None:
+        """Call the monitors."""
         if self._monitors:
             down = Down(self, reason)
             monitors, self._monitors = self._monitors, None
             for monitor in monitors:
                 monitor._fire(down)
 
-    def guarded(self, callback: Callable[[T], object], news: T) -> None:
-        """Call a monitor, or `on_death` of a job; what it raises must not disturb the death of the process."""
+    def guarded(self, callback: Callable[[T], object], argument: T) -> None:
+        """Call a monitor, or `on_death` of a job. Its exceptions must not disturb the death of the process."""
         try:
-            callback(news)
+            callback(argument)
         except Exception:
             logger.exception("a monitor of %s failed", self.path)
 
@@ -323,7 +326,7 @@ class Process:
         if self._body is not None:
             self._body.cancel()
         else:
-            self.finish()  # there is nothing that would have to unwind
+            self.finish()  # there is no coroutine to unwind
 
     def _overdue(self) -> None:
         self.node.report("overdue", self.path)
@@ -357,18 +360,16 @@ class Process:
                 self._waiters.remove(waiter)
 
 
-async def _called(terminate: Terminate) -> None:
+async def _call_terminate(terminate: Terminate) -> None:
     waits = terminate()
     if waits is not None:
         await waits
 
 
-# --- a process without a body ------------------------------------------------------------------------------------------
+# A process without a body: callbacks do the work elsewhere, and the last one calls `finish`.
 #
-# A process without a body: the work is done elsewhere, by callbacks, and the last of them calls `finish`.
-#
-# There may be ten thousand of them in a second, so its whole life is two calls, and what is not asked for (monitors,
-# waiters, its path as text) is not made. It is seen, stopped, killed and monitored as any other process.
+# There may be ten thousand per second, so its life is two calls, and optional attributes (monitors, waiters,
+# the path) are not created. It is inspected, stopped, killed and monitored like any other process.
 
 
 _RUNNING = ProcessState.RUNNING
@@ -376,12 +377,14 @@ _NO_LINKS = cast("dict[Process, None]", MappingProxyType({}))
 
 
 class Job(Process):
-    """One piece of work, made by `TaskSupervisor.spawn_job`. A subclass carries what the work needs, and hears of its end."""
+    """One piece of work, created by `TaskSupervisor.spawn_job`. A subclass holds its data, and overrides
+    `on_death`.
+    """
 
     __slots__ = ("_name", "_number")
 
     def __init__(self, parent: Process, name: str, number: int) -> None:
-        # Not `super().__init__`: this is half the cost of a job, and a job skips states: it is running at once.
+        # Not `super().__init__`, which would double the cost of a job; and a job is running at once.
         self.parent: Process | None = parent
         self.node = parent.node
         self.state = _RUNNING
@@ -403,27 +406,25 @@ class Job(Process):
 
     @property
     def path(self) -> str:  # type: ignore[override]
-        """Where in the tree it is."""
+        """Its path in the tree."""
         return f"{self.parent.path}/{self.id}" if self.parent else self.id
 
     def on_death(self, reason: Exit) -> None:
-        """It has ended, whatever the reason; called before any monitor."""
+        """Handle the end of the job, whatever the reason; called before all monitors."""
 
-    def _tell(self, reason: Exit) -> None:
+    def _notify_monitors(self, reason: Exit) -> None:
         self.guarded(self.on_death, reason)
-        super()._tell(reason)
+        super()._notify_monitors(reason)
 
 
-# --- what a body is given ----------------------------------------------------------------------------------------------
+# A process's view of itself: the argument of its body, with all its operations in the tree.
 #
-# A process's own view of itself: what its body is given, and all that it can say and do in the tree.
-#
-# Every method first asks whether the process lives: a body that outlives its process (it swallowed a kill) gets
-# `DeadProcess`.
+# Every method first checks that the process is alive: a body that outlives its process (it swallowed a kill)
+# gets `DeadProcess`.
 
 
 class Context:
-    """What a process has in its hands: the way to say that it has started, and to have children of its own."""
+    """The operations of a process on itself: report its start, and have children."""
 
     __slots__ = ("process",)
 
@@ -432,24 +433,28 @@ class Context:
 
     @property
     def path(self) -> str:
-        """Where in the tree it is, such as `Application/Subsystem/BridgeHolder`."""
+        """Its path in the tree, such as `Application/Subsystem/BridgeHolder`."""
         return self.process.path
 
     @property
     def node(self) -> Node:
-        """What it shares with all of its tree."""
+        """The state shared by all processes of the tree."""
         return self._alive().node
 
     async def started(self, value: Any = None) -> None:
-        """I am ready: the next child may start. `value` is what other processes find in `process.value`."""
+        """Report that the process is ready, so that the next child may start. Other processes find `value` in
+        `process.value`.
+        """
         self._alive().has_started(value)
 
     def on_terminate(self, callback: Terminate) -> None:
-        """Run this on an ordered stop, before the body is cancelled; never on a kill. The latest callback counts."""
+        """Set a callback for an ordered stop, called before the body is cancelled; never on a kill. The
+        latest callback is used.
+        """
         self._alive().set_terminate(callback)
 
     def shows(self, family: Family) -> None:
-        """How the tree finds its children."""
+        """Set the function that returns its children for views of the tree."""
         self._alive().family = family
 
     def spawn(self, spec: ChildSpec) -> Process:
@@ -459,7 +464,7 @@ class Context:
         return child
 
     def spawn_task(self, id: str, body: Coroutine[Any, Any, object]) -> Process:
-        """Start a linked child that needs no start of its own and is reported only if it ends badly."""
+        """Start a linked child without a start phase, which is reported only if it ends abnormally."""
         try:
             child = Process(self.node, id, self.process, quiet=True)
         except DeadProcess:
@@ -472,17 +477,17 @@ class Context:
     def _alive(self) -> Process:
         if not self.process.alive:
             raise DeadProcess(
-                f"{self.process.path} is dead ({self.process.exit}) and can do nothing any more"
+                f"{self.process.path} is dead ({self.process.exit}) and cannot be used any more"
             )
         return self.process
 
 
 def launch(process: Process, spec: ChildSpec) -> None:
-    """Give a process the body that its spec describes."""
+    """Start the body described by a spec."""
     limit = spec.start_limit
     process.run(_body(spec.start, Context(process)), start_limit=None if limit == "infinity" else limit)
 
 
 async def _body(start: Start, context: Context) -> object:
-    # Called in here, so that a start that is no coroutine function is a failed start as any other.
+    # Called inside the body, so that a `start` that is not a coroutine function is an ordinary failed start.
     return await start(context)

@@ -1,7 +1,7 @@
-"""Names for processes: unique, and gone when the process dies.
+"""Unique names for processes, removed when the process dies.
 
-A registry works by itself, or as a child of a supervisor (`registry.as_child(id)`): then it is empty after each
-start, and refuses names while it is down. It watches processes and owns none.
+A registry can be used alone, or as a child of a supervisor (`registry.as_child(id)`): then it is empty after
+each start, and rejects names while it is down. It monitors processes but does not own them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hourglass._supervision.spec import ChildSpec
 
 
 class ProcessRegistry:
-    """The living processes by their names."""
+    """A registry of live processes by name."""
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, tuple[Process, Monitor]] = {}
         self._process: Process | None = None
 
     async def __call__(self, context: Context) -> None:
-        """Be a process, so that children that depend on the names can be restarted with them."""
+        """Run as a process, so that children that depend on the names are restarted with it."""
         self._clear()
         self._process = context.process
         context.process.monitor(self._on_own_end)
@@ -30,11 +30,11 @@ class ProcessRegistry:
         await asyncio.get_running_loop().create_future()
 
     def as_child(self, id: str) -> ChildSpec:
-        """This registry as a child of a supervisor."""
+        """Return the spec of this registry as a child of a supervisor."""
         return ChildSpec(id, self)
 
     def register(self, name: Hashable, process: Process) -> None:
-        """Give a living process a name; `NameTaken` if another living one has it."""
+        """Register a live process under a name. Raise `NameTaken` if another live process has it."""
         if self._process is not None and not self._process.alive:
             raise NotRunning(f"cannot register {name!r}: the registry {self._process.path} is down")
         if not process.alive:
@@ -46,18 +46,18 @@ class ProcessRegistry:
         self._entries[name] = (process, monitor)
 
     def unregister(self, name: Hashable) -> None:
-        """Take a name back. Idempotent."""
+        """Remove a name, if it is registered."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             entry[1].cancel()
 
     def whereis(self, name: Hashable) -> Process | None:
-        """The process of that name, if there is one."""
+        """Return the process with that name, or None."""
         entry = self._entries.get(name)
         return entry[0] if entry is not None else None
 
     def names(self) -> tuple[Hashable, ...]:
-        """All names, oldest first."""
+        """Return all names, oldest first."""
         return tuple(self._entries)
 
     def _on_end(self, name: Hashable, down: Down) -> None:

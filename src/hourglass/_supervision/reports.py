@@ -1,7 +1,8 @@
-"""Every start, exit, restart and escalation as data: kept in a bounded ring for status pages, and given to a sink.
+"""Reports of every start, exit, restart and escalation: stored in a bounded ring for status pages, and passed
+to a sink.
 
-A report in the ring holds text only. The error itself goes to the sink and is not kept: its traceback would keep alive
-whatever the dead process worked on. What a sink raises is logged, and reaches no process.
+A report in the ring contains text only. The error itself is passed to the sink and not stored: its traceback
+would keep the data of the dead process alive. Exceptions of the sink are logged, and reach no process.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from hourglass.errors import ServiceError
 logger = logging.getLogger("hourglass.supervision")
 
 ReportKind: TypeAlias = Literal[
-    "started",  # it said that it had started
-    "start_failed",  # it ended, or was too slow, before it said so
-    "exited",  # it ended; the exit says why
-    "overdue",  # its ordered stop took too long, and it was killed
+    "started",  # it reported that it had started
+    "start_failed",  # it ended, or timed out, before it reported its start
+    "exited",  # it ended; the exit has the reason
+    "overdue",  # its ordered stop timed out, and it was killed
     "restarting",  # its supervisor starts it again
-    "delayed",  # its supervisor will, after a pause
-    "gave_up",  # the supervisor restarted too often and fails upwards
-    "lingering",  # killed, but its coroutine swallowed that and goes on, unheard
-    "discarded",  # such a coroutine was thrown away
+    "delayed",  # its supervisor will start it again, after a delay
+    "gave_up",  # the supervisor exceeded its restart intensity and fails
+    "lingering",  # killed, but its coroutine swallowed that and continues without effect
+    "discarded",  # such a coroutine was closed
 ]
 
 _LEVELS: dict[ReportKind, int] = {
@@ -51,7 +52,7 @@ _RING = 256
 
 @dataclass(frozen=True, slots=True)
 class SupervisionReport:
-    """One thing that happened to one process, at a monotonic time."""
+    """An event of one process, at a monotonic time."""
 
     kind: ReportKind
     path: str
@@ -62,38 +63,38 @@ class SupervisionReport:
     error: BaseException | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
-        said = " ".join(self.kind.split("_"))
-        rest = "; ".join(part for part in (self.exit, self.detail) if part)
-        return f"{self.path} {said}" + (f" ({rest})" if rest else "")
+        words = " ".join(self.kind.split("_"))
+        details = "; ".join(part for part in (self.exit, self.detail) if part)
+        return f"{self.path} {words}" + (f" ({details})" if details else "")
 
 
 Sink: TypeAlias = Callable[[SupervisionReport], object]
 
 
 def log_report(report: SupervisionReport) -> None:
-    """The default sink: Python's logging, by severity, with the traceback of what crashed; of what a service or a disk
-    refuses the words are enough.
+    """Log a report with Python's logging, by severity, with the traceback of a crash. Errors of a service or
+    disk are logged without a traceback.
     """
     if logger.isEnabledFor(report.level):
         error = report.error
         if isinstance(error, ServiceError) and os.environ.get("HOURGLASS_TRACEBACK") != "full":
             logger.log(report.level, "%s: %s", report, error)
             return
-        told = (type(error), error, error.__traceback__) if error is not None else None
-        logger.log(report.level, "%s", report, exc_info=told)
+        exception_info = (type(error), error, error.__traceback__) if error is not None else None
+        logger.log(report.level, "%s", report, exc_info=exception_info)
 
 
 class Reports:
-    """Where reports go: the ring and the sink."""
+    """The destination of reports: the ring and the sink."""
 
-    def __init__(self, sink: Sink = log_report, *, kept: int = _RING) -> None:
+    def __init__(self, sink: Sink = log_report, *, size: int = _RING) -> None:
         self._sink = sink
-        self._ring: deque[SupervisionReport] = deque(maxlen=kept)
+        self._ring: deque[SupervisionReport] = deque(maxlen=size)
 
     def add(
         self, kind: ReportKind, path: str, time: float, reason: Exit | None = None, detail: str = ""
     ) -> None:
-        """Record that something happened, and tell the sink."""
+        """Store a report, and pass it to the sink."""
         level = _EXIT_LEVELS[reason.kind] if kind == "exited" and reason else _LEVELS.get(kind, logging.INFO)
         error = reason.error if reason else None
         report = SupervisionReport(kind, path, time, str(reason) if reason else "", detail, level, error)
@@ -104,5 +105,5 @@ class Reports:
             logger.exception("the sink of supervision reports failed")
 
     def recent(self) -> tuple[SupervisionReport, ...]:
-        """The latest reports, oldest first."""
+        """Return the latest reports, oldest first."""
         return tuple(self._ring)

@@ -1,6 +1,7 @@
-"""What a child is, as data: frozen when written, checked before anything starts.
+"""The child spec: immutable data, validated before anything starts.
 
-Nothing here starts, stops or decides. A message of a check names the child, the field, what was found and what is expected.
+Nothing here starts, stops or decides. A validation message names the child, the field, the actual and the
+expected value.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ _WORKER_START_TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A child: what it is called, how it starts, when it is restarted, how it is stopped.
+    """The spec of a child: its id, its start, its restarts, its shutdown.
 
-    `start(ctx)` is the body of the process; it says `await ctx.started(value)` when it is ready. `restart`: permanent (always),
-    transient (after a crash or a kill only), temporary (never). `shutdown`: how long an ordered stop may take before
-    the child is killed, `"brutal"` for killing at once, `"infinity"` for waiting; unset, a worker has five seconds
-    and a supervisor as long as its children need. `start_timeout` limits the start likewise (a worker 30 s).
+    `start(ctx)` is the body of the process; it calls `await ctx.started(value)` when it is ready. `restart`:
+    permanent (always), transient (only after a crash or a kill), temporary (never). `shutdown` is the timeout
+    of an ordered stop, after which the child is killed; `"brutal"` kills it at once, `"infinity"` waits; by
+    default a worker has five seconds and a supervisor as long as its children need. `start_timeout` is the
+    timeout of the start (30 s for a worker).
 
-    With `backoff=(first, maximum)` a restart waits: `first` seconds, then twice as long each time, up to `maximum`; a
-    child that lived for `maximum` seconds begins anew. Its restarts do not count towards the supervisor's intensity:
-    with the pauses, a child that waits for a server that is down cannot restart in a storm.
+    With `backoff=(first, maximum)` a restart is delayed: `first` seconds, then twice as long each time, up to
+    `maximum`; after a life of `maximum` seconds the delay starts at `first` again. These restarts do not
+    count towards the supervisor's intensity, because the delays prevent a restart storm of a child that waits
+    for a server.
     """
 
     id: str
@@ -50,78 +53,78 @@ class ChildSpec:
 
     @property
     def shutdown_limit(self) -> Shutdown:
-        """How long an ordered stop may take, defaults applied."""
+        """The timeout of an ordered stop, with defaults applied."""
         if self.shutdown is not None:
             return self.shutdown
         return "infinity" if self.type == "supervisor" else _WORKER_SHUTDOWN
 
     @property
     def start_limit(self) -> StartLimit:
-        """How long a start may take, defaults applied."""
+        """The timeout of a start, with defaults applied."""
         if self.start_timeout is not None:
             return self.start_timeout
         return "infinity" if self.type == "supervisor" else _WORKER_START_TIMEOUT
 
 
 def check_spec(spec: ChildSpec) -> ChildSpec:
-    """The spec, if it is sound; `SpecError` otherwise."""
+    """Return the spec if it is valid. Raise `SpecError` otherwise."""
     if not isinstance(spec, ChildSpec):
         raise SpecError(f"a child must be a ChildSpec, not {type(spec).__name__}")
     check_id(spec.id)
     who = f"child {spec.id!r}"
     if not callable(spec.start):
         raise SpecError(f"{who}: start must be callable with a context, not {type(spec.start).__name__}")
-    _one_of(who, "restart", spec.restart, get_args(RestartKind))
-    _one_of(who, "type", spec.type, get_args(ChildType))
+    _check_choice(who, "restart", spec.restart, get_args(RestartKind))
+    _check_choice(who, "type", spec.type, get_args(ChildType))
     if spec.shutdown is not None and spec.shutdown not in ("brutal", "infinity"):
-        _seconds(who, "shutdown", spec.shutdown, "seconds, 'brutal' or 'infinity'")
+        _check_seconds(who, "shutdown", spec.shutdown, "seconds, 'brutal' or 'infinity'")
     if spec.start_timeout is not None and spec.start_timeout != "infinity":
-        _seconds(who, "start_timeout", spec.start_timeout, "seconds or 'infinity'")
+        _check_seconds(who, "start_timeout", spec.start_timeout, "seconds or 'infinity'")
     if spec.backoff is not None:
         _check_backoff(who, spec.backoff)
     return spec
 
 
 def check_children(specs: Sequence[ChildSpec]) -> tuple[ChildSpec, ...]:
-    """The specs, if each is sound and no id is used twice."""
+    """Return the specs if each is valid and no id is used twice."""
     seen: dict[str, int] = {}
-    for place, spec in enumerate(specs):
+    for index, spec in enumerate(specs):
         check_spec(spec)
         if spec.id in seen:
             raise SpecError(
-                f"duplicate child id {spec.id!r}: children {seen[spec.id]} and {place} both have it"
+                f"duplicate child id {spec.id!r}: children {seen[spec.id]} and {index} both have it"
             )
-        seen[spec.id] = place
+        seen[spec.id] = index
     return tuple(specs)
 
 
 def check_strategy(strategy: Strategy) -> Strategy:
-    """The strategy, if there is such a one."""
-    _one_of("supervisor", "strategy", strategy, get_args(Strategy))
+    """Return the strategy if it exists. Raise `SpecError` otherwise."""
+    _check_choice("supervisor", "strategy", strategy, get_args(Strategy))
     return strategy
 
 
 def check_id(id: str) -> None:
-    """Refuse what cannot be a segment of a path."""
+    """Raise `SpecError` for an id that cannot be a segment of a path."""
     if not isinstance(id, str):
         raise SpecError(f"a child's id must be a string, not {type(id).__name__}")
     if not id or "/" in id:
         raise SpecError(f"a child's id must be a non-empty string without '/', not {id!r}")
 
 
-def _one_of(who: str, field: str, value: object, allowed: tuple[str, ...]) -> None:
+def _check_choice(who: str, field: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise SpecError(f"{who}: {field} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
-def _seconds(who: str, field: str, value: Any, expected: str) -> None:
+def _check_seconds(who: str, field: str, value: Any, expected: str) -> None:
     if not _is_number(value) or value < 0:
         raise SpecError(f"{who}: {field} must be {expected}, not {value!r}")
 
 
 def _check_backoff(who: str, backoff: Any) -> None:
     match backoff:
-        case (first, most) if _is_number(first) and _is_number(most) and 0 < first <= most:
+        case (first, maximum) if _is_number(first) and _is_number(maximum) and 0 < first <= maximum:
             return
     raise SpecError(
         f"{who}: backoff must be (first, maximum) in seconds with 0 < first <= maximum, not {backoff!r}"

@@ -1,14 +1,15 @@
 """A supervisor of fixed children: started in order, stopped in reverse, restarted by policy.
 
-`Supervisor` is a description, and the body of a process: give it as the `start` of a child spec, or call it with the
-context of a process that has something to do first. Each run of it keeps its own books.
-What to do is decided in `policy`; here it is done.
+`Supervisor` is a description, and also the body of a process: use it as the `start` of a child spec, or call
+it with the context of a process that has something to do first. Each run has its own state. `policy` decides
+what to do; this module carries it out.
 
-- The next child starts when the one before has said that it has started. If one fails in the first start, those before it are
-  stopped in reverse and the supervisor fails.
-- Exits are handled one at a time, in the order in which they happened. A restart whose start fails is a failure of that child.
-- However the run ends, other than by a kill, its children are stopped in reverse order, each within its limit. Being cancelled
-  again does not hurry it. A kill takes the children along, through their links.
+- The next child starts when the previous one has reported its start. If one fails during the first start, the previous
+  ones are stopped in reverse and the supervisor fails.
+- Exits are handled one at a time, in the order in which they happened. A restart whose start fails is a failure of that
+  child.
+- However the run ends, except by a kill, its children are stopped in reverse order, each within its timeout. Repeated
+  cancellation does not shorten this. A kill also kills the children, through their links.
 """
 
 from __future__ import annotations
@@ -39,13 +40,11 @@ from hourglass._supervision.spec import (
     check_strategy,
 )
 
-# --- one place in a supervisor -----------------------------------------------------------------------------------------
-#
-# A supervisor's book-keeping for one child: its spec, its present process, its restarts and its back-off.
+# A supervisor's state for one child: its spec, its current process, its restarts and its backoff.
 
 
 class ChildSlot:
-    """One place in a supervisor, which one process after another fills."""
+    """The position of a child in a supervisor, occupied by one process after another."""
 
     def __init__(self, spec: ChildSpec) -> None:
         self.spec = spec
@@ -56,21 +55,21 @@ class ChildSlot:
         self._timer: Cancellable | None = None
 
     def fill(self, process: Process) -> None:
-        """A process takes the place."""
+        """Set the current process."""
         self.stop_waiting()
         self.process = process
 
     def empty(self) -> None:
-        """The process that filled it has died."""
+        """Remove the process after its death."""
         self._up_since = self.process.started_at if self.process is not None else None
         self.process = None
 
     def is_filled_by(self, process: Process) -> bool:
-        """Whether news of this process still matters here."""
+        """Return whether this process is the current one."""
         return self.process is process
 
     def next_delay(self, now: float) -> float:
-        """How long to wait before the place is filled again, counting this failure."""
+        """Return the delay before the next restart, and count this failure."""
         backoff = self.spec.backoff
         if backoff is None:
             return 0.0
@@ -81,18 +80,18 @@ class ChildSlot:
         return delay
 
     def wait(self, clock: MonotonicClock, delay: float, callback: Callable[[], object]) -> None:
-        """Leave the place empty for a while."""
+        """Schedule a callback after the delay."""
         self.stop_waiting()
         self._timer = clock.call_later(delay, callback)
 
     def stop_waiting(self) -> None:
-        """Forget the callback of `wait`."""
+        """Cancel the callback of `wait`."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def view(self) -> ChildView:
-        """The child, as a view of the tree shows it."""
+        """Return the child for views of the tree."""
         spec, process = self.spec, self.process
         if process is None or not process.alive:
             vacant: ChildState = "ended" if self._timer is None else "waiting"
@@ -100,11 +99,8 @@ class ChildSlot:
         return ChildView(spec.id, process.seen, self.restarts, process)
 
 
-# --- the supervisor ----------------------------------------------------------------------------------------------------
-
-
 class Supervisor:
-    """Children in order, and what happens when one of them ends."""
+    """An ordered list of children, with a strategy for their failures."""
 
     def __init__(
         self,
@@ -119,17 +115,17 @@ class Supervisor:
         self.intensity = Intensity(max_restarts, window)
 
     async def __call__(self, context: Context) -> None:
-        """Supervise, until stopped."""
+        """Supervise until stopped."""
         await _Run(self, context).main()
 
     def as_child(self, id: str, *, backoff: tuple[float, float] | None = None) -> ChildSpec:
-        """This supervisor as a child of another, or as the root of a tree."""
+        """Return the spec of this supervisor as a child of another, or as the root of a tree."""
         return ChildSpec(id, self, type="supervisor", backoff=backoff)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Due:
-    """The pause before a restart is over."""
+    """The message that the delay before a restart is over."""
 
     failed: int
     start: tuple[int, ...]
@@ -140,7 +136,7 @@ _Failure: TypeAlias = tuple[int, Exit]
 
 
 class _Run:
-    """One life of a supervisor."""
+    """One run of a supervisor."""
 
     def __init__(self, plan: Supervisor, context: Context) -> None:
         self._plan = plan
@@ -163,16 +159,16 @@ class _Run:
         finally:
             for child in reversed(self._children):
                 child.stop_waiting()
-                await stop_whatever_comes(child.process, child.spec.shutdown_limit)
+                await stop_uncancellably(child.process, child.spec.shutdown_limit)
 
     async def _handle(self, message: _Message) -> None:
         failure: _Failure | None = None
         match message:
             case Down(process, reason):
-                place = self._place_of(process)
-                failure = (place, reason) if place is not None else None
+                index = self._place_of(process)
+                failure = (index, reason) if index is not None else None
             case _Due(failed, start):
-                # Another restart may have taken these children along since it was due.
+                # Another restart may have included these children in the meantime.
                 if self._due.get(failed) is message:
                     del self._due[failed]
                     failure = await self._start_again(start)
@@ -180,11 +176,11 @@ class _Run:
             failure = await self._recover(*failure)
 
     def _place_of(self, process: Process) -> int | None:
-        """The place that it fills, unless it was stopped or replaced meanwhile."""
+        """Return the index of the child whose current process it is, or None."""
         return next((n for n, child in enumerate(self._children) if child.is_filled_by(process)), None)
 
     async def _recover(self, failed: int, reason: Exit) -> _Failure | None:
-        """Do what the policy says; the next failure, if a restart did not succeed."""
+        """Carry out the policy's decision. Return the next failure if a restart fails."""
         child = self._children[failed]
         child.empty()
         now = self._node.clock.now()
@@ -208,10 +204,10 @@ class _Run:
                 await self._stop_siblings(stop)
                 return await self._start_later(failed, start, child.next_delay(now), reason)
 
-    async def _stop_siblings(self, places: tuple[int, ...]) -> None:
-        for place in places:
-            child = self._children[place]
-            self._forget_due(place)
+    async def _stop_siblings(self, indices: tuple[int, ...]) -> None:
+        for index in indices:
+            child = self._children[index]
+            self._cancel_due(index)
             if child.process is not None:
                 child.process.begin_stop(child.spec.shutdown_limit)
                 await child.process.wait_dead()
@@ -220,7 +216,7 @@ class _Run:
     async def _start_later(
         self, failed: int, start: tuple[int, ...], delay: float, reason: Exit
     ) -> _Failure | None:
-        self._forget_due(failed)
+        self._cancel_due(failed)
         if not delay:
             return await self._start_again(start, reason)
         child = self._children[failed]
@@ -229,35 +225,36 @@ class _Run:
         self._node.report("delayed", self._path(child), reason, f"for {delay:g} s")
         return None
 
-    async def _start_again(self, places: tuple[int, ...], reason: Exit | None = None) -> _Failure | None:
-        for place in places:
-            child = self._children[place]
+    async def _start_again(self, indices: tuple[int, ...], reason: Exit | None = None) -> _Failure | None:
+        for index in indices:
+            child = self._children[index]
             child.restarts += 1
             self._node.report("restarting", self._path(child), reason, f"restart {child.restarts}")
             try:
                 await self._start(child)
             except StartFailed as error:
-                # Those after it are started with it: every strategy's verdict on this failure includes them.
-                return place, crash(error.__cause__ or error)
+                # The remaining ones are started with it: in every strategy the decision on this failure
+                # includes them.
+                return index, crash(error.__cause__ or error)
         return None
 
     async def _start(self, child: ChildSlot) -> None:
         process = self._context.spawn(child.spec)
         child.fill(process)
         await process.wait_started()
-        # Not earlier: a failed start is told by the line above, once.
+        # Not earlier, because the line above already reports a failed start.
         process.monitor(self._inbox.put_nowait)
 
-    def _forget_due(self, place: int) -> None:
-        self._due.pop(place, None)
-        self._children[place].stop_waiting()
+    def _cancel_due(self, index: int) -> None:
+        self._due.pop(index, None)
+        self._children[index].stop_waiting()
 
     def _path(self, child: ChildSlot) -> str:
         return f"{self._context.path}/{child.spec.id}"
 
 
 def give_up(context: Context, child: ChildSlot, reason: Exit, intensity: Intensity) -> IntensityExceeded:
-    """Report that a supervisor fails upwards, and make the error that it fails with."""
+    """Report that a supervisor gives up, and return the error that it fails with."""
     limit = f"more than {intensity.max_restarts} restarts in {intensity.window:g} s"
     context.process.node.report(
         "gave_up", context.path, reason, f"intensity exceeded: {limit}; last {child.spec.id}"
@@ -267,9 +264,9 @@ def give_up(context: Context, child: ChildSlot, reason: Exit, intensity: Intensi
     return error
 
 
-async def stop_whatever_comes(process: Process | None, limit: Shutdown) -> None:
-    """Stop a process in order. That the caller is cancelled meanwhile, even again and again, changes nothing: the
-    limit bounds this.
+async def stop_uncancellably(process: Process | None, limit: Shutdown) -> None:
+    """Stop a process in order, even if the caller is cancelled meanwhile, also repeatedly: the timeout limits
+    the wait.
     """
     if process is None:
         return

@@ -1,6 +1,7 @@
-"""A running tree: how to start and stop it, and how to look at it and into it by path.
+"""A running tree: start, stop, and access to its processes by path.
 
-Looking never changes anything and never waits. The root has no supervisor: if it ends, the tree has ended, and `wait` says why.
+Inspection never changes anything and never waits. The root has no supervisor: if it ends, the tree has ended,
+and `wait` returns the reason.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from hourglass._supervision.process import ChildView, Process, launch
 from hourglass._supervision.reports import Reports, Sink, SupervisionReport, log_report
 from hourglass._supervision.spec import ChildSpec, check_spec
 
-_DRAWN = 20  # children of one supervisor that a drawing shows; thousands of tasks are a number
+_MAX_DRAWN = 20  # the maximum number of children per supervisor in a drawing; further ones are only counted
 
 
 async def start_tree(
     spec: ChildSpec, *, clock: MonotonicClock | None = None, sink: Sink = log_report, grace: float = GRACE
 ) -> Tree:
-    """Start a root and wait until all of it has started; `StartFailed` if it does not, and then nothing is left of it.
+    """Start a root and wait until its whole tree has started. Raise `StartFailed` if it does not; then
+    nothing is left running.
 
-    `grace` is how long a killed coroutine that goes on may do so before it is thrown away.
+    `grace` is the time after which a killed coroutine that continues is closed.
     """
     check_spec(spec)
     node = Node(clock, Reports(sink), grace=grace)
@@ -37,51 +39,51 @@ async def start_tree(
 
 
 class Tree:
-    """A tree of processes, by its root."""
+    """A tree of processes."""
 
     def __init__(self, root: Process, spec: ChildSpec) -> None:
         self.root = root
         self._spec = spec
 
     async def stop(self) -> Exit:
-        """Stop everything in order, and wait until no task of the tree is left. Safe to call again."""
+        """Stop all processes in order, and wait until no task of the tree is left. Safe to call again."""
         self.root.begin_stop(self._spec.shutdown_limit)
         reason = await self.root.wait_dead()
         await self.root.node.wait_unwound()
         return reason
 
     def reports(self) -> tuple[SupervisionReport, ...]:
-        """The latest reports, oldest first."""
+        """Return the latest reports, oldest first."""
         return self.root.node.reports.recent()
 
     def paths(self) -> list[str]:
-        """The paths of all living processes, each before its children, in order of start."""
+        """Return the paths of all live processes, each before its children, in order of start."""
         return [process.path for process in _living(self.root)]
 
     def find(self, path: str) -> Process:
-        """The living process at a path; `NoSuchChild` names the part that was not found."""
-        first, *rest = path.split("/")
+        """Return the live process at a path. Raise `NoSuchChild` with the segment that does not exist."""
+        first, *segments = path.split("/")
         if not self.root.alive or first != self.root.id:
             raise NoSuchChild(
                 f"no process at {path!r}: the tree's root is {self.root.id!r} ({self.root.state.value})"
             )
         process = self.root
-        for id in rest:
-            found = next((view.process for view in process.family() if view.id == id), None)
-            if found is None or not found.alive:
+        for id in segments:
+            child = next((view.process for view in process.family() if view.id == id), None)
+            if child is None or not child.alive:
                 raise NoSuchChild(f"no process at {path!r}: {process.path} has no living child {id!r}")
-            process = found
+            process = child
         return process
 
     def kill(self, path: str) -> None:
-        """Kill the process at a path, brutally, with all that is below it."""
+        """Kill the process at a path, and its subtree."""
         self.find(path).kill()
 
     def render(self) -> str:
-        """The tree as text: where each process is, in which state, how often restarted."""
+        """Return the tree as text: each process with its state and number of restarts."""
         lines = [f"{self.root.id}  {self.root.state.value}"]
         if self.root.alive:
-            lines += _drawn(self.root, "")
+            lines += _draw(self.root, "")
         return "\n".join(lines)
 
 
@@ -93,18 +95,18 @@ def _living(process: Process) -> Iterator[Process]:
                 yield from _living(view.process)
 
 
-def _drawn(process: Process, margin: str) -> Iterator[str]:
+def _draw(process: Process, margin: str) -> Iterator[str]:
     views = tuple(process.family())
-    shown, hidden = views[:_DRAWN], len(views) - _DRAWN
-    for place, view in enumerate(shown):
-        last = place == len(shown) - 1 and hidden <= 0
-        yield f"{margin}{'└── ' if last else '├── '}{_told(view)}"
+    shown, hidden = views[:_MAX_DRAWN], len(views) - _MAX_DRAWN
+    for index, view in enumerate(shown):
+        last = index == len(shown) - 1 and hidden <= 0
+        yield f"{margin}{'└── ' if last else '├── '}{_describe(view)}"
         if view.process is not None:
-            yield from _drawn(view.process, margin + ("    " if last else "│   "))
+            yield from _draw(view.process, margin + ("    " if last else "│   "))
     if hidden > 0:
         yield f"{margin}└── … and {hidden} more"
 
 
-def _told(view: ChildView) -> str:
-    times = "" if not view.restarts else f", {view.restarts} restart{'s' if view.restarts > 1 else ''}"
-    return f"{view.id}  {view.state}{times}"
+def _describe(view: ChildView) -> str:
+    suffix = "" if not view.restarts else f", {view.restarts} restart{'s' if view.restarts > 1 else ''}"
+    return f"{view.id}  {view.state}{suffix}"

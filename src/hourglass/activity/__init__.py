@@ -1,18 +1,19 @@
-"""Activities: ordinary functions that do the work of workflows, and what you call inside one.
+"""Activities: ordinary functions that do the work of workflows, and the functions to call in them.
 
     @activity.defn(start_to_close_timeout=30)
     def charge(order_id: str, cents: int) -> str: ...
 
-`def` activities run in threads of the worker, `async def` ones on a loop of its own, and those with
-`@activity.defn(executor="process")` in interpreters beside it, which can be killed.
+`def` activities run in threads of the worker, `async def` activities on an event loop of their own, and those
+with `@activity.defn(executor="process")` in separate interpreters, which can be killed.
 
-Activities run at least once. An attempt whose end the engine never hears of is made again, so make them idempotent.
+Activities run at least once. An attempt whose completion never reaches the engine is retried, so make
+activities idempotent.
 
-    _context     the context that a worker sets around a running activity, and interceptors
-    _current     what can be called inside a running activity
-    _definition  `@activity.defn`
-    _interruption  how a cancellation is raised in the thread of a `def` activity of `hourglass.aio`
-    _options     an activity's options
+    _context       the context of a running activity, and interceptors
+    _current       the functions to call in a running activity
+    _definition    `@activity.defn`
+    _interruption  raises a cancellation in the thread of a `def` activity of `hourglass.aio`
+    _options       the options of an activity
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""The context that a worker sets around a running activity, and interceptors. What authors call is in `_current`.
+"""The context that a worker sets for a running activity, and interceptors. See `_current` for the functions
+that authors call.
 
-The context travels in a context variable: into the activity's thread, its asyncio tasks and
-`asyncio.to_thread`. It knows no engine: heartbeats leave through the function it was given.
+The context is stored in a context variable, so that it reaches the activity's thread, its asyncio tasks and
+`asyncio.to_thread`. It does not know the engine: heartbeats are sent by a function that the worker passes.
 
 Interceptors run where the activity runs: in its thread, or on the activity loop. Process activities run in
-interpreters of their own, which have no interceptors.
+separate interpreters, which have no interceptors.
 
 Invariants:
 
-- Cancellation reaches a thread once, as `Cancelled` at the next `heartbeat`; `wait_cancelled` tells it and
-  thereby delivers it. Activities of `hourglass.aio` have an `interruption`, which raises `CancelledError` instead, wherever
-  the thread is. Coroutines are cancelled by their loop, and `heartbeat` never raises there.
-- Details are encoded in the activity's own thread, so that a bad value fails where it was given.
-- What an activity reports is measured before it is sent: a server refuses payloads above its limit with an error that
-  the workflow never sees, and retries for nothing. So the worker fails the attempt with a text that names size and
-  limit.
+- Cancellation reaches a thread once, as `Cancelled` at the next `heartbeat`; if `wait_cancelled` returns True, it has been
+  delivered and is not raised any more. Activities of `hourglass.aio` have an `interruption`, which raises `CancelledError`
+  at the thread's current position instead. Coroutines are cancelled by their loop, and `heartbeat` never raises there.
+- Details are encoded in the activity's own thread, so that an invalid value raises at the call that passes it.
+- The size of results and details is checked before they are sent: a server would reject larger payloads with an error
+  that the workflow never sees, and retry in vain. So the worker fails the attempt with a message that names size and limit.
 """
 
 from __future__ import annotations
@@ -45,29 +45,28 @@ if TYPE_CHECKING:
     pass
 
 
-# --- interception ---------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class ExecuteActivityInput(InterceptedCall):
-    """An activity is to run. `activity.info()` says more about the attempt."""
+    """The input of an activity call. See `activity.info()` for the attempt."""
 
     activity: str
     fn: Callable[..., Any] = field(repr=False)
 
 
 class ActivityOutboundInterceptor:
-    """What an activity asks for, on its way out. One object serves all activities of a worker, in all their threads."""
+    """Intercepts the calls that an activity makes. One object serves all activities of a worker, in all their
+    threads.
+    """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
         self.next = next
 
     def info(self) -> Info:
-        """What `activity.info()` gives."""
+        """Return the result of `activity.info()`."""
         return self.next.info()
 
     def heartbeat(self, *details: Any) -> None:
-        """What `activity.heartbeat(…)` does; raises `Cancelled` where the activity shall stop."""
+        """Perform `activity.heartbeat(…)`. Raise `Cancelled` if the activity must stop."""
         self.next.heartbeat(*details)
 
 
@@ -86,26 +85,30 @@ class _LastActivityOutbound(ActivityOutboundInterceptor):
 
 def _current() -> ActivityContext:
     context = current.get()
-    assert context is not None, "interceptors are asked by code of an activity alone"
+    assert context is not None, "interceptors are called by activities only"
     return context
 
 
 class ActivityInboundInterceptor:
-    """What comes to an activity, on its way in. One object serves all activities of a worker, in all their threads."""
+    """Intercepts the execution of activities. One object serves all activities of a worker, in all their
+    threads.
+    """
 
     def __init__(self, next: ActivityInboundInterceptor) -> None:
         self.next = next
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
-        """The worker is made. To see what goes out, hand on an interceptor of your own that has `outbound` as its next."""
+        """Initialise the interceptor when the worker is created. To intercept outbound calls, pass an
+        interceptor that wraps `outbound`.
+        """
         self.next.init(outbound)
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        """Run a `def` activity, in its thread; what it returns is its result."""
+        """Run a `def` activity, in its thread. Return its result."""
         return self.next.execute_activity(input)
 
     async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
-        """Run an `async def` activity, on the activity loop; what it returns is its result."""
+        """Run an `async def` activity, on the activity loop. Return its result."""
         return await self.next.execute_async_activity(input)
 
 
@@ -116,7 +119,7 @@ class LastActivityInbound(ActivityInboundInterceptor):
         self.outbound: ActivityOutboundInterceptor | None = None
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
-        """What goes out begins here: None where no interceptor put itself in between, which costs nothing."""
+        """Set the first outbound interceptor; None if there is none, so that calls need no chain."""
         self.outbound = None if type(outbound) is _LastActivityOutbound else outbound
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
@@ -129,7 +132,7 @@ class LastActivityInbound(ActivityInboundInterceptor):
 
 
 class ActivityChain(ActivityInboundInterceptor):
-    """What stands between a worker and its activities, in both directions."""
+    """The interceptors between a worker and its activities, in both directions."""
 
     def __init__(self, next: ActivityInboundInterceptor, last: LastActivityInbound) -> None:
         self.next = next
@@ -140,7 +143,7 @@ class ActivityChain(ActivityInboundInterceptor):
 def activity_call(
     activity: str, fn: Callable[..., Any], args: list[Any], headers: Headers
 ) -> ExecuteActivityInput:
-    """The call of an activity, on its way through the chain."""
+    """Return the input with which an activity call enters the chain."""
     return ExecuteActivityInput(
         activity=activity,
         fn=fn,
@@ -150,18 +153,15 @@ def activity_call(
     )
 
 
-# --- the size of what is reported -----------------------------------------------------------------
-
-
 LARGEST_ITEM = 64 * 1024
-"""How many bytes an activity may publish at once: the newest items travel together, with a heartbeat."""
+"""The maximum size of a published item in bytes: the newest items are sent together in a heartbeat."""
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024
-"""Temporal's limit for one payload, in bytes."""
+"""Temporal's limit for one payload in bytes."""
 
 
 def size_of(payloads: Iterable[Payload]) -> int:
-    """How many bytes payloads take, their metadata included."""
+    """Return the size of payloads in bytes, including their metadata."""
     total = 0
     for payload in payloads:
         total += len(payload.data) + len(payload.encoding)
@@ -171,7 +171,9 @@ def size_of(payloads: Iterable[Payload]) -> int:
 
 
 def check_size(payloads: Iterable[Payload], limit: int | None, what: str) -> None:
-    """Raise EncodeError if the payloads are larger than the limit (None: no limit); `what` names them."""
+    """Raise `EncodeError` if the payloads are larger than the limit (None: no limit). `what` names them in
+    the message.
+    """
     if limit is None:
         return
     size = size_of(payloads)
@@ -182,15 +184,12 @@ def check_size(payloads: Iterable[Payload], limit: int | None, what: str) -> Non
         )
 
 
-# --- context --------------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """What is known of the attempt that runs here. Timeouts that are not set are None."""
+    """The properties of the current attempt. Timeouts that are not set are None."""
 
     activity_id: str
     activity_type: str
@@ -203,7 +202,9 @@ class Info:
     workflow_run_id: str = ""
     workflow_type: str = ""
     activity_run_id: str | None = None
-    """Of an activity that a client started: its own run. It belongs to no workflow, and has no workflow's id or type."""
+    """The run id of an activity that a client started. Such an activity belongs to no workflow, and has no
+    workflow id or type.
+    """
     scheduled_time: datetime | None = None
     current_attempt_scheduled_time: datetime | None = None
     started_time: datetime | None = None
@@ -220,49 +221,51 @@ class Info:
 
     @cached_property
     def heartbeat_details(self) -> Sequence[Any]:
-        """The details of the last heartbeat of an earlier attempt, decoded without a type."""
-        return tuple(self.converter.decode(each) for each in self.encoded_heartbeat_details)
+        """The details of the last heartbeat of an earlier attempt, decoded without types."""
+        return tuple(self.converter.decode(payload) for payload in self.encoded_heartbeat_details)
 
     @property
     def workflow_namespace(self) -> str:
-        """The namespace of the workflow: the activity's own."""
+        """The namespace of the workflow, which is the activity's."""
         return self.namespace
 
     @property
     def in_workflow(self) -> bool:
-        """Whether a workflow asked for it."""
+        """Whether the activity belongs to a workflow."""
         return bool(self.workflow_id)
 
 
-# --- resources ------------------------------------------------------------------------------------
-
-
 class Resources:
-    """What all activities of a worker share: objects, and what functions open when the worker starts. Found by their type.
+    """The resources that all activities of a worker share: objects, and context managers that are entered
+    when the worker starts. They are found by type.
 
-    A function (or a class) is called without arguments and returns a context manager, which is entered then and left
-    when the worker has ended; anything else is a resource as it is, and is closed by the
-    author, who opened it.
+    A function (or a class) is called without arguments and must return a context manager, which is entered at
+    the start of the worker and exited after its end. Any other object is used as it is, and must be closed by
+    the author.
     """
 
-    def __init__(self, given: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:
-        if type(given) is not tuple and (isinstance(given, str) or not isinstance(given, Sequence)):
-            raise UsageError(f"resources must be a list, not {type(given).__name__}")
-        self._given = (*around, *given)  # the blocks of plugins first, so that they end last
+    def __init__(self, resources: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:
+        if type(resources) is not tuple and (
+            isinstance(resources, str) or not isinstance(resources, Sequence)
+        ):
+            raise UsageError(f"resources must be a list, not {type(resources).__name__}")
+        self._given = (*around, *resources)  # the blocks of plugins first, so that they are exited last
         self._stack: ExitStack | None = None
         self._open: tuple[Any, ...] | None = None
 
     def open(self) -> None:
-        """Open all, in order; if one fails, those before it are closed again."""
+        """Open all resources, in order; if one fails, close the ones before it."""
         if not self._given:
             self._open = ()
         elif self._open is None:
             with ExitStack() as stack:
-                self._open = tuple([_opened(each, stack) for each in self._given])
+                self._open = tuple([_enter(resource, stack) for resource in self._given])
                 self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """Close what was opened, the last first. What fails is logged: nothing waits for it any more."""
+        """Close the opened resources in reverse order. Errors are logged, because nobody waits for the
+        result.
+        """
         stack, self._stack, self._open = self._stack, None, None
         if stack is not None:
             try:
@@ -273,60 +276,62 @@ class Resources:
                 )
 
     def find(self, kind: type[T]) -> T:
-        """The one of this type."""
-        there = self._open or ()
-        found = [each for each in there if isinstance(each, kind)]
-        if len(found) == 1:
-            return found[0]
+        """Return the resource of this type. Raise `UsageError` unless there is exactly one."""
+        opened = self._open or ()
+        matches = [resource for resource in opened if isinstance(resource, kind)]
+        if len(matches) == 1:
+            return matches[0]
         name = getattr(kind, "__qualname__", kind)
-        names = ", ".join(sorted(type(each).__qualname__ for each in found or there)) or "none at all"
-        if found:
+        names = (
+            ", ".join(sorted(type(resource).__qualname__ for resource in matches or opened)) or "none at all"
+        )
+        if matches:
             raise UsageError(
-                f"{len(found)} resources of the worker are a {name} ({names}): give each a type of its own"
+                f"{len(matches)} resources of the worker have the type {name} ({names}): use a different type for each"
             )
         raise UsageError(
             f"the worker has no resource of type {name} (it has {names}): Worker(…, resources=[…])"
         )
 
 
-def _opened(given: Any, stack: ExitStack) -> Any:
-    if not (isinstance(given, (type, functools.partial)) or inspect.isroutine(given)):
-        return given
-    made = given()
-    if not isinstance(made, AbstractContextManager):
-        name = getattr(given, "__qualname__", repr(given))
+def _enter(resource: Any, stack: ExitStack) -> Any:
+    if not (isinstance(resource, (type, functools.partial)) or inspect.isroutine(resource)):
+        return resource
+    manager = resource()
+    if not isinstance(manager, AbstractContextManager):
+        name = getattr(resource, "__qualname__", repr(resource))
         raise UsageError(
-            f"resource {name} returns {type(made).__qualname__}, which is no context manager: decorate a generator with "
-            "@contextmanager, or give the object itself; async context managers are entered by the program"
+            f"resource {name} returns {type(manager).__qualname__}, which is not a context manager: decorate a generator with "
+            "@contextmanager, or pass the object itself; enter async context managers in your program"
         )
-    return stack.enter_context(made)
+    return stack.enter_context(manager)
 
 
 @dataclass(frozen=True)
 class CancellationDetails:
-    """Why an attempt was asked to stop."""
+    """The reasons for the cancellation of an attempt."""
 
     not_found: bool = False
-    """The engine does not know it any more: its run has ended, or a later attempt has begun."""
+    """The engine no longer knows it: its run is closed, or a later attempt has begun."""
     cancel_requested: bool = False
-    """The workflow, or a client, cancelled it."""
+    """The workflow or a client cancelled it."""
     paused: bool = False
     """An operator paused it."""
     reset: bool = False
     """An operator reset it."""
     timed_out: bool = False
-    """It took longer than a timeout of its own allows."""
+    """It exceeded one of its timeouts."""
     worker_shutdown: bool = False
-    """The worker shuts down, and the graceful time has passed."""
+    """The worker is shutting down, and the graceful time has passed."""
 
     @staticmethod
     def of(reason: str) -> CancellationDetails:
-        """From an engine's word for it, or the worker's own."""
+        """Return the details for an engine's or worker's reason code."""
         return CancellationDetails(**{_CANCELLATIONS.get(reason, "not_found"): True})
 
     @property
     def reason(self) -> str:
-        """An engine's word for it. Raises `UsageError` unless there is exactly one reason."""
+        """The engine's reason code. Raises `UsageError` unless there is exactly one reason."""
         words = [word for word, name in _CANCELLATIONS.items() if getattr(self, name)]
         if len(words) != 1:
             raise UsageError(f"an activity is cancelled for one reason, not {len(words)}: {self}")
@@ -342,44 +347,48 @@ _CANCELLATIONS = {
     "WORKER_SHUTDOWN": "worker_shutdown",
 }
 
-_making = threading.Lock()
+_lock = threading.Lock()
 
 
 class DeferredCompletion(BaseException):
-    """Raised by `complete_async` to leave the activity; a worker takes it as the end of the attempt here."""
+    """Raised by `complete_async` to leave the activity; the worker then ends the attempt without a
+    completion.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equipment:
-    """What all attempts of a worker are given alike."""
+    """The data that all attempts of a worker share."""
 
     converter: Converter = default_converter
     client: Callable[[], Any] | None = None
     payload_limit: int | None = None
     payload_warn: int = 0
-    """From so many bytes on a result is warned of; 0: never, or the engine's client does so itself."""
+    """The size in bytes from which the worker warns of a result; 0 disables the warning."""
     inbound: ActivityChain | None = None
     registry: Registry | None = default_registry
     resources: Resources = field(default_factory=Resources)
     variables: contextvars.Context | None = None
-    """The context variables that each `def` activity begins with; None: none."""
+    """The context variables that each `def` activity starts with; None: an empty context."""
 
     @cached_property
     def contextual(self) -> bool:
-        """Whether the converter wants to know whose values it has."""
+        """Whether the converter depends on the owner of a value."""
         return self.converter is not default_converter and wants_context(self.converter)
 
 
 class ActivityContext:
-    """One running attempt, seen from inside. The worker (or test environment) that runs the attempt makes a subclass,
-    which says what its info is and where its heartbeats go; its methods may be called in any thread.
+    """The activity's view of its running attempt.
+
+    A worker or test environment uses a subclass, which defines its info and sends its heartbeats. The methods
+    may be called in any thread.
     """
 
     __slots__ = (
         "__weakref__",
+        "_cancel_event",
         "_delivered",
         "_info",
-        "_told",
         "_waiters",
         "cancel_reason",
         "equipment",
@@ -394,9 +403,9 @@ class ActivityContext:
         self.cancel_reason: str | None = None
         self.interruption: ThreadInterruption | None = None
         self.is_worker_shutdown = False
-        self._waiters: list[Callable[[], object]] | None = None  # for the worker's shutdown
+        self._waiters: list[Callable[[], object]] | None = None  # called at the worker's shutdown
         self._info: Info | None = None
-        self._told: threading.Event | None = None
+        self._cancel_event: threading.Event | None = None
         self._delivered = False
 
     def _make_info(self) -> Info:
@@ -410,34 +419,38 @@ class ActivityContext:
 
     @property
     def info(self) -> Info:
-        """What is known of the attempt; made when it is first asked for, for most activities never ask."""
+        """The properties of the attempt. Created on first use, because most activities never use them."""
         if self._info is None:
             self._info = self._make_info()
         return self._info
 
     def cancel(self, reason: str) -> None:
-        """Ask the attempt to stop; the first reason stays."""
+        """Cancel the attempt; only the first reason is stored."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
-        if self._told is not None:
-            self._told.set()
+        if self._cancel_event is not None:
+            self._cancel_event.set()
         if reason == "WORKER_SHUTDOWN":
             self.worker_stops()
         self.interrupt()
 
     def interrupt(self) -> bool:
-        """Raise the cancellation in the activity's thread, if it takes that. False if that is not safe right now."""
+        """Raise the cancellation in the activity's thread, if it supports that. Return False if that is not
+        safe right now.
+        """
         return self.interruption is None or self.cancel_reason is None or self.interruption.request()
 
     def run_interruptibly(self, call: Callable[[], T], *, silent: bool) -> T:
-        """Call a function in whose thread a cancellation is raised; with `silent` it never is."""
+        """Call a function in whose thread a cancellation is raised; with `silent` never."""
         self.interruption = ThreadInterruption(silent=silent)
-        self.interrupt()  # it may have been cancelled before
+        self.interrupt()  # it may have been cancelled already
         return self.interruption.run(call)
 
     def worker_stops(self) -> None:
-        """The worker takes no new work; the attempt goes on for the graceful time."""
-        with _making:
+        """Notify the attempt that the worker receives no new tasks; the attempt continues for the graceful
+        time.
+        """
+        with _lock:
             self.is_worker_shutdown = True
             waiters, self._waiters = self._waiters, None
         for wake in waiters or ():
@@ -445,8 +458,10 @@ class ActivityContext:
 
     @contextmanager
     def when_worker_stops(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Within the block: `wake` is called, in any thread, when the worker begins to shut down, or now if it has."""
-        with _making:
+        """Call `wake`, in any thread, when the worker begins to shut down during the block, or now if it
+        already has.
+        """
+        with _lock:
             if not (at_once := self.is_worker_shutdown):
                 self._waiters = [*(self._waiters or ()), wake]
         if at_once:
@@ -454,27 +469,28 @@ class ActivityContext:
         try:
             yield
         finally:
-            with _making:
+            with _lock:
                 if self._waiters and wake in self._waiters:
                     self._waiters.remove(wake)
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was asked to stop."""
+        """Whether cancellation was requested."""
         return self.cancel_reason is not None
 
     def wait_cancelled(self, timeout: float | None) -> bool:
-        """Block until it is asked to stop; True then, False when the time has passed."""
-        with _making:  # an event of its own is dear, and few wait
-            told = self._told = self._told or threading.Event()
-        # Asked after the event is there: `cancel` sets the reason first and the event then, so one is seen.
-        if not self.cancelled and not told.wait(timeout):
+        """Block until cancellation is requested and return True, or return False after the timeout."""
+        with _lock:  # an event per attempt is expensive, and few attempts wait
+            event = self._cancel_event = self._cancel_event or threading.Event()
+        # Check after creating the event: `cancel` first sets the reason and then the event, so one of them is
+        # noticed.
+        if not self.cancelled and not event.wait(timeout):
             return False
         self._delivered = True
         return True
 
     def heartbeat(self, details: Sequence[Any]) -> None:
-        """Report progress; raises `Cancelled`, once, if this thread was asked to stop."""
+        """Report progress. Raise `Cancelled`, once, if this thread was cancelled."""
         payloads = self.equipment.converter.encode_all(details)
         check_size(
             payloads, self.equipment.payload_limit, f"a heartbeat of activity {self.info.activity_type}"
@@ -484,7 +500,7 @@ class ActivityContext:
         self.check_cancelled()
 
     def check_cancelled(self) -> None:
-        """Raise, once, if this thread was asked to stop: its cancellation arrives here."""
+        """Raise the cancellation, once, if this thread was cancelled."""
         if self.interruption is not None:
             self.interruption.check()
         elif self.cancelled and not self._delivered and asyncio._get_running_loop() is None:
@@ -496,12 +512,12 @@ class ActivityContext:
         facts = self.info
         if facts.is_local:
             raise UsageError(
-                f"activity {facts.activity_type} publishes {name!r}, and was called as a local activity, which no "
-                "engine hears of before it ends: call it without .local"
+                f"activity {facts.activity_type} publishes {name!r} but was called as a local activity, which the "
+                "engine does not know before it ends: call it without .local"
             )
         if not facts.in_workflow:
             raise UsageError(
-                f"activity {facts.activity_type} publishes {name!r}, and no workflow asked for it"
+                f"activity {facts.activity_type} publishes {name!r} but does not belong to a workflow"
             )
         payload = self.equipment.converter.encode(value)
         if len(payload.data) > LARGEST_ITEM:
@@ -513,9 +529,9 @@ class ActivityContext:
 
 
 class GivenContext(ActivityContext):
-    """A context whose info, or what makes it, and the ways of whose heartbeats and published items are given."""
+    """A context with its info and its functions for heartbeats and published items passed as arguments."""
 
-    __slots__ = ("_given", "_out", "_way")
+    __slots__ = ("_info_source", "_publish_item", "_send_details")
 
     def __init__(
         self,
@@ -526,22 +542,22 @@ class GivenContext(ActivityContext):
         publish: Callable[[str, Payload], object] = lambda name, value: None,
     ) -> None:
         super().__init__(equipment, last_details)
-        self._given = info
-        self._way = send
-        self._out = publish
+        self._info_source = info
+        self._send_details = send
+        self._publish_item = publish
 
     def _make_info(self) -> Info:
-        return self._given if isinstance(self._given, Info) else self._given()
+        return self._info_source if isinstance(self._info_source, Info) else self._info_source()
 
     def _send(self, details: Payloads) -> None:
-        self._way(details)
+        self._send_details(details)
 
     def _publish(self, name: str, value: Payload) -> None:
-        self._out(name, value)
+        self._publish_item(name, value)
 
 
 class Named(Protocol):
-    """What has a name, as a `Progress` has."""
+    """The type of objects with a name, such as `Progress`."""
 
     name: str
 

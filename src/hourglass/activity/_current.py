@@ -1,7 +1,8 @@
-"""What can be called inside a running activity: facts, heartbeats, cancellation, progress, resources, the worker's client.
+"""The functions to call in a running activity: its properties, heartbeats, cancellation, progress, resources,
+the worker's client.
 
-Each finds the attempt that it is about by the context that the worker has set around the activity (`_context.current`), and
-refuses a call from anywhere else by name.
+Each function finds its attempt by the context that the worker has set (`_context.current`), and raises
+`UsageError` elsewhere.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def _require(call: str) -> ActivityContext:
 
 
 def _require_thread(call: str, instead: str) -> ActivityContext:
-    """As `_require`, for a call that blocks; `instead` is what an `async def` activity does."""
+    """Return the context like `_require`, for a blocking call; `instead` tells `async def` activities what to
+    do.
+    """
     context = _require(call)
     if asyncio._get_running_loop() is not None:
         raise UsageError(f"activity.{call} would block the loop that runs all async activities: {instead}")
@@ -49,21 +52,21 @@ def _require_thread(call: str, instead: str) -> ActivityContext:
 
 
 def in_activity() -> bool:
-    """Whether the caller is inside a running activity."""
+    """Return whether the caller is inside a running activity."""
     return current.get() is not None
 
 
 def info() -> Info:
-    """What is known of this attempt."""
+    """Return the properties of this attempt."""
     context = _require("info()")
     chain = context.equipment.inbound
     return context.info if chain is None or chain.outbound is None else chain.outbound.info()
 
 
 def heartbeat(*details: Any) -> None:
-    """Say that the activity makes progress, with details that a later attempt can pick up.
+    """Report that the activity makes progress, with details for a later attempt.
 
-    In a thread this raises `Cancelled`, once, after the activity was cancelled.
+    In a thread, raise `Cancelled`, once, if the activity was cancelled.
     """
     context = _require("heartbeat()")
     chain = context.equipment.inbound
@@ -74,16 +77,17 @@ def heartbeat(*details: Any) -> None:
 
 
 def publish(name: str | Named, value: Any, /) -> None:
-    """Tell those who follow the workflow: `activity.publish("tokens", piece)`. `name` is that of a `Progress`, or the
-    `Progress` itself, by which they follow it.
+    """Publish an item to the followers of the workflow: `activity.publish("tokens", piece)`. `name` is a
+    `Progress` or its name.
 
-    It never waits, and writes nothing into the history. Items of one attempt arrive in order; a later attempt begins
-    anew. Not in local activities, of which no engine hears before they end.
+    It never waits, and writes nothing to the history. The items of one attempt arrive in order; a later
+    attempt starts again. Not available in local activities, because the engine does not know them before they
+    end.
     """
     context = _require("publish()")
     text = name if isinstance(name, str) else getattr(name, "name", None)
     if not isinstance(text, str) or not text:
-        raise UsageError("activity.publish takes the name of a progress, or a Progress, and the item")
+        raise UsageError("activity.publish takes a Progress or its name, and the item")
     context.publish(text, value)
 
 
@@ -92,22 +96,26 @@ def heartbeat_details(type: type[T], /) -> T | None: ...
 @overload
 def heartbeat_details(type: Any = Any, /) -> Any: ...
 def heartbeat_details(type: Any = Any, /) -> Any:
-    """The first detail of the last heartbeat of an earlier attempt, as this type; None if there is none."""
+    """Return the first detail of the last heartbeat of an earlier attempt, decoded as this type; None if
+    there is none.
+    """
     context = _require("heartbeat_details()")
     details = context.info.encoded_heartbeat_details
     return context.equipment.converter.decode(details[0], type) if details else None
 
 
 def cancelled() -> bool:
-    """Whether this activity was asked to stop. Asking does not take the request: `heartbeat` still raises it."""
+    """Return whether cancellation was requested. This does not consume the request: `heartbeat` still raises
+    it.
+    """
     return _require("cancelled()").cancelled
 
 
 def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
-    """Block this thread until the activity is asked to stop: True then, False if the time passes first.
+    """Block this thread until cancellation is requested and return True, or return False after the timeout.
 
-    A True takes the request: you know now, and `heartbeat` will not raise any more. In `async def` activities
-    catch `asyncio.CancelledError` instead.
+    True consumes the request: `heartbeat` does not raise it any more. In `async def` activities, catch
+    `asyncio.CancelledError` instead.
     """
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     instead = "an async activity is cancelled by asyncio.CancelledError at its next await"
@@ -115,20 +123,22 @@ def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
 
 
 def cancellation_details() -> CancellationDetails | None:
-    """Why this activity was asked to stop; None if it was not."""
+    """Return the reasons for the cancellation of this activity; None if it was not cancelled."""
     reason = _require("cancellation_details()").cancel_reason
     return None if reason is None else CancellationDetails.of(reason)
 
 
 def is_worker_shutdown() -> bool:
-    """Whether the worker has begun to shut down: it takes no new work, and this attempt is asked to stop when the graceful
-    time has passed. A process activity hears of it only then.
+    """Return whether the worker has begun to shut down. It receives no new tasks, and cancels this attempt
+    after the graceful time. A process activity is not notified before that.
     """
     return _require("is_worker_shutdown()").is_worker_shutdown
 
 
 def wait_for_worker_shutdown_sync(timeout: timedelta | float | None = None) -> bool:
-    """Block this thread until the worker begins to shut down: True then, False if the time passes first."""
+    """Block this thread until the worker begins to shut down and return True, or return False after the
+    timeout.
+    """
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     context = _require_thread("wait_for_worker_shutdown_sync()", "await activity.wait_for_worker_shutdown()")
     begun = threading.Event()
@@ -137,7 +147,7 @@ def wait_for_worker_shutdown_sync(timeout: timedelta | float | None = None) -> b
 
 
 async def wait_for_worker_shutdown() -> None:
-    """In an `async def` activity: wait until the worker begins to shut down."""
+    """Wait, in an `async def` activity, until the worker begins to shut down."""
     context = _require("wait_for_worker_shutdown()")
     loop, begun = asyncio.get_running_loop(), asyncio.Event()
     with context.when_worker_stops(lambda: loop.call_soon_threadsafe(begun.set)):
@@ -145,34 +155,36 @@ async def wait_for_worker_shutdown() -> None:
 
 
 def client() -> Client:
-    """The client of the worker that runs this activity: to start, signal or look at workflows.
+    """Return the client of the worker that runs this activity: to start, signal or query workflows.
 
-    Its calls block; in an `async def` activity make them in `asyncio.to_thread`. A process activity has none
-    and connects for itself.
+    Its calls block; in an `async def` activity make them in `asyncio.to_thread`. A process activity has no
+    client and must connect itself.
     """
     context = _require("client()")
     client = context.equipment.client
     if client is None:
         raise UsageError(
-            f"activity {context.info.activity_type} was started without a client: connect one of your own there"
+            f"activity {context.info.activity_type} has no client of the worker: connect your own"
         )
-    found: Client = client()
-    return found
+    opened: Client = client()
+    return opened
 
 
 def resource(type: type[T], /) -> T:
-    """What the worker was given or opened of this type: `activity.resource(Engine)`, of `Worker(…, resources=[…])`.
+    """Return the worker's resource of this type: `activity.resource(Engine)`, from `Worker(…,
+    resources=[…])`.
 
-    All activities of the worker share it, in all their threads. A process activity has none.
+    All activities of the worker share it, in all their threads. A process activity has no resources.
     """
     return _require("resource()").equipment.resources.find(type)
 
 
 def complete_async() -> NoReturn:
-    """Leave the activity without ending it: a client completes it later, by `info().task_token` or by its ids.
+    """Leave the activity without completing it: a client completes it later, by `info().task_token` or by its
+    ids.
 
-    The worker sends no heartbeats for it after that, so it needs `@activity.defn(heartbeat_timeout=None)`, or a
-    timeout of your own and heartbeats from the program that completes it.
+    The worker then sends no more heartbeats for it, so it needs `@activity.defn(heartbeat_timeout=None)`, or
+    a timeout of your own and heartbeats from the program that completes it.
     """
     context = _require("complete_async()")
     facts = context.info
@@ -188,16 +200,16 @@ def complete_async() -> NoReturn:
 
 
 def metric_meter() -> MetricMeter:
-    """A meter for this attempt. What it records carries namespace, task queue and activity type.
+    """Return a meter for this attempt. Its metrics have the labels namespace, task queue and activity type.
 
-    A process activity has none: what happens in another process is not in this one's registry.
+    Not available in process activities, because their process has no access to the worker's registry.
     """
     context = _require("metric_meter()")
     registry = context.equipment.registry
     if registry is None:
         raise UsageError(
-            f"activity {context.info.activity_type} runs in a process of its own, which has no registry of metrics: return "
-            "what you want to count, or run it in a thread"
+            f"activity {context.info.activity_type} runs in a separate process, which has no metrics registry: return "
+            "the values to count, or run it in a thread"
         )
     facts = context.info
     return MetricMeter(
@@ -234,4 +246,4 @@ class _ActivityLogger(SpeakerLogger):
 
 
 logger = _ActivityLogger(logging.getLogger("hourglass.activity"), {})
-"""A logger that says which attempt speaks."""
+"""A logger that adds the ids of the current attempt."""

@@ -1,19 +1,21 @@
-"""`@activity.defn`: a function or method that a workflow can call durably, and that stays a function elsewhere.
+"""`@activity.defn`: a function or method that a workflow can call durably, and that stays a plain function
+elsewhere.
 
-A class with a `__call__` may be decorated as a whole: its `__call__` is an activity then, called as the class is.
+A class with a `__call__` method may be decorated as a whole: its `__call__` becomes an activity, with the
+name of the class.
 
-The caller decides, at the moment of the call: a fiber of a run makes a durable call by name, any other caller a
-plain one. A method is known to be one when its class is made (`__set_name__`); until then nothing is fixed
-about its signature.
+The kind of call depends on the caller: a fiber of a run makes a durable call by name, any other caller a
+plain call. Whether a function is a method is only known when its class is created (`__set_name__`), so its
+signature is evaluated then.
 
-A process activity is found again in another interpreter, by module and qualified name: so it is a plain function at
-the top level of a module, or a static method. Its module is imported there: what stands at the top level of a
-script runs again, except below `if __name__ == "__main__":`.
+A process activity is looked up in another interpreter by module and qualified name: so it must be a plain
+function at the top level of a module, or a static method. The interpreter imports its module: the top level
+of a script is executed again, except below `if __name__ == "__main__":`.
 
-A plain call in a process that runs a worker is allowed, but warned of: a thread pool inside a workflow would charge
-cards for real. Workers say here that they live; the number is process-wide because a thread cannot tell whose
-workflow it belongs to. The threads that run workflow code say so too: a call there outside any workflow comes from a
-finaliser.
+A plain call in a process that runs a worker is allowed, but causes a warning: a thread pool inside a workflow
+would really charge cards. Workers register here; the number is process-wide, because a thread cannot know
+which workflow it belongs to. The threads that run workflow code register too: a call there outside of any
+workflow comes from a finaliser.
 """
 
 from __future__ import annotations
@@ -54,16 +56,15 @@ from hourglass.errors import DefinitionError, NotInWorkflowError, UsageError
 __all__ = ["Activity", "ActivityDefinition", "activity_definition", "defn"]
 
 
-# --- process activities ---------------------------------------------------------------------------
-
-
 Executor: TypeAlias = Literal["thread", "process"]
 OnCancel: TypeAlias = Literal["heartbeat", "raise", "silent"]
-"""How a `def` activity hears of its cancellation: from `heartbeat`, by an exception in its thread, or only if it asks."""
+"""The way in which a `def` activity learns of its cancellation: by `heartbeat`, by an exception in its
+thread, or only by asking.
+"""
 
 
 def check_executor(fn: Callable[..., Any], executor: str) -> Executor:
-    """The executor of a function; raises DefinitionError where there is none such, or it cannot be."""
+    """Return the executor of a function. Raise `DefinitionError` if it is invalid for the function."""
     name = fn.__qualname__
     if executor == "thread":
         return "thread"
@@ -71,74 +72,72 @@ def check_executor(fn: Callable[..., Any], executor: str) -> Executor:
         raise DefinitionError(f"activity {name}: executor must be 'thread' or 'process', not {executor!r}")
     if inspect.iscoroutinefunction(fn):
         raise DefinitionError(
-            f"activity {name} is an async function: those run on the worker's activity loop. With "
-            f"executor='process' write a plain `def`, which may call asyncio.run(…)"
+            f"activity {name} is an async function, which runs on the worker's activity loop. With "
+            f"executor='process' use a plain `def`, which may call asyncio.run(…)"
         )
     if "<locals>" in name or "<lambda>" in name:
         raise DefinitionError(
-            f"activity {name}: executor='process' finds the function by its name in another interpreter, so it must "
-            f"stand at the top level of a module, or be a static method of a class there"
+            f"activity {name}: executor='process' looks up the function by its name in another interpreter, so it must "
+            f"be at the top level of a module, or a static method of a class there"
         )
     return "process"
 
 
 def refuse_method(name: str) -> DefinitionError:
-    """Why a method cannot run in another process."""
+    """Return the error for a method that was declared to run in another process."""
     return DefinitionError(
         f"activity {name} is a method: executor='process' has no instance in the other interpreter. Make it a "
         f"function, or a static method (@staticmethod above @activity.defn)"
     )
 
 
-# --- plain calls ----------------------------------------------------------------------------------
-
-
 _lock = threading.Lock()
-_living = 0
+_live_workers = 0
 _thread = threading.local()
 
 
 class PlainCallWarning(UserWarning):
-    """An activity was called plainly, from a thread of its own, in a process that runs a worker."""
+    """A warning that an activity was called plainly, from a thread of its own, in a process that runs a
+    worker.
+    """
 
 
 def worker_started() -> None:
-    """A worker lives in this process from now on."""
-    global _living
+    """Register a worker of this process."""
+    global _live_workers
     with _lock:
-        _living += 1
+        _live_workers += 1
 
 
 def worker_stopped() -> None:
-    """A worker has ended."""
-    global _living
+    """Unregister a worker of this process."""
+    global _live_workers
     with _lock:
-        _living -= 1
+        _live_workers -= 1
 
 
 def runs_workflows() -> None:
-    """This thread runs workflow code from now on."""
+    """Register this thread as one that runs workflow code."""
     _thread.runs_workflows = True
 
 
 def check_plain_call(name: str) -> None:
-    """Warn, once per place, if a worker lives here; refuse in a thread of workflows."""
+    """Warn, once per call site, if this process has a worker. Raise `UsageError` in a thread that runs
+    workflows.
+    """
     if getattr(_thread, "runs_workflows", False):
         raise UsageError(
             f"activity {name} was called in a thread that runs workflows, but not by a workflow: finalisers (__del__) of "
             f"objects that workflows leave behind must not call activities"
         )
-    if _living:
+    if _live_workers:
         warnings.warn(
             f"activity {name} is called plainly, not durably: this thread runs neither a workflow nor an activity. "
             f"If a workflow started the thread, call the activity in the workflow itself (`{name}.start` runs several at "
-            f"once); if a plain call is meant, call `{name}.fn`",
+            f"once); if you want a plain call, call `{name}.fn`",
             PlainCallWarning,
-            stacklevel=4,  # from here over `_call_plainly` and `__call__`
+            stacklevel=4,  # skips this function, `_call_plainly` and `__call__`
         )
-
-
-# --- definition -----------------------------------------------------------------------------------
 
 
 P = ParamSpec("P")
@@ -150,8 +149,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ActivityDefinition:
-    """What a worker needs to run an activity: its type name, the function to call, and how its arguments
-    travel. A dynamic one takes every type that no other does; its name is for reports alone.
+    """The data that a worker needs to run an activity: its type, its function, and the encoding of its
+    arguments.
+
+    A dynamic activity handles every type without an activity of its own; its name is used in reports only.
     """
 
     name: str
@@ -165,47 +166,51 @@ class ActivityDefinition:
     on_cancel: OnCancel = "heartbeat"
 
     def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
-        """Fresh arguments for the function; a dynamic activity gets them as one, not decoded."""
+        """Return decoded arguments for the function; a dynamic activity receives them as one argument, not
+        decoded.
+        """
         if self.dynamic:
             return [raw_payloads(payloads, converter)]
         return self.signature.decode(converter, payloads)
 
     @property
     def beats_by_itself(self) -> bool:
-        """Whether the author left heartbeats to the worker."""
+        """Whether the worker sends heartbeats automatically."""
         return self.settings.spec.heartbeat_timeout == LIVENESS_TIMEOUT
 
     @property
     def place(self) -> str:
-        """Where the function stands: module and qualified name, file and line."""
+        """The location of the function: module and qualified name, file and line."""
         code = getattr(inspect.unwrap(self.fn), "__code__", None)
         where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
         return f"{self.fn.__module__}.{self.fn.__qualname__}{where}"
 
 
 def activity_definition(obj: object) -> ActivityDefinition | None:
-    """The definition of a decorated function or method; None for anything else."""
-    found = getattr(obj, "__hourglass_activity__", None) if isinstance(obj, Activity) else None
-    return found if isinstance(found, ActivityDefinition) else None
+    """Return the definition of a decorated function or method; None for anything else."""
+    definition = getattr(obj, "__hourglass_activity__", None) if isinstance(obj, Activity) else None
+    return definition if isinstance(definition, ActivityDefinition) else None
 
 
 class ActivitySource(Protocol):
-    """What `activities=[…]` takes: an activity, or an object with methods that are; no workflow.
+    """The type of `activities=[…]`: an activity, or an object with activity methods; not a workflow.
 
-    Types cannot say what is not meant. So this is any object with a method that every object has, but for workflows,
-    which hide it from type checkers: a list in the wrong place is an error.
+    Types cannot exclude classes. So it is a protocol with a method that every object has, except that
+    workflows hide it from type checkers: a list of the wrong kind is then an error.
     """
 
     def __sizeof__(self) -> int: ...
 
 
 class Activity(Generic[P, R]):
-    """A decorated function or method. Immutable: `options` and access through an instance give new ones."""
+    """A decorated function or method. Immutable: `options`, and access through an instance, return new
+    objects.
+    """
 
     _on_cancel: OnCancel = "heartbeat"
 
     if TYPE_CHECKING:
-        __dir__: None  # type: ignore[assignment]  # so that it is no `WorkflowSource`
+        __dir__: None  # type: ignore[assignment]  # hides it from the type `WorkflowSource`
 
     def __init__(
         self,
@@ -228,12 +233,12 @@ class Activity(Generic[P, R]):
         self._signature = signature
         self._executor: Executor = executor
         self._dynamic = dynamic
-        if signature is None and not _stands_in_class(fn):
+        if signature is None and not _is_in_class(fn):
             self._signed()
 
     @property
     def fn(self) -> Callable[..., Any]:
-        """The function itself (bound, if this was reached through an instance): calling it is never durable."""
+        """The undecorated function (bound, if accessed through an instance): calling it is never durable."""
         if self._instance is None:
             return self._function
         return MethodType(self._function, self._instance)
@@ -255,29 +260,31 @@ class Activity(Generic[P, R]):
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Inside a workflow: run it durably and wait for its result. Elsewhere: call the function."""
+        """Run the activity durably and wait for its result, inside a workflow. Elsewhere, call the function."""
         run = current_run()
         if run is not None:
             return self._start(run, args, kwargs, local=False).result()
         return cast(R, self._call_plainly(args, kwargs))
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
-        """Begin it durably without waiting: `result()` of the task waits. In workflows only."""
+        """Start the activity durably, in a workflow only. `result()` of the task waits for it."""
         return self._start(self._run("start"), args, kwargs, local=False)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it on this workflow's own worker, within the workflow task: for short work. In workflows only."""
+        """Run the activity on the worker that runs this workflow task, within the task; for short work. In
+        workflows only.
+        """
         return self._start(self._run("local"), args, kwargs, local=True).result()
 
     def start_local(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
-        """Begin it on this workflow's own worker without waiting. In workflows only."""
+        """Start the activity on the worker that runs this workflow task, without waiting. In workflows only."""
         return self._start(self._run("start_local"), args, kwargs, local=True)
 
     def options(self, **overrides: Unpack[ActivityOptions]) -> Activity[P, R]:
-        """The same activity with other options for the calls made through it."""
+        """Return the same activity with other options for calls through it."""
         return self._with(settings=settings_with(self._settings, overrides, f"activity {self.name}"))
 
-    # A class's methods are typed without their `self`, reached through the class or through an instance.
+    # The types of methods are without `self`, whether they are accessed through the class or an instance.
     @overload
     def __get__(self: Activity[Concatenate[S, Q], T], obj: None, owner: type[S]) -> Activity[Q, T]: ...
     @overload
@@ -286,11 +293,11 @@ class Activity(Generic[P, R]):
         return self if obj is None or not self._is_method else self._with(instance=obj)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        if self._is_method or not _stands_in_class(self._function):
-            return  # a function that was made elsewhere and is merely kept in a class stays a function
+        if self._is_method or not _is_in_class(self._function):
+            return  # a function that was defined elsewhere and is only stored in a class stays a function
         self._is_method = True
         if self.name == name == "__call__":
-            self.name = owner.__name__  # of a class whose objects are called; unless it was given another
+            self.name = owner.__name__  # the default name of a class whose instances are called
         self._signed()
 
     def __repr__(self) -> str:
@@ -336,23 +343,23 @@ class Activity(Generic[P, R]):
     ) -> Task[R]:
         if self._dynamic:
             raise UsageError(
-                f"activity {self.name} is dynamic: it has no type of its own. Give the type as a text, "
+                f"activity {self.name} is dynamic: it has no type of its own. Pass the type as a str, "
                 "workflow.execute_activity(…)"
             )
         if run.settings.on_activity is not None:
             run.settings.on_activity(self)
-        signature, said = self._signature or self._signed(), self._settings
+        signature, settings = self._signature or self._signed(), self._settings
         converter = run.converter
         if run.contextual:
             converter = run.converter_of_activity(
-                self.name, said.activity_id, said.spec.task_queue, local=local
+                self.name, settings.activity_id, settings.spec.task_queue, local=local
             )
         if run.outbound is not None:
             intercepted: Task[R] = start_intercepted(
                 run.outbound,
                 self.name,
                 signature.bind(args, kwargs),
-                said,
+                settings,
                 signature.return_type,
                 functools.partial(signature.encode, converter),
                 local=local,
@@ -360,7 +367,7 @@ class Activity(Generic[P, R]):
             )
             return intercepted
         payloads = signature.encode(converter, args, kwargs)
-        task: Task[R] = start(self.name, payloads, said, signature.return_type, local=local)
+        task: Task[R] = start(self.name, payloads, settings, signature.return_type, local=local)
         return task
 
     def _call_plainly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -406,19 +413,19 @@ def defn(
     executor: str = "thread",
     **options: Any,
 ) -> Any:
-    """Make a function or method an activity.
+    """Declare a function or method as an activity.
 
-    `name` is its type on the wire (default: the function's name). A `dynamic` activity takes every type that its
-    worker knows no other activity of: its one parameter is a `Sequence[RawPayload]` of all arguments, and
-    `activity.info().activity_type` says what was asked for. Options are defaults for every call; see
-    `ActivityOptions`. Without `start_to_close_timeout` an attempt may take ten minutes.
+    `name` is the activity type, by default the function's name. A `dynamic` activity handles every type for
+    which its worker has no other activity: its only parameter is a `Sequence[RawPayload]` of all arguments,
+    and `activity.info().activity_type` is the requested type. Options are defaults for all calls; see
+    `ActivityOptions`. The default `start_to_close_timeout` is ten minutes.
 
-    `executor` says where a `def` activity runs; `async def` ones run on the worker's activity loop. A
-    `"thread"` shares the worker's interpreter. A `"process"` is one of a few interpreters that the worker keeps
-    beside it: for work that fills a core, may crash, or must be killed when it is cancelled or takes too long.
-    It takes and gives what any activity does, and `info`, `heartbeat`, `heartbeat_details`, `cancelled` and
-    `complete_async` work there; `client` does not. The function must stand at the top level of a module, or be
-    a static method.
+    `executor` selects where a `def` activity runs; `async def` activities run on the worker's activity loop.
+    `"thread"` uses a thread of the worker's interpreter. `"process"` uses one of a few separate interpreters
+    of the worker: for work that uses a full core, may crash, or must be killed when it is cancelled or
+    exceeds its timeout. Arguments and results are the same, and `info`, `heartbeat`, `heartbeat_details`,
+    `cancelled` and `complete_async` work there; `client` does not. The function must be at the top level of a
+    module, or a static method.
     """
     if fn is None:
         return functools.partial(_define, name=name, dynamic=dynamic, executor=executor, options=options)
@@ -427,26 +434,26 @@ def defn(
 
 def _define(fn: Any, /, *, name: str | None, dynamic: bool, executor: str, options: dict[str, Any]) -> Any:
     if isinstance(fn, type):
-        of_call = _define(
+        call_activity = _define(
             called(fn), name=name or fn.__name__, dynamic=dynamic, executor=executor, options=options
         )
-        return with_call(fn, of_call)
+        return with_call(fn, call_activity)
     check_function(fn)
-    where = check_executor(fn, executor)
+    checked_executor = check_executor(fn, executor)
     if dynamic and (name is not None or options):
         raise DefinitionError(
-            f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. The caller, who asks for "
-            "an activity by name, gives both"
+            f"activity {fn.__qualname__} is dynamic: it has no name and no options of its own. The caller "
+            "passes both"
         )
     if name is None and fn.__name__ == "<lambda>":
         raise DefinitionError("an activity that is a lambda needs a name: @activity.defn(name=…)")
     title = check_name(fn.__name__ if name is None else name, f"activity {fn.__qualname__}")
     settings = settings_with(DEFAULTS, options, f"activity {title}")
-    return Activity(fn, title, settings, executor=where, dynamic=dynamic)
+    return Activity(fn, title, settings, executor=checked_executor, dynamic=dynamic)
 
 
 def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> ActivityDefinition:
-    """What a worker needs to run a function that was given with the call: `workflow.step`."""
+    """Return the definition of a function that is passed with a call of `workflow.step`."""
     inner = fn
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -454,7 +461,7 @@ def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> Activ
         raise UsageError(f"a step is a function, not {fn!r:.80}")
     title = getattr(inner, "__qualname__", type(inner).__qualname__).rpartition("<locals>.")[2]
     if name is None and title == "<lambda>":
-        raise UsageError("a step that is a lambda needs a name, by which it is found in the history: name=…")
+        raise UsageError("a step that is a lambda needs a name for the history: name=…")
     title = check_name(title if name is None else name, f"step {title}")
     settings = settings_with(DEFAULTS, options, f"step {title}")
     is_async = inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(
@@ -464,32 +471,34 @@ def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> Activ
 
 
 def called(cls: type) -> Callable[..., Any]:
-    """What calling an object of this class calls. Raises DefinitionError where that is no function of its own."""
-    found = inspect.getattr_static(cls, "__call__", None)
-    if isinstance(found, Activity):
+    """Return the `__call__` method of a class. Raise `DefinitionError` if it has none of its own."""
+    method = inspect.getattr_static(cls, "__call__", None)
+    if isinstance(method, Activity):
         raise DefinitionError(f"activity {cls.__qualname__} is decorated twice: the class, and its __call__")
-    if not isinstance(found, FunctionType):
+    if not isinstance(method, FunctionType):
         raise DefinitionError(
             f"@activity.defn on class {cls.__qualname__} needs a method __call__, which is the activity"
         )
-    return found
+    return method
 
 
-def with_call(cls: type[T], of_call: Activity[..., Any]) -> type[T]:
-    """The class, whose objects are called as an activity is."""
-    of_call._is_method = True
-    of_call._signed()
-    type.__setattr__(cls, "__call__", of_call)  # the type checkers take it for a method of one type
+def with_call(cls: type[T], call_activity: Activity[..., Any]) -> type[T]:
+    """Return the class with its `__call__` replaced by an activity."""
+    call_activity._is_method = True
+    call_activity._signed()
+    type.__setattr__(cls, "__call__", call_activity)  # type checkers consider it a method of one type
     return cls
 
 
 def activity_of(activity: object) -> Activity[..., Any] | None:
-    """The activity that is given: itself, or a class, or an object, whose `__call__` is one; None for anything else."""
+    """Return the activity of an object: itself, or the `__call__` of a class or an object; None for anything
+    else.
+    """
     if isinstance(activity, Activity):
         return activity
     cls = activity if isinstance(activity, type) else type(activity)
-    found = inspect.getattr_static(cls, "__call__", None)
-    return found if isinstance(found, Activity) else None
+    method = inspect.getattr_static(cls, "__call__", None)
+    return method if isinstance(method, Activity) else None
 
 
 def check_function(fn: Any) -> None:
@@ -500,15 +509,15 @@ def check_function(fn: Any) -> None:
             f"put @activity.defn below @{type(fn).__name__} on {fn.__func__.__qualname__}, next to the function"
         )
     if not isinstance(fn, FunctionType):
-        named = f'; a name is given so: @activity.defn(name="{fn}")' if isinstance(fn, str) else ""
+        named = f'; pass a name as @activity.defn(name="{fn}")' if isinstance(fn, str) else ""
         raise DefinitionError(
-            f"@activity.defn goes on a function or a method, not on {type(fn).__name__} {fn!r:.80}{named}"
+            f"@activity.defn must decorate a function or a method, not {type(fn).__name__} {fn!r:.80}{named}"
         )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise DefinitionError(f"activity {fn.__qualname__} is a generator: an activity returns its result")
 
 
-def _stands_in_class(fn: Callable[..., Any]) -> bool:
-    """Whether the function was written in a class body."""
+def _is_in_class(fn: Callable[..., Any]) -> bool:
+    """Return whether the function was defined in a class body."""
     outer = fn.__qualname__.rpartition(".")[0]
     return bool(outer) and not outer.endswith("<locals>")

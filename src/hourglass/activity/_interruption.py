@@ -1,19 +1,19 @@
-"""How the cancellation of a `def` activity reaches its thread as an exception, for activities of `hourglass.aio`.
+"""Interruption of a `def` activity of `hourglass.aio`: raises its cancellation as an exception in its thread.
 
-temporalio raises its `CancelledError` in the thread that runs a cancelled activity, wherever its code is. So does this: Python
-raises the exception at the thread's next bytecode (`PyThreadState_SetAsyncExc`), or here, where the thread calls one of our
-functions first. Must not know attempts, workers and threads' owners.
+temporalio raises its `CancelledError` in the thread of a cancelled activity, at its current position, and so
+do we: Python raises the exception at the thread's next bytecode (`PyThreadState_SetAsyncExc`), or we raise it
+if the thread calls one of our functions first. Must not know: attempts, workers, or owners of threads.
 
 Invariants:
 
-- The exception is raised at most once for an attempt, and only while the activity's function executes: what has not arrived
-  when the function ends is taken back.
-- Nothing is raised inside `shielded`, nor while the thread is inside `logging` or the import system: an exception between the
-  `acquire` of their locks and the `try` behind it would stop the whole process, and handlers of `logging` swallow exceptions.
-  `request` is repeated then.
-- Under a debugger, a profiler or coverage nothing is raised from outside (and the call watcher lets calls pass while it is): in
-  Python 3.11 an exception that waits for a thread in a C call makes every traced thread spin until it is delivered. The next
-  heartbeat raises it.
+- The exception is raised at most once per attempt, and only while the activity's function executes: if it has not been
+  delivered when the function ends, it is withdrawn.
+- It is not raised inside `shielded`, nor while the thread is inside `logging` or the import system: an exception between
+  the `acquire` of their locks and the following `try` would block the whole process, and handlers of `logging` swallow
+  exceptions. In this case `request` must be repeated.
+- Under a debugger, a profiler or coverage it is not raised from outside (and the call watcher pauses while one is pending):
+  in Python 3.11 an exception pending for a thread in a C call makes every traced thread spin until it is delivered. The
+  next heartbeat raises it instead.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ _UNSAFE = ("<frozen importlib", dirname(logging.__file__), dirname(importlib.__f
 _set_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
-_CANCELLED_ERROR = id(CancelledError)  # the address of the class, which lives as long as the process
+_CANCELLED_ERROR = id(CancelledError)  # the address of the class, which exists as long as the process
 _SETTLED = id(_Settled)
 
 
 class _Exclusion:
-    """Keeps a thread from being profiled while an exception waits for another: in Python 3.11 the profiled one would spin."""
+    """Mutual exclusion of profiling and pending exceptions: in Python 3.11 a profiled thread would spin while
+    an exception is pending for another.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +58,7 @@ class _Exclusion:
         self._waiting = 0
 
     def begin_profile(self) -> bool:
-        """A thread is about to be profiled. False if it must not be now."""
+        """Register that a thread is about to be profiled. Return False if it must not be profiled now."""
         with self._lock:
             if self._waiting:
                 return False
@@ -64,12 +66,12 @@ class _Exclusion:
             return True
 
     def end_profile(self) -> None:
-        """It is not profiled any more."""
+        """Register that a thread is no longer profiled."""
         with self._lock:
             self._profiled -= 1
 
     def begin_raise(self) -> bool:
-        """An exception is about to wait for its thread. False if it must not now."""
+        """Register that an exception is about to become pending. Return False if it must not now."""
         with self._lock:
             if self._profiled:
                 return False
@@ -77,7 +79,7 @@ class _Exclusion:
             return True
 
     def end_raise(self) -> None:
-        """It does not wait any more."""
+        """Register that an exception is no longer pending."""
         with self._lock:
             self._waiting -= 1
 
@@ -89,18 +91,18 @@ class ThreadInterruption:
     """Raises `CancelledError` in the thread of one attempt."""
 
     def __init__(self, *, silent: bool = False) -> None:
-        """With `silent` nothing is ever raised (`no_thread_cancel_exception`)."""
+        """Create an interruption. With `silent`, nothing is ever raised (`no_thread_cancel_exception`)."""
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._shields = 0
         self._requested = False
         self._raised = silent
-        self._sent = False  # from outside: it may still be on its way
-
-    # --- in any thread -----------------------------------------------------------------------------------------------
+        self._sent = False  # sent from outside: it may not have been delivered yet
 
     def request(self) -> bool:
-        """Raise the exception in the activity's thread. False if that is not safe right now: ask again soon."""
+        """Raise the exception in the activity's thread. Return False if that is not safe right now; then try
+        again soon.
+        """
         with self._lock:
             self._requested = True
             if self._raised or self._shields or self._thread is None or _is_traced():
@@ -112,8 +114,6 @@ class ThreadInterruption:
             self._raised = self._sent = True
             _set_async_exc(self._thread, _CANCELLED_ERROR)
             return True
-
-    # --- in the activity's own thread --------------------------------------------------------------------------------
 
     def run(self, call: Callable[[], R]) -> R:
         """Call the activity's function, which can be interrupted until it ends."""
@@ -135,7 +135,7 @@ class ThreadInterruption:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """Within the block nothing is raised; what was requested meanwhile is raised at its end."""
+        """Prevent the exception during the block; a request made meanwhile is raised at its end."""
         with self._lock:
             self._shields += 1
         try:
@@ -151,16 +151,18 @@ class ThreadInterruption:
                 with self._lock:
                     self._thread = None
                 if self._sent:
-                    _take_back()
+                    _withdraw()
                     self._sent = False
                     exclusion.end_raise()
                 return
             except CancelledError:
-                continue  # it arrived here, and cannot do so twice
+                continue  # it was delivered here, and cannot be delivered twice
 
 
 def _is_unsafe(frame: FrameType | None) -> bool:
-    """Whether a thread is inside code that must not be interrupted, or would swallow the exception (`logging.Handler`)."""
+    """Return whether a thread is inside code that must not be interrupted, or would swallow the exception
+    (`logging.Handler`).
+    """
     while frame is not None:
         if frame.f_code.co_filename.startswith(_UNSAFE):
             return True
@@ -168,15 +170,15 @@ def _is_unsafe(frame: FrameType | None) -> bool:
     return False
 
 
-def _take_back() -> None:
-    """Make sure that no exception waits for this thread.
+def _withdraw() -> None:
+    """Ensure that no exception is pending for this thread.
 
-    One that is only taken away leaves the alarm of the interpreter raised, and traced threads spin for ever. Delivering one
-    silences it: so another one takes its place, and is delivered here.
+    Merely removing a pending exception leaves the interpreter's flag set, and traced threads spin for ever.
+    Delivering one clears the flag: so replace it by another exception, and let that one be delivered here.
     """
     try:
         _set_async_exc(threading.get_ident(), _SETTLED)
-        for _ in (1, 2):  # a backward jump: there at the latest the interpreter delivers it
+        for _ in (1, 2):  # a backward jump: the interpreter delivers it there at the latest
             pass
     except _Settled:
         pass

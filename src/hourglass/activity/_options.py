@@ -1,10 +1,10 @@
-"""An activity's options: what an author may write, checked where it is written, as `CallSettings`.
+"""The options of an activity, validated and converted to `CallSettings`.
 
-Heartbeats are of two kinds. An author who gives no `heartbeat_timeout` gets automatic ones: the timeout is
-exactly `LIVENESS_TIMEOUT`, and the worker that runs the attempt beats by itself as long as its process lives.
-A timeout that the author gives is a promise of progress: only calls of `activity.heartbeat` count. The worker
-tells the two apart by the value alone, so a promise of exactly that length is scheduled a millisecond longer.
-None asks for no heartbeats at all: for activities that are completed from outside, or run by a worker of
+There are two kinds of heartbeats. Without a `heartbeat_timeout` from the author they are automatic: the
+timeout is exactly `LIVENESS_TIMEOUT`, and the worker that runs the attempt sends them as long as its process
+lives. A timeout set by the author is a promise of progress: only calls of `activity.heartbeat` count. The
+worker distinguishes them by the value alone, so a timeout of exactly that length is increased by a
+millisecond. None disables heartbeats: for activities that are completed from outside, or run by a worker of
 another SDK.
 """
 
@@ -36,7 +36,7 @@ _DISTINCT = 0.001
 
 
 class KeptOptions(TypedDict, total=False):
-    """What the engine keeps of an activity, and can be changed while it is open."""
+    """The options that the engine stores for an activity, and that can be changed while it is open."""
 
     task_queue: str
     schedule_to_close_timeout: Duration | None
@@ -50,7 +50,7 @@ class KeptOptions(TypedDict, total=False):
 
 
 class ActivityOptions(KeptOptions, total=False):
-    """What can be said about an activity, or about one call of it. A duration is a `timedelta` or seconds."""
+    """The options of an activity, or of one call. A duration is a `timedelta` or a number of seconds."""
 
     cancellation_type: ActivityCancellationType
     activity_id: str
@@ -61,32 +61,32 @@ class ActivityOptions(KeptOptions, total=False):
 
 
 DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT))
-"""What an author's own activity is scheduled with: ten minutes an attempt, Temporal's retries, automatic
-heartbeats.
-"""
+"""The defaults of a decorated activity: ten minutes per attempt, Temporal's retries, automatic heartbeats."""
 
 FOREIGN_DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0))
-"""The same for an activity known by name only: its worker may be of another SDK, which has no automatic ones."""
+"""The defaults of an activity known by name only. It has no automatic heartbeats, because its worker may use
+another SDK.
+"""
 
 
 def settings_with(base: CallSettings, options: Mapping[str, Any], where: str) -> CallSettings:
-    """The settings with these options in place; `where` names the activity in messages."""
+    """Return the settings with these options applied. `where` names the activity in messages."""
     if not options:
         return base
-    said: dict[str, Any] = {}
-    of_call: dict[str, Any] = {}
+    spec_changes: dict[str, Any] = {}
+    call_options: dict[str, Any] = {}
     for name, value in options.items():
         check = _CHECKS.get(name)
         if check is None:
             raise UsageError(_unknown(name, where))
-        (of_call if name in _OF_CALL else said)[name] = check(value, f"{name} of {where}")
-    spec = msgspec.structs.replace(base.spec, **said)
+        (call_options if name in _CALL_OPTIONS else spec_changes)[name] = check(value, f"{name} of {where}")
+    spec = msgspec.structs.replace(base.spec, **spec_changes)
     if not spec.start_to_close_timeout and not spec.schedule_to_close_timeout:
         raise UsageError(f"{where} needs a start_to_close_timeout or a schedule_to_close_timeout")
-    return msgspec.structs.replace(base, spec=spec, **of_call)
+    return msgspec.structs.replace(base, spec=spec, **call_options)
 
 
-_MEANT = {
+_SUGGESTIONS = {
     "timeout": "start_to_close_timeout",
     "queue": "task_queue",
     **dict.fromkeys(
@@ -96,13 +96,15 @@ _MEANT = {
 
 
 def _unknown(name: str, where: str) -> str:
-    near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, _CHECKS, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(_CHECKS))}"
+    suggestions = (
+        [_SUGGESTIONS[name]] if name in _SUGGESTIONS else difflib.get_close_matches(name, _CHECKS, n=1)
+    )
+    hint = f"; did you mean {suggestions[0]}?" if suggestions else f"; there are {', '.join(sorted(_CHECKS))}"
     return f"{where} has no option {name!r}{hint}"
 
 
 def _duration(value: Any, what: str) -> float:
-    """Seconds; 0 for None."""
+    """Return a duration in seconds; 0 for None."""
     checked = optional_seconds(value, what)
     if checked == 0:
         raise UsageError(f"{what} must be more than 0; None means no limit")
@@ -123,8 +125,8 @@ def _instance(kind: type) -> Callable[[Any, str], Any]:
     return check
 
 
-_OF_CALL = frozenset({"activity_id", "event_groups", "summary"})
-"""What is said of one call; the rest are fields of the activity's spec, by the same names."""
+_CALL_OPTIONS = frozenset({"activity_id", "event_groups", "summary"})
+"""Options of a single call; all others are fields of the activity's spec with the same names."""
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "task_queue": check_text,

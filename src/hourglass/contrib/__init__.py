@@ -1,11 +1,12 @@
-"""Bridges to other libraries and services, each loaded only by the program that imports it; most need an extra.
+"""Bridges to other libraries and services. Each is loaded only by a program that imports it; most need an
+extra.
 
-openai_agents  agents of the OpenAI Agents SDK, durable
-opentelemetry  OpenTelemetry
-pydantic_ai    agents of Pydantic AI, durable
-s3             large payloads in a bucket; needs no extra
-sqlalchemy     steps that happen exactly once in your database, and an outbox
-_agents        what the two bridges to agents share
+    openai_agents  durable agents of the OpenAI Agents SDK
+    opentelemetry  traces and metrics for OpenTelemetry
+    pydantic_ai    durable agents of Pydantic AI
+    s3             storage of large payloads in a bucket; needs no extra
+    sqlalchemy     activities with exactly-once effects in your database, and an outbox
+    _agents        the code shared by the two bridges to agents
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ __all__: list[str] = []
 
 
 @contextmanager
-def _from_extra(extra: str) -> Iterator[None]:
-    """Where a bridge imports its parts: if its library is missing, or another version than the bridge is made for, the error says
-    which extra brings it.
+def _require_extra(extra: str) -> Iterator[None]:
+    """Name the missing extra in the `ImportError` if a bridge's library is missing or has an incompatible
+    version.
     """
     try:
         yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] == "hourglass":  # a fault of ours, which no extra mends
+        if (error.name or "").partition(".")[0] == "hourglass":  # our own bug, which no extra fixes
             raise
         home = f"hourglass.contrib.{extra.replace('-', '_')}"
         raise type(error)(
-            f"{home} needs what its extra brings: pip install 'hourglass-temporal[{extra}]' ({error})",
+            f"{home} needs the packages of its extra: pip install 'hourglass-temporal[{extra}]' ({error})",
             name=error.name,
             path=error.path,
         ) from error

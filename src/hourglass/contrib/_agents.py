@@ -1,8 +1,8 @@
-"""What the bridges to agent libraries share: the library's clocks and ids replaced by the run's, activities that are awaited, and
-which activities an object brings.
+"""The code shared by the bridges to agent libraries: deterministic clocks and ids for the library, awaited
+activities, and JSON.
 
-An agent's loop is the library's own code. In a workflow it runs on the run's event loop, and whatever it reads of the world must
-be the same on every execution: the time, and the ids that it makes up.
+An agent's loop is the library's own code. In a workflow it runs on the run's event loop, and its inputs must
+be the same on every execution: the time, and the ids that it generates.
 """
 
 from __future__ import annotations
@@ -36,42 +36,44 @@ _generators: WeakKeyDictionary[EventLoop, random.Random] = WeakKeyDictionary()
 
 
 def _generator() -> random.Random | None:
-    """The run's source of ids for libraries, apart from the author's own: what a library draws, or no longer draws in its next
-    version, changes none of the author's numbers. None outside of workflows.
+    """Return the run's random number generator for libraries, or None outside of workflows.
+
+    It is separate from the author's own: a change in the library's use of random numbers must not change the
+    author's.
     """
     run = current_run()
     if run is None:
         return None
-    found = _generators.get(run.loop)
-    if found is None:
-        found = _generators[run.loop] = workflow.new_random("hourglass.agents")
-    return found
+    generator = _generators.get(run.loop)
+    if generator is None:
+        generator = _generators[run.loop] = workflow.new_random("hourglass.agents")
+    return generator
 
 
 def uuid4() -> _uuid.UUID:
-    """An id: in a workflow the same on every execution."""
+    """Return a UUID; in a workflow the same one on every execution."""
     generator = _generator()
     return _uuid.uuid4() if generator is None else _uuid.UUID(int=generator.getrandbits(128), version=4)
 
 
 def any_uuid4() -> _uuid.UUID:
-    """An id that no command of a run depends on: the call watcher does not look into this module."""
+    """Return a UUID that no command of a run depends on. The call watcher ignores this module."""
     return _uuid.uuid4()
 
 
 class RunDatetime(_datetime.datetime):
-    """`datetime`, whose `now` is the workflow's time in a workflow."""
+    """A `datetime` whose `now` returns the workflow's time in a workflow."""
 
     @classmethod
     def now(cls, tz: _datetime.tzinfo | None = None) -> Any:
-        """The time."""
+        """Return the current time."""
         if current_run() is None:
             return _datetime.datetime.now(tz)
         return workflow.now().astimezone(tz)
 
 
 class _RunTime:
-    """The module `time`, whose clocks are the workflow's in a workflow."""
+    """The module `time`, with the workflow's clocks in a workflow."""
 
     def __getattr__(self, name: str) -> Any:
         if current_run() is not None and name in _CLOCKS:
@@ -84,10 +86,11 @@ run_time = _RunTime()
 
 
 class OrderedAsyncio:
-    """The module `asyncio`, whose `wait` returns sets of tasks that iterate in the order in which the tasks were created.
+    """The module `asyncio`, with a `wait` that returns sets that iterate over tasks in the order of their
+    creation.
 
-    A set of tasks iterates in the order of their addresses, which differs from execution to execution. A library that iterates
-    over the tasks that are done would issue its next commands in that order.
+    A set of tasks normally iterates in the order of their addresses, which differs between executions. A
+    library that iterates over the finished tasks would issue its next commands in that order.
     """
 
     def __init__(self) -> None:
@@ -104,7 +107,7 @@ class OrderedAsyncio:
         return task
 
     async def wait(self, *args: Any, **options: Any) -> tuple[set[Any], set[Any]]:
-        """Wait as `asyncio.wait` does."""
+        """Wait like `asyncio.wait`."""
         done, pending = await asyncio.wait(*args, **options)
         return self._ordered(done), self._ordered(pending)
 
@@ -122,10 +125,11 @@ class _OrderedTasks(set[Any]):
 
 
 def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
-    """Replace what a library reads of the world. A key is `module:name`, its value makes the replacement from what was there.
+    """Replace functions of a library that are not deterministic. A key is `module:name`, its value makes the
+    replacement from the original.
 
-    A version of the library that has no such name goes on with what it has: its runs are not spoilt, but what they ask for has
-    other times and ids when they are executed again.
+    If a version of the library has no such name, a warning is logged: its runs work, but a replay may use
+    other times and ids.
     """
     for name, make in names.items():
         module_name, _, attribute = name.partition(":")
@@ -140,20 +144,22 @@ def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
             )
 
 
-def require_loop(what: str, instead: str) -> None:
-    """Refuse to run an agent in a workflow on any loop but the run's own: nothing that it waits for would be durable."""
+def require_loop(call: str, instead: str) -> None:
+    """Raise `UsageError` if an agent runs in a workflow on another loop than the run's own: its waits would
+    not be durable.
+    """
     run = current_run()
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
         running = None
     if run is not None and not isinstance(running, EventLoop):
-        raise UsageError(f"{what} cannot block in a workflow: {instead}")
+        raise UsageError(f"{call} cannot block in a workflow: {instead}")
 
 
 def to_json(value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
-    """Return a value as JSON, by the adapter's type or by its own class. Sets are written in sorted order: a replay compares
-    arguments, and their own order differs from process to process.
+    """Return a value as JSON, by the adapter's type or by its own class. Sets are sorted, because a replay
+    compares arguments, and the order of a set differs between processes.
     """
     ordered = sort_sets(value)
     if adapter is None:
@@ -163,6 +169,6 @@ def to_json(value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
 
 async def execute(activity: Activity[..., Any], *args: Any, **options: Any) -> Any:
     """Run an activity from a coroutine of a workflow, and wait for its result."""
-    chosen = activity.options(**options) if options else activity
-    started: Any = chosen._start(current_run(), args, {}, local=False, start=awaited.start_activity)
+    configured = activity.options(**options) if options else activity
+    started: Any = configured._start(current_run(), args, {}, local=False, start=awaited.start_activity)
     return await started

@@ -1,11 +1,12 @@
-"""Large payloads in a bucket of S3, or of what speaks its language (MinIO, R2, Ceph …), with nothing to install.
+"""Storage of large payloads in a bucket of S3 or a compatible service (MinIO, R2, Ceph …), without further
+packages.
 
     storage = ExternalStorage([S3Storage("payloads", endpoint="https://s3.eu-central-1.amazonaws.com")])
     Client.connect("temporal:7233", codec=storage)
 
-Two calls of its HTTP interface are enough, PUT and GET of an object, each signed (AWS Signature Version 4). Must not know
-anything of histories; secrets are in no message and no repr. Redirects are not followed: a request has credentials, which are for
-the endpoint alone. Answers are read up to a limit.
+It uses two calls of the HTTP interface, PUT and GET of an object, each signed (AWS Signature Version 4). Must
+not know: histories. Messages and reprs contain no secrets. Redirects are not followed, because a request
+contains credentials, which are for the endpoint alone. The size of responses is limited.
 """
 
 from __future__ import annotations
@@ -34,33 +35,34 @@ from hourglass.errors import DecodeError, EncodeError, HourglassError, UsageErro
 
 __all__ = ["S3Storage", "StorageUnavailableError"]
 
-_TRIES: Final = 4
+_MAX_TRIES: Final = 4
 _REDIRECTS: Final = frozenset({300, 301, 302, 303, 307, 308})
 _FIRST_PAUSE = 0.2
-_LARGEST = 256 * 1024 * 1024
-"""Bytes of an object that is stored or read."""
+_MAX_BYTES = 256 * 1024 * 1024
+"""The maximum size of an object in bytes."""
 
 
 class StorageUnavailableError(HourglassError):
-    """The store did not answer, or refused; a task that needed it is tried again."""
+    """The storage did not respond, or rejected the request. The task that needed it is retried."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Lets a redirect be raised as the `HTTPError` that it is."""
+    """A handler that raises a redirect as `HTTPError` instead of following it."""
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None:
-        """Return no request."""
+        """Return None: there is no next request."""
 
 
 _opener = urllib.request.build_opener(_NoRedirects)
 
 
 class S3Storage(StorageDriver):
-    """Keeps payloads as objects of a bucket, each named by what it holds.
+    """Stores payloads as objects of a bucket, named by a hash of their content.
 
-    Keys are those given, or of the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, asked for each
-    request, so that they may change). A request that fails is repeated a few times. Objects are removed by a lifecycle rule of
-    the bucket: choose more than the retention of histories and the longest workflow.
+    Keys are passed as arguments, or read from the environment before each request, so that they may change
+    (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`). A failed request is retried a few
+    times. A lifecycle rule of the bucket must delete old objects: choose more than the retention of histories
+    plus the longest workflow.
     """
 
     def __init__(
@@ -79,24 +81,26 @@ class S3Storage(StorageDriver):
         parts = urlsplit(endpoint)
         if "@" in endpoint:
             raise UsageError(
-                "endpoint holds a user name or a password, which would be shown in messages: give access_key and secret_key"
+                "endpoint must not contain credentials, which would appear in messages: pass access_key and secret_key"
             )
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/"):
-            raise UsageError(f"endpoint is such as https://s3.eu-central-1.amazonaws.com, not {endpoint!r}")
+            raise UsageError(
+                f"endpoint must be a URL like https://s3.eu-central-1.amazonaws.com, not {endpoint!r}"
+            )
         if not bucket or "/" in bucket:
-            raise UsageError(f"a bucket has a name without a slash, not {bucket!r}")
+            raise UsageError(f"bucket must be a name without a slash, not {bucket!r}")
         self._root = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.netloc
         self._bucket = bucket
         self._region = region
         self._prefix = prefix
-        self._given = (access_key, secret_key, session_token)
+        self._explicit_keys = (access_key, secret_key, session_token)
         self._timeout = timeout
         self._name = name
 
     @property
     def name(self) -> str:
-        """The name in references."""
+        """The name of this storage in references."""
         return self._name
 
     def __repr__(self) -> str:
@@ -105,28 +109,28 @@ class S3Storage(StorageDriver):
     def store(
         self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
     ) -> Sequence[StorageDriverClaim]:
-        """Put each into an object."""
+        """Store each payload as an object."""
         claims = []
         for payload in payloads:
             key, data = stored_form(payload)
-            if len(data) > _LARGEST:
+            if len(data) > _MAX_BYTES:
                 raise EncodeError(
-                    f"a payload of {len(data)} bytes is too large for a bucket: at most {_LARGEST}"
+                    f"a payload of {len(data)} bytes is too large for a bucket: at most {_MAX_BYTES}"
                 )
-            self._ask("PUT", key, data)
+            self._request("PUT", key, data)
             claims.append(StorageDriverClaim({"key": key}))
         return claims
 
     def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
     ) -> Sequence[Payload]:
-        """Get them."""
-        return [from_stored(key, self._ask("GET", key)) for key in map(key_of, claims)]
+        """Return the payloads of the objects."""
+        return [from_stored(key, self._request("GET", key)) for key in map(key_of, claims)]
 
-    def _ask(self, method: str, key: str, body: bytes = b"") -> bytes:
+    def _request(self, method: str, key: str, body: bytes = b"") -> bytes:
         path = quote(f"/{self._bucket}/{self._prefix}{key[:2]}/{key}")
         pause = _FIRST_PAUSE
-        for left in reversed(range(_TRIES)):
+        for tries_left in reversed(range(_MAX_TRIES)):
             try:
                 return self._send(method, path, body)
             except urllib.error.HTTPError as error:
@@ -135,15 +139,18 @@ class S3Storage(StorageDriver):
                     raise DecodeError(
                         f"the payload stored as {key[:12]}… is not in the bucket {self._bucket}"
                     ) from None
-                what, passes = f"answered {error.code} to {method}", error.code >= 500 or error.code == 429
+                problem, is_transient = (
+                    f"answered {error.code} to {method}",
+                    error.code >= 500 or error.code == 429,
+                )
                 if error.code in _REDIRECTS:
-                    what += (
+                    problem += (
                         ", a redirect, which is not followed: is the endpoint that of the bucket's region?"
                     )
             except (OSError, http.client.HTTPException) as error:
-                what, passes = f"cannot be reached: {type(error).__name__}", True
-            if not passes or not left:
-                raise StorageUnavailableError(f"the bucket {self._bucket} at {self._host} {what}")
+                problem, is_transient = f"cannot be reached: {type(error).__name__}", True
+            if not is_transient or not tries_left:
+                raise StorageUnavailableError(f"the bucket {self._bucket} at {self._host} {problem}")
             sleep(pause)
             pause *= 2
         raise AssertionError("the last try returns or raises")
@@ -156,9 +163,9 @@ class S3Storage(StorageDriver):
         with _opener.open(request, timeout=self._timeout) as answer:
             if method == "PUT":
                 return b""
-            data: bytes = answer.read(_LARGEST + 1)
-            if len(data) > _LARGEST:
-                raise DecodeError(f"the bucket {self._bucket} answered with more than {_LARGEST} bytes")
+            data: bytes = answer.read(_MAX_BYTES + 1)
+            if len(data) > _MAX_BYTES:
+                raise DecodeError(f"the bucket {self._bucket} answered with more than {_MAX_BYTES} bytes")
             return data
 
     def _signed(self, method: str, path: str, body: bytes, now: datetime) -> dict[str, str]:
@@ -180,20 +187,20 @@ class S3Storage(StorageDriver):
         return {**headers, "authorization": authorization, "content-type": "application/octet-stream"}
 
     def _keys(self) -> tuple[str, str, str | None]:
-        access, secret, token = self._given
+        access, secret, token = self._explicit_keys
         if access is None and secret is None:
             access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
             token = os.environ.get("AWS_SESSION_TOKEN")
         if not access or not secret:
             raise StorageUnavailableError(
-                f"there are no keys for the bucket {self._bucket}: give access_key and secret_key, or set "
+                f"there are no keys for the bucket {self._bucket}: pass access_key and secret_key, or set "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         return access, secret, token
 
 
 def sign(method: str, path: str, headers: Mapping[str, str], digest: str, secret: str, region: str) -> str:
-    """The signature of a request without a query: AWS Signature Version 4, for S3."""
+    """Return the signature of a request without a query: AWS Signature Version 4 for S3."""
     names = sorted(headers)
     lines = [
         method,
@@ -206,8 +213,8 @@ def sign(method: str, path: str, headers: Mapping[str, str], digest: str, secret
     ]
     moment = headers["x-amz-date"]
     scope = f"{moment[:8]}/{region}/s3/aws4_request"
-    whole = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    request_digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     key = f"AWS4{secret}".encode()
     for part in (moment[:8], region, "s3", "aws4_request"):
         key = hmac.digest(key, part.encode(), "sha256")
-    return hmac.digest(key, f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{whole}".encode(), "sha256").hex()
+    return hmac.digest(key, f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{request_digest}".encode(), "sha256").hex()

@@ -3,8 +3,9 @@
 def charge(order: str, cents: int) -> str:          # inside an activity or a workflow
     activity.metric_meter().create_counter("charges").add(1, {"currency": "eur"})
 
-_meter      creates counters, gauges and histograms with fixed attributes _registry   every metric of a
-process or a worker; its sinks and sources _telemetry  the destination of metrics and logs of Temporal's Core
+_meter      creates counters, gauges and histograms with fixed attributes
+_registry   every metric of a process or a worker; its sinks and sources
+_telemetry  the destination of metrics and logs of Temporal's Core
 _samples    metrics as data, and as text for Prometheus
 """
 

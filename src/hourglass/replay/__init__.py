@@ -1,19 +1,18 @@
-"""Replay: execute recorded histories again on today's code, and learn what would break before any run does.
+"""Replay: execute recorded histories against the current code and report incompatible changes before a worker
+meets them.
 
-Core checks that the code asks for the same things in the same order. On top of that Hourglass compares arguments and
-results, and names the file and line where the code went another way.
+Core checks that the code issues the same commands in the same order. Hourglass also compares arguments and
+results, and names the file and line at which the code differs from the history.
 
-    _comparison        what a replay asked for against what the history says
-    _foreign_markers   the markers of SDKs that are not built on Core, and Core's own, as data; tasks with them
-    _foreign_matching  what a run asked for in one workflow task, against what its history says that it asked for
-                       there
-    _foreign_walk      replays a history of another SDK, task by task, without Core, in the order that SDK had
-    _history           a recorded history, in Temporal's JSON form
-    _moments           a run's history, step by step, with what its code knew at each
-    _replayer          `Replayer`: histories against today's code
-    _session           one thread with Core's replay worker
-    _trace             what a run asked for while Core replayed it, task by task, against what its history says that
-                       it asked for there
+    _comparison        one issued command compared with one recorded command
+    _foreign_markers   markers of SDKs not built on Core, and Core's own, as data; workflow tasks with their markers
+    _foreign_matching  pairs the commands of one workflow task with the events of a history of another SDK
+    _foreign_walk      replays a history of another SDK task by task, without Core, in that SDK's order
+    _history           `History`: a recorded history in Temporal's JSON form
+    _moments           a run's history step by step, with the state of its code at each step
+    _replayer          `Replayer`: replays histories against the current code
+    _session           a thread with Core's replay worker
+    _trace             the commands of a run that Core replayed, compared with its history task by task
 """
 
 from __future__ import annotations

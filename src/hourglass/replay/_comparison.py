@@ -1,8 +1,8 @@
-"""What a replay asked for against what the history says: what differs, in words. Pure.
+"""Comparison of an issued command with the recorded one, and the error that describes the difference. Pure.
 
-Must not know: tasks, order, which command goes with which event (see `_trace` and `_foreign_matching`). What Temporal lets
-change between two executions (arguments, durations, results, failures, memos, search attributes) is compared apart from what it
-does not (kinds, names, ids).
+Must not know: tasks, order, or which command belongs to which event (see `_trace` and `_foreign_matching`).
+Properties that Temporal allows to change between two executions (arguments, durations, results, failures,
+memos, search attributes) are compared separately from those that it does not (kinds, names, ids).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from hourglass._contract.limits import SLOTS, TURNS
 from hourglass._evaluator.call_sites import Place, Site
 from hourglass._evaluator.specs import Payloads
-from hourglass._evaluator.words import AskedCommand, describe, is_made_up
+from hourglass._evaluator.words import CommandSummary, describe, is_generated_id
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -25,69 +25,75 @@ from hourglass.converter import (
 )
 from hourglass.errors import NondeterminismError
 
-_TOLERANCE_NS = 2_000_000  # SDKs round durations differently, to the millisecond at worst
-_NOTHING = Payload(b"", "binary/null")
-_NO_TYPE = (
-    "ApplicationError"  # what Hourglass calls an application's failure to which its author gave no type
-)
+_TOLERANCE_NS = 2_000_000  # SDKs round durations differently, at most by a millisecond
+_NULL = Payload(b"", "binary/null")
+_NO_TYPE = "ApplicationError"  # Hourglass's type of an application failure without a type of its own
 _CANCELLATIONS = frozenset({"CancelledError", "Cancelled", "TaskCancelledError"})
-"""Exceptions of asyncio and of ours by which code learns that it is cancelled, as types of failures."""
+"""Failure types by which code learns of its cancellation: asyncio's exceptions and ours."""
 _TO_WORKFLOWS = frozenset({"signal to another workflow", "child workflow"})
-_RETURNS = frozenset(
+_RETURN_SIGNALS = frozenset(
     {"give_back", "take_back", "hand_in"}
-)  # signals by which keepers get back what they gave
+)  # signals that return a slot or turn to the workflow that manages the limit
 _UPDATE_ENDS = frozenset({"result of update", "failure of update"})
-"""Both lead to the same event, so a worker continues a run whose update ends the other way now."""
-_OF_SERVERS = frozenset({"TemporalChangeVersion", "BuildIds"})
-"""Search attributes that SDKs and servers keep by themselves."""
+"""Both lead to the same event, so a worker continues a run whose update now ends the other way."""
+_SERVER_ATTRIBUTES = frozenset({"TemporalChangeVersion", "BuildIds"})
+"""Search attributes that SDKs and servers maintain themselves."""
 
 
-def same_thing(was: AskedCommand, now: AskedCommand, names: Mapping[str, str], *, foreign: bool) -> bool:
-    """Whether what is asked for now goes by the name and the id of what is on record."""
-    if now.kind in ("continue-as-new", "acceptance of update"):
+def same_thing(
+    recorded: CommandSummary, issued: CommandSummary, names: Mapping[str, str], *, foreign: bool
+) -> bool:
+    """Return whether the issued command has the name and the id of the recorded one."""
+    if issued.kind in ("continue-as-new", "acceptance of update"):
         return True
-    if was.name != now.name and was.kind == now.kind:
+    if recorded.name != issued.name and recorded.kind == issued.kind:
         return False
-    match now.kind:
+    match issued.kind:
         case "activity":
-            return same_id(was.key, now, foreign=foreign)
+            return same_id(recorded.key, issued, foreign=foreign)
         case "child workflow":
-            return bool(was.key == now.key) or (foreign and now.is_default and is_made_up(was.key))
+            return bool(recorded.key == issued.key) or (
+                foreign and issued.is_default and is_generated_id(recorded.key)
+            )
         case "signal to another workflow" | "cancel request to another workflow":
-            return bool(was.key == names.get(now.key, now.key))
+            return bool(recorded.key == names.get(issued.key, issued.key))
         case kind if kind in _UPDATE_ENDS:
-            return bool(was.key == now.key)
+            return bool(recorded.key == issued.key)
         case _:
             return True
 
 
-def both_end_update(was: AskedCommand, now: AskedCommand) -> bool:
-    """Whether both are the end of an update, by a result or by a failure."""
-    return was.kind in _UPDATE_ENDS and now.kind in _UPDATE_ENDS
+def both_end_update(recorded: CommandSummary, issued: CommandSummary) -> bool:
+    """Return whether both commands end an update, by a result or by a failure."""
+    return recorded.kind in _UPDATE_ENDS and issued.kind in _UPDATE_ENDS
 
 
-def same_id(key: str, now: AskedCommand, *, foreign: bool) -> bool:
-    """Whether an activity's id is the one on record: chosen here as there, or chosen neither here nor there."""
-    if key == now.key:
+def same_id(key: str, issued: CommandSummary, *, foreign: bool) -> bool:
+    """Return whether an activity has the recorded id. Ids that the SDK generated on both sides are considered
+    equal.
+    """
+    if key == issued.key:
         return True
-    return foreign and now.is_default and (key.isdigit() or is_made_up(key))
+    return foreign and issued.is_default and (key.isdigit() or is_generated_id(key))
 
 
-def differs(
-    was: AskedCommand | None, now: AskedCommand | None, site: Site, reason: str
+def mismatch(
+    recorded: CommandSummary | None, issued: CommandSummary | None, site: Site, reason: str
 ) -> NondeterminismError:
-    """The report for code that went another way than its history: what was expected, what came, and where."""
-    expected = _described(was) + (f" (event {was.event_id})" if was is not None else "")
-    produced = _described(now)
-    if was is None and now is None:
-        expected, produced = "something else", "what it asks for here"
-    elif now is None and site[0]:
-        produced = "nothing more: it waits"
+    """Return the error for code that differs from its history: the expected command, the actual one, and its
+    position.
+    """
+    expected = _described(recorded) + (f" (event {recorded.event_id})" if recorded is not None else "")
+    produced = _described(issued)
+    if recorded is None and issued is None:
+        expected, produced = "other commands", "the commands issued here"
+    elif issued is None and site[0]:
+        produced = "no command: it waits"
     place = _place(site)
     return NondeterminismError(
-        "the workflow's code no longer fits this history\n"
-        f"  the history says: {expected}\n"
-        f"  the code asks for: {produced}{place}\n"
+        "the workflow's code no longer matches this history\n"
+        f"  expected by the history: {expected}\n"
+        f"  issued by the code:      {produced}{place}\n"
         f"  {reason}".rstrip(),
         expected=expected,
         produced=produced,
@@ -96,14 +102,16 @@ def differs(
     )
 
 
-def _described(item: AskedCommand | None) -> str:
-    """A command in words: those to the keeper of a limit as what the author asked for."""
-    if item is not None:
-        for prefix, what in ((SLOTS, "slot"), (TURNS, "turn")):
-            if item.kind in _TO_WORKFLOWS and item.key.startswith(prefix):
-                verb = "return" if item.name in _RETURNS else "request"
-                return f"{verb} of a {what} of {item.key.removeprefix(prefix)!r}"
-    return describe(item)
+def _described(command: CommandSummary | None) -> str:
+    """Describe a command. Messages to the workflow of a limit are described as the author's call: a slot or a
+    turn.
+    """
+    if command is not None:
+        for prefix, limit in ((SLOTS, "slot"), (TURNS, "turn")):
+            if command.kind in _TO_WORKFLOWS and command.key.startswith(prefix):
+                verb = "return" if command.name in _RETURN_SIGNALS else "request"
+                return f"{verb} of a {limit} of {command.key.removeprefix(prefix)!r}"
+    return describe(command)
 
 
 def _place(site: Site) -> str:
@@ -115,103 +123,114 @@ def _place(site: Site) -> str:
     )
 
 
-def compared(was: AskedCommand, now: AskedCommand, *, foreign: bool = False) -> NondeterminismError | None:
-    """What changed between a thing on record and the same thing as it is asked for now, if anything did.
+def changed_value(
+    recorded: CommandSummary, issued: CommandSummary, *, foreign: bool = False
+) -> NondeterminismError | None:
+    """Return an error if a permitted property of a command changed since it was recorded, else None.
 
-    `foreign`: the history is of another language, whose failures are worded otherwise. What the library issues for a call of
-    the author's holds values that may change, such as the limit of a slot.
+    `foreign`: another SDK recorded the history, and its failures have other messages. Commands that the
+    library issues on behalf of the author are skipped, because they contain values that may change, such as
+    the size of a limit.
     """
-    if isinstance(now.site, Place) and now.site.is_on_behalf:
+    if isinstance(issued.site, Place) and issued.site.is_on_behalf:
         return None
-    what = _changed(was, now, foreign)
-    if not what:
+    change = _changed(recorded, issued, foreign)
+    if not change:
         return None
-    place = _place(now.site).strip() or "at an unknown place"
+    place = _place(issued.site).strip() or "at an unknown place"
     return NondeterminismError(
-        f"{what} of {describe(now)} changed since event {was.event_id} was recorded\n"
-        f"  asked for {place}\n"
-        "  Temporal allows this; to allow it here too: Replayer(…, compare_arguments=False)",
-        expected=f"{describe(was)} (event {was.event_id}) with the recorded {what}",
-        produced=f"{describe(now)} with another {what}",
-        file=now.site[0],
-        line=now.site[1],
+        f"{change} of {describe(issued)} has changed since event {recorded.event_id} was recorded\n"
+        f"  issued {place}\n"
+        "  Temporal permits this change; to permit it here too, use Replayer(…, compare_arguments=False)",
+        expected=f"{describe(recorded)} (event {recorded.event_id}) with the recorded {change}",
+        produced=f"{describe(issued)} with another {change}",
+        file=issued.site[0],
+        line=issued.site[1],
     )
 
 
-def _changed(was: AskedCommand, now: AskedCommand, foreign: bool) -> str:
-    if was.kind != now.kind and both_end_update(was, now):
+def _changed(recorded: CommandSummary, issued: CommandSummary, foreign: bool) -> str:
+    if recorded.kind != issued.kind and both_end_update(recorded, issued):
         return "outcome"
-    if now.kind == "continue-as-new":
-        if now.name and was.name != now.name:
+    if issued.kind == "continue-as-new":
+        if issued.name and recorded.name != issued.name:
             return "type"
-        # What the code does not give goes along from this run.
-        if not _same_fields({key: was.memo.get(key, _NOTHING) for key in now.memo}, now.memo):
+        # Fields that the code does not set are inherited from this run, and not compared.
+        if not _same_fields({key: recorded.memo.get(key, _NULL) for key in issued.memo}, issued.memo):
             return "memo"
-        given = now.search_attributes
-        if not _same_fields({key: was.search_attributes.get(key, _NOTHING) for key in given}, given):
+        attributes = issued.search_attributes
+        if not _same_fields(
+            {key: recorded.search_attributes.get(key, _NULL) for key in attributes}, attributes
+        ):
             return "search attributes"
-    elif now.kind not in ("acceptance of update",):
-        if was.name != now.name:
+    elif issued.kind not in ("acceptance of update",):
+        if recorded.name != issued.name:
             return "type"
-        if not _same_fields(was.memo, now.memo):
+        if not _same_fields(recorded.memo, issued.memo):
             return "memo"
-        if not _same_fields(was.search_attributes, now.search_attributes):
+        if not _same_fields(recorded.search_attributes, issued.search_attributes):
             return "search attributes"
-    if was.duration_ns is not None and now.duration_ns is not None:
-        return "duration" if abs(was.duration_ns - now.duration_ns) > _TOLERANCE_NS else ""
-    if was.failure is not None and now.failure is not None:
-        return failure_change(was.failure, now.failure, foreign=foreign)
-    if now.kind in ("completion", "result of update"):
-        return "" if _same_result(was.payloads, now.payloads) else "result"
-    return "" if same_payloads(was.payloads, now.payloads) else "arguments"
+    if recorded.duration_ns is not None and issued.duration_ns is not None:
+        return "duration" if abs(recorded.duration_ns - issued.duration_ns) > _TOLERANCE_NS else ""
+    if recorded.failure is not None and issued.failure is not None:
+        return failure_change(recorded.failure, issued.failure, foreign=foreign)
+    if issued.kind in ("completion", "result of update"):
+        return "" if _same_result(recorded.payloads, issued.payloads) else "result"
+    return "" if same_payloads(recorded.payloads, issued.payloads) else "arguments"
 
 
-def _same_result(was: Payloads, now: Payloads) -> bool:
-    """A result of nothing may be sent as null or not at all."""
-    return same_payloads(was, now) or (not was and all(_is_null(p) for p in now))
+def _same_result(recorded: Payloads, issued: Payloads) -> bool:
+    """Return whether two results are equal. A result of None may be recorded as null or omitted."""
+    return same_payloads(recorded, issued) or (not recorded and all(_is_null(p) for p in issued))
 
 
-def same_payloads(was: Payloads, now: Payloads) -> bool:
-    """Whether two lists of payloads mean the same: key order and spacing of JSON do not count."""
-    return len(was) == len(now) and all(_same_payload(a, b) for a, b in zip(was, now, strict=True))
+def same_payloads(recorded: Payloads, issued: Payloads) -> bool:
+    """Return whether two lists of payloads are equal. The key order and whitespace of JSON are ignored."""
+    return len(recorded) == len(issued) and all(
+        _same_payload(a, b) for a, b in zip(recorded, issued, strict=True)
+    )
 
 
-def _same_payload(was: Payload, now: Payload) -> bool:
-    if was.data == now.data and was.encoding == now.encoding:
+def _same_payload(recorded: Payload, issued: Payload) -> bool:
+    if recorded.data == issued.data and recorded.encoding == issued.encoding:
         return True
-    if _is_null(was) and _is_null(now):
-        return True  # SDKs differ in how they say nothing
-    if {was.encoding, now.encoding} <= {"json/plain", "json/protobuf"}:
+    if _is_null(recorded) and _is_null(issued):
+        return True  # SDKs encode None in different ways
+    if {recorded.encoding, issued.encoding} <= {"json/plain", "json/protobuf"}:
         try:
-            return _same_value(json.loads(was.data), json.loads(now.data))
+            return _same_value(json.loads(recorded.data), json.loads(issued.data))
         except (ValueError, RecursionError):
             return False
     return False
 
 
-def _same_value(was: Any, now: Any) -> bool:
-    """Whether two values of JSON are the same. `true` is not 1, though Python says so."""
-    if isinstance(was, bool) or isinstance(now, bool):
-        return was is now
-    if isinstance(was, dict) and isinstance(now, dict):
-        return was.keys() == now.keys() and all(_same_value(was[key], now[key]) for key in was)
-    if isinstance(was, list) and isinstance(now, list):
-        return len(was) == len(now) and all(map(_same_value, was, now))
-    return bool(was == now)
+def _same_value(recorded: Any, issued: Any) -> bool:
+    """Return whether two JSON values are equal. Unlike in Python, `true` is not equal to 1."""
+    if isinstance(recorded, bool) or isinstance(issued, bool):
+        return recorded is issued
+    if isinstance(recorded, dict) and isinstance(issued, dict):
+        return recorded.keys() == issued.keys() and all(
+            _same_value(recorded[key], issued[key]) for key in recorded
+        )
+    if isinstance(recorded, list) and isinstance(issued, list):
+        return len(recorded) == len(issued) and all(map(_same_value, recorded, issued))
+    return bool(recorded == issued)
 
 
 def _is_null(payload: Payload) -> bool:
     return payload.encoding == "binary/null" or (payload.encoding == "json/plain" and payload.data == b"null")
 
 
-def _same_fields(was: Mapping[str, Payload], now: Mapping[str, Payload]) -> bool:
-    """Whether memos or search attributes are the same. SDKs write one value as itself or as a list of it."""
-    left = {key: _bare(value) for key, value in was.items() if key not in _OF_SERVERS}
-    right = {key: _bare(value) for key, value in now.items() if key not in _OF_SERVERS}
+def _same_fields(recorded: Mapping[str, Payload], issued: Mapping[str, Payload]) -> bool:
+    """Return whether memos or search attributes are equal. Some SDKs write a single value as a list with one
+    element.
+    """
+    left = {key: _unwrap_list(value) for key, value in recorded.items() if key not in _SERVER_ATTRIBUTES}
+    right = {key: _unwrap_list(value) for key, value in issued.items() if key not in _SERVER_ATTRIBUTES}
     return left.keys() == right.keys() and all(_same_payload(left[key], right[key]) for key in left)
 
 
-def _bare(payload: Payload) -> Payload:
+def _unwrap_list(payload: Payload) -> Payload:
     if payload.encoding != "json/plain" or not payload.data.startswith(b"["):
         return payload
     try:
@@ -223,31 +242,31 @@ def _bare(payload: Payload) -> Payload:
     return Payload(json.dumps(value[0]).encode()) if len(value) == 1 else payload
 
 
-def failure_change(was: Failure, now: Failure, *, foreign: bool) -> str:
-    """What differs between two failures, "" if nothing does that the code decides."""
-    one: Failure | None = was
-    other: Failure | None = now
-    where = ""
-    while one is not None and other is not None:
-        if one.encoded_attributes is not None:
-            return ""  # its words are behind a codec that was not given
-        if _is_cancellation(one) and _is_cancellation(other) and _words_differ(one, other):
-            return ""  # how a cancellation is told that ends a handler or a task is the SDK's own
-        if foreign and type(one.info) is not type(other.info):
-            # Some SDKs let what an activity raised pass as it is, others say whose it was.
-            one, other = _unwrapped(one), _unwrapped(other)
-        what = _failure_difference(one, other, foreign)
-        if what:
-            return f"{what}{where}"
-        if isinstance(one.info, CanceledFailure) or _is_timeout(one):
-            return ""  # their causes are the SDK's
-        one, other = one.cause, other.cause
-        where = " (in its cause)"
-    return "" if foreign or (one is None and other is None) else "cause"
+def failure_change(recorded: Failure, issued: Failure, *, foreign: bool) -> str:
+    """Return the name of the first difference that the workflow's code determines, or ""."""
+    left: Failure | None = recorded
+    right: Failure | None = issued
+    suffix = ""
+    while left is not None and right is not None:
+        if left.encoded_attributes is not None:
+            return ""  # a codec that was not passed has encrypted its message
+        if _is_cancellation(left) and _is_cancellation(right) and _cancellation_types_differ(left, right):
+            return ""  # each SDK has its own failure for a cancellation that ends a handler or task
+        if foreign and type(left.info) is not type(right.info):
+            # Some SDKs raise an activity's failure directly, others wrap it in an activity failure.
+            left, right = _unwrapped(left), _unwrapped(right)
+        difference = _failure_difference(left, right, foreign)
+        if difference:
+            return f"{difference}{suffix}"
+        if isinstance(left.info, CanceledFailure) or _is_timeout(left):
+            return ""  # the SDK chooses the causes of these
+        left, right = left.cause, right.cause
+        suffix = " (in its cause)"
+    return "" if foreign or (left is None and right is None) else "cause"
 
 
 def _is_cancellation(failure: Failure) -> bool:
-    """Whether a failure says no more than that something was cancelled, in the words of one SDK or another."""
+    """Return whether a failure only reports a cancellation, in the terms of any SDK."""
     match failure.info:
         case CanceledFailure():
             return True
@@ -259,10 +278,10 @@ def _is_cancellation(failure: Failure) -> bool:
             return False
 
 
-def _words_differ(was: Failure, now: Failure) -> bool:
-    if isinstance(was.info, ApplicationFailure) and isinstance(now.info, ApplicationFailure):
-        return was.info.type != now.info.type
-    return type(was.info) is not type(now.info)
+def _cancellation_types_differ(recorded: Failure, issued: Failure) -> bool:
+    if isinstance(recorded.info, ApplicationFailure) and isinstance(issued.info, ApplicationFailure):
+        return recorded.info.type != issued.info.type
+    return type(recorded.info) is not type(issued.info)
 
 
 def _unwrapped(failure: Failure) -> Failure:
@@ -272,20 +291,21 @@ def _unwrapped(failure: Failure) -> Failure:
 
 
 def _is_timeout(failure: Failure) -> bool:
-    """Whether a wait of the language's own was over, in words of its own."""
+    """Return whether a failure is the timeout of a wait in the workflow's own language."""
     return isinstance(failure.info, ApplicationFailure) and failure.info.type == "TimeoutError"
 
 
-def _failure_difference(was: Failure, now: Failure, foreign: bool) -> str:
-    if type(was.info) is not type(now.info):
-        if was.info is None:  # temporalio says no kind where a child's id was taken; the words must do
-            return "" if foreign or was.message == now.message else "failure's message"
+def _failure_difference(recorded: Failure, issued: Failure, foreign: bool) -> str:
+    if type(recorded.info) is not type(issued.info):
+        # temporalio gives the failure for a child id already in use no kind, so compare messages
+        if recorded.info is None:
+            return "" if foreign or recorded.message == issued.message else "failure's message"
         return "kind of failure"
-    match was.info, now.info:
+    match recorded.info, issued.info:
         case ApplicationFailure() as a, ApplicationFailure() as b:
             if a.type != b.type and not (not a.type and b.type == _NO_TYPE):
                 return "failure's type"
-            if was.message != now.message and not _is_timeout(was):
+            if recorded.message != issued.message and not _is_timeout(recorded):
                 return "failure's message"
             if not same_payloads(a.details, b.details):
                 return "failure's details"
@@ -300,6 +320,6 @@ def _failure_difference(was: Failure, now: Failure, foreign: bool) -> str:
         case ChildWorkflowFailure() as a, ChildWorkflowFailure() as b:
             return "" if a.workflow_type == b.workflow_type else "failed child"
         case _:
-            if not foreign and was.message != now.message:
+            if not foreign and recorded.message != issued.message:
                 return "failure's message"
     return ""

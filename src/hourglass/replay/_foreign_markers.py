@@ -1,7 +1,8 @@
-"""The markers of SDKs that are not built on Core, and Core's own, as data; and workflow tasks with them. Pure.
+"""Markers of Core and of SDKs that are not built on Core, as data; and workflow tasks with their markers.
+Pure.
 
-Must not know: what is done with them. A marker that is none of these is a `HistoryError` that names it: running a workflow past
-something that its SDK wrote down for it would be a replay of something else.
+Must not know: how replay uses them. Any other marker is a `HistoryError` that names it: ignoring a value that
+the SDK recorded would replay a different execution.
 
 | marker | Go | Java |
 |---|---|---|
@@ -34,30 +35,34 @@ _READABLE = frozenset({"json/plain", "json/protobuf", "binary/protobuf", ""})
 
 
 class VersionMark(msgspec.Struct, frozen=True):
-    """The run took this version at this change."""
+    """A recorded decision: the run uses this version of this change."""
 
     event_id: int
     change_id: str
     version: int = 1
     is_deprecated: bool = False
-    """Whether the code need not ask for it any more."""
+    """Whether the patch is deprecated, so that the code no longer needs to check it."""
 
     @property
     def patches(self) -> tuple[str, ...]:
-        """The patches that say so: the change itself, and each later version of it."""
+        """The equivalent patches: the change itself, and one for each later version of it."""
         if self.version < 0:
             return ()
         return (self.change_id, *[f"{self.change_id}-{number}" for number in range(1, self.version + 1)])
 
 
 class LocalMark(msgspec.Struct, frozen=True, kw_only=True):
-    """A local activity ended, or (with a backoff) waits for its next attempt. An empty type or id is not known."""
+    """The recorded end of a local activity's attempt: it is closed, or (with `backoff`) the next attempt is
+    due later.
+
+    An empty type or id is unknown.
+    """
 
     event_id: int
     activity_type: str = ""
     activity_id: str = ""
     seq: int = 0
-    """Core's number for it, 0 where Core had no hand in it."""
+    """Core's sequence number, 0 if another SDK recorded it."""
     arguments: Payloads | None = None
     time_ns: int = 0
     attempt: int = 1
@@ -68,12 +73,12 @@ class LocalMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EffectMark(msgspec.Struct, frozen=True):
-    """A value that the workflow's code came by in a way that is not deterministic."""
+    """A recorded value that the workflow's code computed in a nondeterministic way."""
 
     value: Payload | None
     name: str = ""
     call: int = 0
-    """The how-manieth call of that name it was, from 1; 0 where that is not known."""
+    """The number of the call with that name, from 1; 0 if unknown."""
 
 
 Mark: TypeAlias = VersionMark | LocalMark | EffectMark
@@ -83,7 +88,9 @@ Decode: TypeAlias = Callable[[Sequence[Payload]], Sequence[Payload]]
 
 
 class _Details:
-    """The details of a marker, by name. What describes it may have gone through a codec; what it holds is left as it is."""
+    """The details of a marker, by name. Values that describe the marker are decoded by the codec; values of
+    the author are not.
+    """
 
     def __init__(self, event_id: int, marker: h.ForeignMarkerRecorded, decode: Decode | None) -> None:
         self.event_id = event_id
@@ -94,26 +101,26 @@ class _Details:
         return key in self._marker.details
 
     def payloads(self, *keys: str) -> Payloads:
-        """The payloads of the first of these that is there."""
+        """Return the payloads of the first key that exists."""
         for key in keys:
             if key in self:
                 return self._marker.details[key]
         return ()
 
     def decoded(self, key: str) -> Payloads:
-        """The payloads of this one as the code knew them."""
-        found = self.payloads(key)
-        if self._decode is None or all(each.encoding in _READABLE for each in found):
-            return found
-        return tuple(self._decode(found))
+        """Return the decoded payloads of a key."""
+        payloads = self.payloads(key)
+        if self._decode is None or all(payload.encoding in _READABLE for payload in payloads):
+            return payloads
+        return tuple(self._decode(payloads))
 
     def json(self, *keys: str) -> Any:
-        """The value of the first of these that is there."""
-        found = self.payloads(*keys)
-        return json.loads(self.plain(found[0]).data) if found else None
+        """Return the JSON value of the first key that exists."""
+        payloads = self.payloads(*keys)
+        return json.loads(self.plain(payloads[0]).data) if payloads else None
 
     def plain(self, payload: Payload) -> Payload:
-        """A payload that describes the marker, as its SDK understood it."""
+        """Decode a payload that describes the marker. Raise `ValueError` if its encoding is unknown."""
         if payload.encoding not in _READABLE and self._decode is not None:
             payload = self._decode([payload])[0]
         if payload.encoding not in _READABLE:
@@ -121,30 +128,31 @@ class _Details:
         return payload
 
     def end(self, *keys: str) -> dict[str, Any]:
-        """How what the marker tells of ended."""
+        """Return the result and the failure, for the constructor of a mark."""
         result = self.payloads(*keys)
         failure = self._marker.failure
         return {"result": result[0] if result and failure is None else None, "failure": failure}
 
 
 class MarkedTask(WorkflowTask, frozen=True, kw_only=True):
-    """One workflow task, with what its markers say."""
+    """A workflow task with the content of its markers."""
 
     marks: tuple[Mark, ...] = ()
 
 
 def marked_tasks(events: Sequence[h.HistoryEvent], decode: Decode | None = None) -> list[MarkedTask]:
-    """The tasks of a history, in order. Raises `HistoryError`."""
+    """Return the tasks of a history, in order. Raise `HistoryError`."""
     return [
         MarkedTask(
-            **msgspec.structs.asdict(task), marks=tuple(read_marker(each, decode) for each in task.markers)
+            **msgspec.structs.asdict(task),
+            marks=tuple(read_marker(marker, decode) for marker in task.markers),
         )
         for task in tasks_of(events)
     ]
 
 
 def read_marker(event: h.HistoryEvent, decode: Decode | None = None) -> Mark:
-    """A marker as data. Raises `HistoryError` where it is of no known kind or cannot be read."""
+    """Return a marker as data. Raise `HistoryError` if its kind is unknown or it is malformed."""
     match event.attributes:
         case h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated):
             return VersionMark(event.id, patch_id, 0, deprecated)
@@ -152,8 +160,8 @@ def read_marker(event: h.HistoryEvent, decode: Decode | None = None) -> Mark:
             return _own_local(event.id, local)
         case h.ForeignMarkerRecorded() as marker:
             return _read_foreign(event.id, marker, decode)
-        case other:
-            raise TypeError(other)
+        case attributes:
+            raise TypeError(attributes)
 
 
 def _own_local(event_id: int, marker: h.LocalActivityMarkerRecorded) -> Mark:
@@ -176,7 +184,7 @@ def _read_foreign(event_id: int, marker: h.ForeignMarkerRecorded, decode: Decode
     read = _READ.get(name)
     if read is None:
         raise HistoryError(
-            f"event {event_id} is a marker {name!r}, which Hourglass cannot replay: known are "
+            f"event {event_id} is a marker {name!r}, which Hourglass cannot replay; supported markers: "
             + ", ".join(sorted(_READ))
         )
     try:
@@ -194,7 +202,7 @@ def _version(details: _Details) -> Mark:
 
 def _core_patch(details: _Details) -> Mark:
     data = details.json("patch-data")
-    if data is None:  # as Core wrote it in its first years
+    if data is None:  # written by the first versions of Core
         return VersionMark(details.event_id, details.payloads("patch_id")[0].data.decode(), 0)
     return VersionMark(details.event_id, data["id"], 0, bool(data.get("deprecated")))
 
@@ -211,9 +219,9 @@ def _go_local(details: _Details, data: dict[str, Any]) -> Mark:
         event_id=details.event_id,
         activity_type=data.get("ActivityType") or "",
         activity_id=data["ActivityID"],
-        time_ns=max(times.moment(data.get("ReplayTime") or "") or 0, 0),  # year 1: not known
+        time_ns=max(times.moment(data.get("ReplayTime") or "") or 0, 0),  # year 1: unknown
         attempt=int(data.get("Attempt") or 1),
-        backoff=max(int(data.get("Backoff") or 0), 0) / _SECOND,  # -1: never again
+        backoff=max(int(data.get("Backoff") or 0), 0) / _SECOND,  # -1: no retry
         **details.end("result"),
     )
 
@@ -258,7 +266,7 @@ def _effect(details: _Details) -> Mark:
 
 def _mutable_effect(details: _Details) -> Mark:
     data = details.payloads("data")
-    if len(data) == 2:  # Go: the name, and the payloads of the value, encoded once more
+    if len(data) == 2:  # Go: the name, and the payloads of the value, encoded twice
         name, value = details.plain(data[0]), details.plain(data[1])
         inner = _encoded_once_more(value)
         call = details.json("mutable-side-effect-call-counter")

@@ -1,17 +1,18 @@
-"""What a run asked for in one workflow task, against what its history says that it asked for there. Pure.
+"""Matching of the commands of one workflow task with the events of a history of another SDK. Pure.
 
-SDKs differ in the order in which they run what became ready at once, so that the order within a task does not count
-here: each event takes the command that fits it best. All else does: the task, the kind, the name, the id where it was
-chosen, and (reported apart) arguments, durations and results.
+SDKs differ in the order in which they run fibers that become ready at the same time, so the order within a
+task is ignored: each event is paired with the command that fits it best. Everything else must match: the
+task, the kind, the name, the id if the author chose it, and (reported separately) arguments, durations and
+results.
 
-What fits without its counterpart: the end of a timer, which no SDK of the first years asked for where a wait with a
-limit was over; and a timer that was taken back in the task in which it was asked for.
+Two cases need no counterpart: the cancellation of a timer, which early SDK versions omit when a wait with a
+timeout ends; and a timer that is started and cancelled in the same task.
 
-Local activities are held against the markers in which the history says how they ended (`ForeignLocalActivities`, which must
-not know activations, tasks, other commands). SDKs number local activities each in its own way, but all in the order
-in which they are asked for: of those of one type the lowest number that has not ended is that of the oldest. A
-workflow's `SideEffect` has no counterpart in Hourglass; where it was written down, a local activity that has no
-marker of its own takes its value.
+Local activities are matched with the markers that record their ends (`ForeignLocalActivities`, which must not
+know activations, tasks, or other commands). Each SDK numbers local activities in its own way, but always in
+the order in which they are scheduled: among those of one type, the lowest number without an end belongs to
+the oldest. Hourglass has no counterpart of a workflow's `SideEffect`; a local activity without a marker of
+its own takes the recorded value instead.
 """
 
 from __future__ import annotations
@@ -29,134 +30,144 @@ from hourglass._embedded.transitions.run import RequestCancelChild
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import Payloads
-from hourglass._evaluator.words import is_made_up
+from hourglass._evaluator.words import is_generated_id
 from hourglass._history import events as h
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import RetryState
 from hourglass.replay._comparison import same_payloads
 from hourglass.replay._foreign_markers import EffectMark, LocalMark, Mark
 
-# --- local activities -----------------------------------------------------------------------------
-
 
 @dataclass
 class ForeignLocalActivities:
-    """The local activities that a run waits for, and the marks of the task in hand that have not been told."""
+    """The local activities that a run waits for, and the marks of the current task that have not been
+    delivered.
+    """
 
     waiting: list[c.ScheduleLocalActivity] = field(default_factory=list)
     marks: list[LocalMark | EffectMark] = field(default_factory=list)
     time_ns: int = 0
     _turns: dict[int, Any] = field(default_factory=dict)
     _numbers: dict[str, list[int]] = field(default_factory=dict)
-    _doomed: dict[str, list[int]] = field(default_factory=dict)
+    _cancelled_numbers: dict[str, list[int]] = field(default_factory=dict)
     _cancelled: list[str] = field(default_factory=list)
     _named: dict[str, Payload | None] = field(default_factory=dict)
     _effects: dict[str, str] = field(default_factory=dict)
     _calls: dict[str, int] = field(default_factory=dict)
     changed: list[tuple[LocalMark, c.ScheduleLocalActivity]] = field(default_factory=list)
-    """Those that were asked for with other arguments than their marks say."""
+    """Marks whose recorded arguments differ from the ones that the code passes now."""
 
-    def foresee(self, marks: Iterable[Mark]) -> None:
-        """These are the marks of the whole history."""
+    def prepare(self, marks: Iterable[Mark]) -> None:
+        """Register the marks of the whole history, before its first task."""
         for mark in marks:
             if isinstance(mark, LocalMark) and mark.activity_id.isdigit():
-                for table in (self._numbers, self._doomed) if _is_cancelled(mark) else (self._numbers,):
+                for table in (
+                    (self._numbers, self._cancelled_numbers) if _is_cancelled(mark) else (self._numbers,)
+                ):
                     insort(table.setdefault(mark.activity_type, []), int(mark.activity_id))
 
     def begin_task(self, marks: Iterable[Mark]) -> None:
-        """Another task, with its marks."""
+        """Start the next task, with its marks."""
         self.marks = [mark for mark in marks if isinstance(mark, (LocalMark, EffectMark))]
 
-    def untold(self) -> LocalMark | None:
-        """A mark of the task in hand that is of nothing that the run asked for."""
+    def unmatched_mark(self) -> LocalMark | None:
+        """Return a mark of the current task that belongs to no local activity of the run, or None."""
         for mark in self.marks:
             if isinstance(mark, LocalMark) and not self._was_cancelled(mark):
                 return mark
         return None
 
     def _was_cancelled(self, mark: LocalMark) -> bool:
-        """Whether a mark says no more than that one was cancelled, which the run was told when it asked for it."""
+        """Return whether a mark only records a cancellation, which the run has already received when it
+        requested it.
+        """
         if not _is_cancelled(mark) or mark.activity_type not in self._cancelled:
             return False
         self._cancelled.remove(mark.activity_type)
         return True
 
     def schedule(self, command: c.ScheduleLocalActivity, turn: Any) -> None:
-        """The run asks for one; `turn` says when the other SDK would have, compared with the others."""
+        """Add a local activity that the run schedules. `turn` is its position in the other SDK's order."""
         self._turns[command.seq] = turn
-        insort(self.waiting, command, key=lambda each: self._turns[each.seq])
+        insort(self.waiting, command, key=lambda scheduled: self._turns[scheduled.seq])
 
     def cancel(self, seq: int) -> list[e.AnyEvent]:
-        """The run asks to cancel one; gives what it is told at once."""
+        """Cancel a local activity. Return the events to deliver immediately."""
         for command in self.waiting:
             if command.seq == seq:
                 self.waiting.remove(command)
                 cause = Failure("Activity cancelled", CanceledFailure())
                 wrapped = _wrapped(command, cause, RetryState.CANCEL_REQUESTED, "Local Activity cancelled")
                 self._cancelled.append(command.activity_type)
-                self._take_number(command.activity_type)
+                self._drop_cancelled_number(command.activity_type)
                 return [e.ActivityCancelled(seq, wrapped, is_local=True)]
         return []
 
-    def _take_number(self, activity_type: str) -> None:
-        """One was cancelled: the number of such a one is no longer among those that are waited for."""
-        doomed = self._doomed.get(activity_type)
+    def _drop_cancelled_number(self, activity_type: str) -> None:
+        """Remove the number of a cancelled local activity from the numbers that are waited for."""
+        doomed = self._cancelled_numbers.get(activity_type)
         if doomed:
             self._drop_number(activity_type, doomed[0])
 
     def _drop_number(self, activity_type: str, number: int) -> None:
-        for table in (self._numbers, self._doomed):
+        for table in (self._numbers, self._cancelled_numbers):
             numbers = table.get(activity_type, [])
             if number in numbers:
                 numbers.remove(number)
 
     def next_end(self) -> list[e.AnyEvent]:
-        """What the next mark says of one that the run waits for: one at a time, as they ended."""
-        # Those that the run has cancelled have been told already: their marks come last.
+        """Return the event for the next mark that the run waits for: one at a time, in the order in which
+        they ended.
+        """
+        # The run already has the events of the ones that it cancelled, so their marks come last.
         for mark in sorted(self.marks, key=lambda mark: isinstance(mark, LocalMark) and _is_cancelled(mark)):
             if isinstance(mark, LocalMark) and self._was_cancelled(mark):
                 self._forget(mark)
                 continue
-            command = self._of(mark)
+            command = self._command_for(mark)
             if command is not None:
                 self._forget(mark)
                 self.waiting.remove(command)
-                return [self._told(command, mark)]
-        return self._repeated()
+                return [self._event_of(command, mark)]
+        return self._unchanged_effect()
 
     def _forget(self, mark: LocalMark | EffectMark) -> None:
         self.marks.remove(mark)
         if isinstance(mark, LocalMark) and mark.activity_id.isdigit():
             self._drop_number(mark.activity_type, int(mark.activity_id))
 
-    def _of(self, mark: LocalMark | EffectMark) -> c.ScheduleLocalActivity | None:
+    def _command_for(self, mark: LocalMark | EffectMark) -> c.ScheduleLocalActivity | None:
         if isinstance(mark, EffectMark):
-            own = {each.activity_type for each in self.marks if isinstance(each, LocalMark)}
-            others = [each for each in self.waiting if each.activity_type not in own]
-            others.sort(key=lambda each: each.activity_type != mark.name)
-            return next((each for each in others if self._is_call(each.activity_type, mark)), None)
+            marked_types = {entry.activity_type for entry in self.marks if isinstance(entry, LocalMark)}
+            unmarked = [command for command in self.waiting if command.activity_type not in marked_types]
+            unmarked.sort(key=lambda command: command.activity_type != mark.name)
+            return next(
+                (command for command in unmarked if self._matches_call(command.activity_type, mark)), None
+            )
         fitting = [
-            each
-            for each in self.waiting
-            if not mark.activity_type or each.activity_type == mark.activity_type
+            command
+            for command in self.waiting
+            if not mark.activity_type or command.activity_type == mark.activity_type
         ]
         if len(fitting) > 1 and mark.activity_id.isdigit():
             before = bisect_left(self._numbers[mark.activity_type], int(mark.activity_id))
             return fitting[min(before, len(fitting) - 1)]
-        if mark.arguments is not None:  # Java writes them down
-            known = mark.arguments
-            fitting.sort(key=lambda each: not same_payloads(known, each.arguments))
+        if mark.arguments is not None:  # Java records the arguments
+            arguments = mark.arguments
+            fitting.sort(key=lambda command: not same_payloads(arguments, command.arguments))
         return fitting[0] if fitting else None
 
-    def _is_call(self, activity_type: str, mark: EffectMark) -> bool:
-        """Whether it is for this call that a value was written down: Go counts the calls of each name."""
-        known = self._effects.get(activity_type)
-        if known is None:
+    def _matches_call(self, activity_type: str, mark: EffectMark) -> bool:
+        """Return whether a value was recorded for this call: Go counts the calls of each name."""
+        name = self._effects.get(activity_type)
+        if name is None:
             return True
-        return known == mark.name and mark.call <= self._calls[activity_type] + 1
+        return name == mark.name and mark.call <= self._calls[activity_type] + 1
 
-    def _repeated(self) -> list[e.AnyEvent]:
-        """A `MutableSideEffect` is written down when its value changes: without a mark it is as it was."""
+    def _unchanged_effect(self) -> list[e.AnyEvent]:
+        """Return the event for an activity that replaces a `MutableSideEffect` without a mark: the value is
+        recorded only when it changes.
+        """
         for command in self.waiting:
             if command.activity_type in self._named:
                 self.waiting.remove(command)
@@ -164,7 +175,7 @@ class ForeignLocalActivities:
                 return [e.ActivityCompleted(command.seq, self._named[command.activity_type], is_local=True)]
         return []
 
-    def _told(self, command: c.ScheduleLocalActivity, mark: LocalMark | EffectMark) -> e.AnyEvent:
+    def _event_of(self, command: c.ScheduleLocalActivity, mark: LocalMark | EffectMark) -> e.AnyEvent:
         seq = command.seq
         if isinstance(mark, EffectMark):
             if mark.name:
@@ -207,72 +218,73 @@ def _wrapped(command: c.ScheduleLocalActivity, failure: Failure, state: RetrySta
     return Failure(message, info, cause=failure)
 
 
-# --- commands and events --------------------------------------------------------------------------
-
-
 _TOLERANCE_NS = 2_000_000
 
 
 class Pairing(msgspec.Struct, frozen=True):
-    """Which command led to which event, and what is left over on either side."""
+    """The pairs of events and commands, and what is left on either side."""
 
     pairs: tuple[tuple[h.HistoryEvent, c.Command], ...] = ()
     missing: tuple[h.HistoryEvent, ...] = ()
     surplus: tuple[c.Command, ...] = ()
     is_ambiguous: bool = False
-    """Whether another order of the commands would have given other pairs."""
+    """Whether other pairs are possible if the commands are in another order."""
 
 
 def pair_up(
-    asked: Iterable[h.HistoryEvent],
+    events: Iterable[h.HistoryEvent],
     commands: Iterable[c.Command],
     outcomes: Outcomes,
     names: Mapping[str, str],
     recorded: Mapping[int, Any],
 ) -> Pairing:
-    """Give each event the command that fits it best.
+    """Pair each event with the command that fits it best.
 
-    `names` are the ids of children, from ours to the history's; `recorded` says by event with which arguments things were
-    asked for, decoded.
+    `names` maps the ids of children in this replay to those in the history; `recorded` maps events to the
+    summaries of their commands, with decoded arguments.
     """
-    open_events = list(asked)
-    left = list(commands)
+    open_events = list(events)
+    remaining = list(commands)
     pairs: list[tuple[h.HistoryEvent, c.Command]] = []
     ambiguous = False
     for exact in (True, False):
         for event in list(open_events):
-            known = recorded.get(event.id)
-            view = _View(event.attributes, known.payloads if known is not None else (), names, exact)
-            fit = next((each for each in left if _fits(each, view, outcomes)), None)
+            summary = recorded.get(event.id)
+            view = _View(event.attributes, summary.payloads if summary is not None else (), names, exact)
+            fit = next((command for command in remaining if _fits(command, view, outcomes)), None)
             if fit is not None:
-                left = [each for each in left if each is not fit]
-                ambiguous = ambiguous or any(_alike(fit, each) for each in left)
+                remaining = [command for command in remaining if command is not fit]
+                ambiguous = ambiguous or any(_indistinguishable(fit, command) for command in remaining)
                 open_events.remove(event)
                 pairs.append((event, fit))
     pairs.sort(key=lambda pair: pair[0].id)
     return Pairing(
         tuple(pairs),
         tuple(event for event in open_events if not isinstance(event.attributes, h.TimerCanceled)),
-        tuple(command for command in left if not isinstance(command, c.CancelTimer)),
+        tuple(command for command in remaining if not isinstance(command, c.CancelTimer)),
         ambiguous,
     )
 
 
-def _alike(one: c.Command, other: c.Command) -> bool:
-    """Whether nothing in a history would tell which of the two is which."""
-    match one, other:
+def _indistinguishable(first: c.Command, second: c.Command) -> bool:
+    """Return whether a history cannot distinguish the two commands."""
+    match first, second:
         case c.StartTimer(), c.StartTimer():
-            return one.duration_ns == other.duration_ns
+            return first.duration_ns == second.duration_ns
         case c.ScheduleActivity(), c.ScheduleActivity():
-            return one.activity_type == other.activity_type and same_payloads(one.arguments, other.arguments)
+            return first.activity_type == second.activity_type and same_payloads(
+                first.arguments, second.arguments
+            )
         case c.StartChildWorkflow(), c.StartChildWorkflow():
-            return one.workflow_type == other.workflow_type and same_payloads(one.arguments, other.arguments)
+            return first.workflow_type == second.workflow_type and same_payloads(
+                first.arguments, second.arguments
+            )
         case _:
             return False
 
 
 class _View(msgspec.Struct, frozen=True):
-    """An event as a command is held against it: at first `exact`, arguments and all."""
+    """The properties of an event that a command is compared with; including arguments if `exact`."""
 
     attributes: Any
     payloads: Payloads
@@ -280,7 +292,7 @@ class _View(msgspec.Struct, frozen=True):
     exact: bool
 
     def has(self, arguments: Payloads) -> bool:
-        """Whether something was asked for with these arguments, as far as that counts."""
+        """Return whether the arguments match, or need not match."""
         return not self.exact or same_payloads(self.payloads, arguments)
 
 
@@ -290,8 +302,8 @@ def _fits(command: c.Command, view: _View, outcomes: Outcomes) -> bool:
         return False
     match command:
         case c.ScheduleActivity():
-            same = command.activity_type == attributes.activity_type and view.has(command.arguments)
-            return same and _has_id(command, attributes.activity_id)
+            matches = command.activity_type == attributes.activity_type and view.has(command.arguments)
+            return matches and _has_id(command, attributes.activity_id)
         case c.StartTimer():
             return not exact or abs(command.duration_ns - attributes.duration_ns) <= _TOLERANCE_NS
         case c.CancelTimer():
@@ -301,8 +313,8 @@ def _fits(command: c.Command, view: _View, outcomes: Outcomes) -> bool:
         case c.StartChildWorkflow():
             return _fits_child(command, view)
         case c.SignalExternalWorkflow():
-            same = command.signal_name == attributes.signal_name and view.has(command.arguments)
-            return same and _reaches(command.workflow_id, view)
+            matches = command.signal_name == attributes.signal_name and view.has(command.arguments)
+            return matches and _reaches(command.workflow_id, view)
         case c.RequestCancelExternal() | RequestCancelChild():
             return _reaches(command.workflow_id, view)
         case c.AcceptUpdate() | c.CompleteUpdate() | c.RejectUpdate():
@@ -320,17 +332,19 @@ def _fits_child(command: c.StartChildWorkflow, view: _View) -> bool:
         return False
     if command.workflow_id == view.attributes.workflow_id:
         return True
-    # An id that was not chosen comes from the run's randomness, which is another in each language.
-    drawn = is_made_up(command.workflow_id) and is_made_up(view.attributes.workflow_id)
-    return drawn and view.has(command.arguments)
+    # A generated id comes from the run's random numbers, which differ between languages.
+    is_generated = is_generated_id(command.workflow_id) and is_generated_id(view.attributes.workflow_id)
+    return is_generated and view.has(command.arguments)
 
 
 def _has_id(command: c.ScheduleActivity, recorded: str) -> bool:
-    """Whether an activity goes by the id on record: one that was chosen, or one that was chosen neither here nor there."""
+    """Return whether the activity has the recorded id. Ids that the SDK generated on both sides are
+    considered equal.
+    """
     if command.activity_id == recorded:
         return True
     is_default = command.activity_id == str(command.seq)
-    return is_default and (recorded.isdigit() or is_made_up(recorded))
+    return is_default and (recorded.isdigit() or is_generated_id(recorded))
 
 
 def _reaches(workflow_id: str, view: _View) -> bool:

@@ -1,15 +1,14 @@
-"""Replays a history of another SDK, task by task, without Core: events in, commands out, compared.
+"""Replay of a history of another SDK without Core: task by task, events in, commands out, compared.
 
-Core cannot: it knows only its own markers and ids, and wants commands in the order in which its own languages issue
-them. The rules by which outcomes are told are the embedded engine's, which are Core's. Invariants: a task's commands
-are compared when the run has nothing more to be told in it; the first difference ends the replay; nothing is
-executed.
+Core cannot replay these histories: it accepts only its own markers and ids, and expects commands in the order
+of its own languages. The rules for delivering outcomes are the embedded engine's, which are Core's.
+Invariants: a task's commands are compared after all its events have been delivered; the first difference ends
+the replay; nothing is executed.
 
-`Origins` knows where in the code each command was asked for, by which fiber, and the orders in which SDKs would have
-asked; it is pure and must not know events, nor what commands lead to. Two timers of the same length that were started
-in one task look alike in a history; which is which follows only from the order in which they were asked for. That
-order is not the same everywhere: a function that is spawned begins at once in TypeScript and .NET, and in the next
-turn in Python and here.
+`Origins` records for each command its position in the code, its fiber, and its place in the order of each
+SDK; it is pure and must not know events or the effects of commands. Two timers of the same length that were
+started in one task look the same in a history; only the order of the commands distinguishes them. That order
+differs: TypeScript and .NET run a spawned function at once, Python and Hourglass in the next turn.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from hourglass._evaluator.interception import (
     WorkflowOutboundInterceptor,
 )
 from hourglass._evaluator.state import CommandId, PathStep
-from hourglass._evaluator.words import AskedCommand
+from hourglass._evaluator.words import CommandSummary
 from hourglass._history.events import (
     ActivityTaskCancelRequested,
     ActivityTaskScheduled,
@@ -42,100 +41,98 @@ from hourglass._history.events import (
     WorkflowExecutionUpdateAdmitted,
 )
 from hourglass.errors import HistoryError, NondeterminismError
-from hourglass.replay._comparison import compared, differs
+from hourglass.replay._comparison import changed_value, mismatch
 from hourglass.replay._foreign_markers import Decode, MarkedTask, VersionMark, marked_tasks
 from hourglass.replay._foreign_matching import ForeignLocalActivities, pair_up
 from hourglass.replay._session import HistoryExecution
-from hourglass.replay._trace import asked_of, local_of, unread
+from hourglass.replay._trace import summarize_issued, summarize_local, unknown_command
 
-# --- the order of what happened at once ------------------------------------------------------------------------
+# Order of simultaneous events, and the search for the order that another SDK used. Pure; must not know the
+# events' contents or how commands are compared.
 #
-# In which order a run is told what happened at once, and the search for the one that another SDK had. Pure.
+# Events that occur between two workflow tasks are delivered in one task. Whether a signal's handler runs
+# before the body, and which of two timers that fired in the same task wins, differs between SDKs. So a
+# history is first replayed in its own order. If that does not fit, the latest task with alternatives, at or
+# before the one that failed, is delivered in another order, and so on, a limited number of times.
 #
-# Must not know: what is told, or compared. What happened between two workflow tasks is told in one; whether a
-# signal's handler runs before the body, and which of two timers that fired in the same task wins, differs from SDK to
-# SDK. So a history is replayed in its own order first. Where that does not fit, the last task with a choice, up to
-# the one that did not fit, is told in another, and so on, a bounded number of times.
-#
-# `ShortSleeps`: for `workflow.sleep(0)` TypeScript's and .NET's SDKs start a timer of a millisecond. Python's gives
-# way for a turn and starts none, and so does Hourglass. Where a history of such an SDK has timers of a millisecond, a
-# sleep of nothing is replayed as one of them.
+# `ShortSleeps`: for `workflow.sleep(0)` the SDKs of TypeScript and .NET start a timer of one millisecond;
+# Python's and ours only yield for a turn. If such a history contains timers of one millisecond, a sleep of 0
+# is replayed as one of them.
 
 
-# --- sleeps of nothing ----------------------------------------------------------------------------
+_SHORT_SLEEP = 0.001
+_SHORT_SLEEP_NS = 1_000_000
 
 
-_NAP = 0.001
-_NAP_NS = 1_000_000
-
-
-def has_naps(recorded: Iterable[Any]) -> bool:
-    """Whether what a history says that was asked for has timers of a millisecond."""
-    return any(item.duration_ns == _NAP_NS for item in recorded)
+def has_millisecond_timers(summaries: Iterable[Any]) -> bool:
+    """Return whether a history contains timers of one millisecond."""
+    return any(summary.duration_ns == _SHORT_SLEEP_NS for summary in summaries)
 
 
 class ShortSleeps(WorkflowInboundInterceptor):
-    """Stands next to a run's code, and lets sleeps of nothing take a millisecond."""
+    """An interceptor that turns sleeps of 0 seconds into timers of one millisecond."""
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        """The run begins."""
-        self.next.init(_Naps(outbound))
+        """Install the outbound interceptor for the run."""
+        self.next.init(_ShortSleepCalls(outbound))
 
 
-class _Naps(WorkflowOutboundInterceptor):
+class _ShortSleepCalls(WorkflowOutboundInterceptor):
     def sleep(self, input: SleepInput) -> None:
         if input.duration == 0:
-            input.duration = _NAP
+            input.duration = _SHORT_SLEEP
         self.next.sleep(input)
 
 
-# --- orders ---------------------------------------------------------------------------------------
+_MODES = 6
+"""The number of orders in which the events of a task can be delivered.
 
-
-_WAYS = 6
-"""All at once; messages first; one by one; one by one, the last first; all at once and one by one with the timers at the end,
-the last of them first."""
-_FEW = 4  # of them there are where there are no timers to set apart
-_TRIES = 48
-_EVENTS = 50_000  # about so many are told in all tries together
-_FIRST = 3  # the rank of messages: what is below comes before all else
+All together; messages first; one by one; one by one in reverse; all together and one by one with the timers
+at the end, the last of them first.
+"""
+_MODES_WITHOUT_TIMERS = 4  # without timers to move
+_MAX_TRIES = 48
+_MAX_EVENTS = 50_000  # upper limit of events over all attempts
+_RANK_AFTER_MESSAGES = 3  # messages have lower ranks, and are delivered before all other events
 
 
 class Order(msgspec.Struct, frozen=True):
-    """The ways in which tasks are told, by their place; all that are not named in the first."""
+    """The delivery order of each task, by the task's index. Tasks without an entry use the first order."""
 
-    ways: Mapping[int, int] = {}
-    """How a task is told; beyond the ways to tell it, the same once more, with its commands paired up in another order."""
+    modes: Mapping[int, int] = {}
+    """Task index to delivery order. Numbers beyond the last delivery order repeat them with another pairing
+    of commands.
+    """
     late_updates: bool = False
     """Whether updates wait for handlers that the body registers."""
     eager: bool = False
-    """Whether commands are first paired up as if spawned functions began at once."""
+    """Whether commands are first paired as if spawned functions began at once."""
 
     def choices(self, due: Sequence[e.AnyEvent]) -> int:
-        """How many ways there are to tell a run these."""
+        """Return the number of orders in which these events can be delivered."""
         if len([event for event in due if rank(event) > 1]) < 2 and not _meets_start(due):
             return 1
-        return _WAYS if len(_timers(due)) > 1 else _FEW
+        return _MODES if len(_timers(due)) > 1 else _MODES_WITHOUT_TIMERS
 
-    def of(self, place: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
-        """The flags, and the batches, in which a task is told."""
-        way = self.ways.get(place, 0) % self.choices(due)
+    def of(self, index: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
+        """Return the flags and the batches in which the events of a task are delivered."""
+        mode = self.modes.get(index, 0) % self.choices(due)
         flags = (
-            *((Flag.SINGLE_BATCH,) if way != 1 else ()),
+            *((Flag.SINGLE_BATCH,) if mode != 1 else ()),
             *((Flag.HOURGLASS,) if self.late_updates else ()),
         )
-        if way > 3:
+        if mode > 3:
             due = [*_others(due), *reversed(_timers(due))]
-        if way in (0, 1, 4):
+        if mode in (0, 1, 4):
             return flags, [due] if due else []
-        first = [event for event in due if rank(event) < _FIRST]
-        rest = [[event] for event in due if rank(event) >= _FIRST]
-        ordered = rest[::-1] if way == 3 else rest
-        return flags, [first, *ordered] if first else ordered
+        messages = [event for event in due if rank(event) < _RANK_AFTER_MESSAGES]
+        batches = [[event] for event in due if rank(event) >= _RANK_AFTER_MESSAGES]
+        ordered = batches[::-1] if mode == 3 else batches
+        return flags, [messages, *ordered] if messages else ordered
 
-    def pairing_of(self, place: int, choices: int) -> int:
-        """The order in which the commands of a task are paired up, where there are so many ways to tell it."""
-        pairing = self.ways.get(place, 0) // choices
+    def pairing_of(self, index: int, choices: int) -> int:
+        """Return the pairing order of a task's commands; `choices` is the number of delivery orders."""
+        pairing = self.modes.get(index, 0) // choices
         return 1 - pairing if self.eager and pairing < 2 else pairing
 
 
@@ -152,40 +149,41 @@ def _meets_start(due: Sequence[e.AnyEvent]) -> bool:
 
 
 class TurnSearch:
-    """Orders to try, one after another; after each that did not fit it is to be `missed`."""
+    """An iterator over orders to try. The caller rejects each order that does not fit, before it takes the
+    next.
+    """
 
-    def __init__(self, events: int, *, has_updates: bool, eager: bool = False) -> None:
-        self._tries = max(3, min(_TRIES, _EVENTS // max(events, 1)))
+    def __init__(self, event_count: int, *, has_updates: bool, eager: bool = False) -> None:
+        self._tries = max(3, min(_MAX_TRIES, _MAX_EVENTS // max(event_count, 1)))
         self._late_updates = (False, True) if has_updates else (False,)
-        self._ways: dict[int, int] = {}
+        self._modes: dict[int, int] = {}
         self._again = True
         self._eager = eager
 
-    def missed(self, at: int, choices: Sequence[int]) -> None:
-        """The order did not fit: seen in the task at this place, of tasks with so many choices."""
-        for place in range(min(at, len(choices) - 1), -1, -1):
-            way = self._ways.get(place, 0) + 1
-            if way < choices[place]:
-                self._ways[place] = way
+    def reject(self, at: int, choices: Sequence[int]) -> None:
+        """Reject the current order: it failed in the task at index `at`. `choices` has the number of orders
+        of each task.
+        """
+        for index in range(min(at, len(choices) - 1), -1, -1):
+            mode = self._modes.get(index, 0) + 1
+            if mode < choices[index]:
+                self._modes[index] = mode
                 return
-            self._ways.pop(place, None)
+            self._modes.pop(index, None)
         self._again = False
 
     def orders(self) -> Iterator[Order]:
-        """The orders, fewer for a long history."""
+        """Yield the orders to try; fewer for a long history."""
         for late_updates in self._late_updates:
-            self._ways, self._again = {}, True
+            self._modes, self._again = {}, True
             for _ in range(self._tries):
                 if not self._again:
                     break
-                yield Order(dict(self._ways), late_updates, self._eager)
-
-
-# --- where commands come from ---------------------------------------------------------------------
+                yield Order(dict(self._modes), late_updates, self._eager)
 
 
 ORDERS = 3
-"""As asked for here; as if spawned functions began at once; the last first."""
+"""The number of pairing orders: as issued here; as if spawned functions began at once; in reverse."""
 
 C = TypeVar("C", bound=c.Command)
 _Path: TypeAlias = tuple[PathStep, ...]
@@ -196,11 +194,12 @@ class _Origin(msgspec.Struct, frozen=True):
     command: c.Command
     site: Site
     turn: Turn
-    """When it would be asked for where spawned functions begin at once: those of one fiber one after another."""
+    """The position of the command if spawned functions began at once; commands of one fiber stay in sequence.
+    """
 
 
 class Origins:
-    """What is known of all commands of a run."""
+    """The origins of all commands of a run."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Origin] = {}
@@ -208,32 +207,37 @@ class Origins:
         self._batches = 0
 
     def note(
-        self, commands: Sequence[tuple[c.Command, Site]], ids: Iterable[CommandId], there: Collection[_Path]
+        self,
+        commands: Sequence[tuple[c.Command, Site]],
+        ids: Iterable[CommandId],
+        existing: Collection[_Path],
     ) -> None:
-        """These were asked for in one activation, in this order; the fibers with these paths had been there before it."""
+        """Record the commands of one activation, in order. `there` are the paths of the fibers that existed
+        before it.
+        """
         self._batches += 1
-        first: dict[_Path, int] = {}
-        for place, ((command, site), (path, _)) in enumerate(zip(commands, ids, strict=True)):
-            elder = _elder(path, there)
-            own = tuple((isinstance(step, str), step) for step in path[len(elder) :])
-            turn = (self._batches, first.setdefault(elder, place), own, place)
+        first_index: dict[_Path, int] = {}
+        for index, ((command, site), (path, _)) in enumerate(zip(commands, ids, strict=True)):
+            ancestor = _earlier_fiber(path, existing)
+            steps = tuple((isinstance(step, str), step) for step in path[len(ancestor) :])
+            turn = (self._batches, first_index.setdefault(ancestor, index), steps, index)
             origin = self._known[id(command)] = _Origin(command, site, turn)
             self._numbered[type(command), getattr(command, "seq", 0)] = origin
 
     def site(self, command: c.Command) -> Site:
-        """File and line."""
-        found = self._find(command)
-        return NOWHERE if found is None else found.site
+        """Return the file and line that issued the command."""
+        origin = self._find(command)
+        return NOWHERE if origin is None else origin.site
 
     def _find(self, command: c.Command) -> _Origin | None:
-        found = self._known.get(id(command))
-        if found is not None and found.command is command:
-            return found
-        # A child's command is kept with its namespace filled in: it is found by its number.
+        origin = self._known.get(id(command))
+        if origin is not None and origin.command is command:
+            return origin
+        # A child's command is a copy with its namespace filled in, so look it up by its number.
         return self._numbered.get((type(command), getattr(command, "seq", 0)))
 
     def ordered(self, commands: Sequence[C], order: int) -> list[C]:
-        """Commands, as they were asked for, in one of the orders, numbered from 0."""
+        """Return the commands in one of the `ORDERS`."""
         if order == 0 or len(commands) < 2:
             return list(commands)
         if order == 2:
@@ -241,28 +245,28 @@ class Origins:
         return sorted(commands, key=self.turn)
 
     def turn(self, command: c.Command) -> Turn:
-        """Where a command stands in the second of the orders."""
-        found = self._find(command)
-        return (0, 0, (), 0) if found is None else found.turn
+        """Return the position of a command if spawned functions began at once."""
+        origin = self._find(command)
+        return (0, 0, (), 0) if origin is None else origin.turn
 
 
-def _elder(path: _Path, there: Collection[_Path]) -> _Path:
-    """The fiber itself, or the nearest of those that spawned it which was there before the activation."""
-    top = 2 if path and isinstance(path[0], str) else 0  # a handler, or the body
-    return next((path[:size] for size in range(len(path), top, -1) if path[:size] in there), path[:top])
-
-
-# --- the walk -------------------------------------------------------------------------------------
+def _earlier_fiber(path: _Path, existing: Collection[_Path]) -> _Path:
+    """Return the fiber's path, or the path of its nearest ancestor that existed before the activation."""
+    # a handler's path has two steps, the body's none
+    root_size = 2 if path and isinstance(path[0], str) else 0
+    return next(
+        (path[:size] for size in range(len(path), root_size, -1) if path[:size] in existing), path[:root_size]
+    )
 
 
 class Walk:
-    """One history of another SDK on its way through a workflow's code."""
+    """The replay of one history of another SDK through a workflow's code."""
 
     def __init__(
         self,
         run_id: str,
         execution: HistoryExecution,
-        recorded: Mapping[int, AskedCommand],
+        recorded: Mapping[int, CommandSummary],
         *,
         compare: bool = True,
         order: Order = Order(),
@@ -279,19 +283,19 @@ class Walk:
         self._names: dict[str, str] = {}
         self._origins = Origins()
         self._locals = ForeignLocalActivities()
-        self._task = MarkedTask(told=())
+        self._task = MarkedTask(new_events=())
         self.at = 0
         self.choices: list[int] = []
         self._time_ns = 0
         self._timers: dict[int, int] = {}
-        self._taken_back: list[int] = []
-        self._given_up: list[c.ScheduleActivity] = []
+        self._cancelled_timers: list[int] = []
+        self._cancelled_activities: list[c.ScheduleActivity] = []
         self._patches: set[str] = set()
 
     def run(self, events: Sequence[HistoryEvent]) -> None:
-        """Replay these events. Raises `NondeterminismError` or `HistoryError`."""
+        """Replay the events. Raise `NondeterminismError` or `HistoryError`."""
         tasks = marked_tasks(events, self._decode)
-        self._locals.foresee(mark for task in tasks for mark in task.marks)
+        self._locals.prepare(mark for task in tasks for mark in task.marks)
         for at, task in enumerate(tasks):
             self.at, self._task = at, task
             self._begin(task)
@@ -299,34 +303,34 @@ class Walk:
                 return
             self._compare_task(task)
 
-    # --- telling ----------------------------------------------------------------------------------------------------
-
     def _begin(self, task: MarkedTask) -> None:
         self._locals.begin_task(task.marks)
         self._timers.clear()
-        self._taken_back.clear()
-        self._given_up.clear()
+        self._cancelled_timers.clear()
+        self._cancelled_activities.clear()
         self._time_ns = max(self._time_ns, task.time_ns)
         due: list[e.AnyEvent] = []
         for mark in task.marks:
             if isinstance(mark, VersionMark):
                 due += [e.PatchNoticed(patch) for patch in mark.patches]
-        for event in task.told:
-            due += self._told(event.attributes, event.id, event.time_ns)
+        for event in task.new_events:
+            due += self._events_of(event.attributes, event.id, event.time_ns)
         for accepted in task.updates:
             due.append(self._receive(accepted))
         flags, batches = self._order.of(self.at, due)
         self.choices.append(self._order.choices(due))
         for batch in batches:
             if not self._has_closed():
-                self._tell(batch, flags)
-        self._tell([], flags)
+                self._deliver(batch, flags)
+        self._deliver([], flags)
 
-    def _tell(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> None:
-        """Tell the run these, and whatever follows from what it asks for then; in the end, how local activities ended."""
-        last = not due
+    def _deliver(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> None:
+        """Deliver events and the events that follow from the issued commands; with no events, deliver the
+        ends of local activities.
+        """
+        is_last = not due
         while self._execution.error is None:
-            due = due or self._zero_timers() or (self._locals.next_end() if last else [])
+            due = due or self._zero_timers() or (self._locals.next_end() if is_last else [])
             if not due:
                 return
             due = self._activate(sorted(due, key=rank), flags)
@@ -335,25 +339,23 @@ class Walk:
         run = self._execution.run
         return run is not None and run.closed
 
-    def _told(self, attributes: Any, event_id: int, time_ns: int) -> list[e.AnyEvent]:
+    def _events_of(self, attributes: Any, event_id: int, time_ns: int) -> list[e.AnyEvent]:
         if isinstance(attributes, WorkflowExecutionStarted):
             return [run_started(attributes, time_ns)]
         if isinstance(attributes, WorkflowExecutionUpdateAdmitted):
             self._admitted[attributes.request.update_id] = attributes.request
             return []
-        told = told_of(attributes)
-        return self._outcomes.resolve(attributes, event_id) if told is None else [told]
+        event = told_of(attributes)
+        return self._outcomes.resolve(attributes, event_id) if event is None else [event]
 
     def _receive(self, accepted: WorkflowExecutionUpdateAccepted) -> e.AnyEvent:
         request = accepted.request or self._admitted.get(accepted.update_id)
         if request is None:
-            raise HistoryError(
-                f"the history says that update {accepted.update_id!r} was accepted, but not what it was"
-            )
+            raise HistoryError(f"the history has accepted update {accepted.update_id!r}, but not its request")
         return self._outcomes.updates.receive(request, 0, is_replaying=True)
 
     def _activate(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> list[e.AnyEvent]:
-        """Tell the run; gives what it is to be told next because of what it asked for."""
+        """Activate the run. Return the events that follow from its commands."""
         self._time_ns = max(self._time_ns, self._locals.time_ns)
         activation = e.Activation(
             run_id=self._run_id,
@@ -365,11 +367,11 @@ class Walk:
             continue_as_new_suggested=self._task.suggest_continue_as_new,
             flags=flags,
         )
-        before, there = len(self._execution.commands), self._execution.paths()
+        issued_before, existing_paths = len(self._execution.commands), self._execution.paths()
         self._execution.activate(activation)
-        commands = self._execution.commands[before:]
+        commands = self._execution.commands[issued_before:]
         if commands:
-            self._origins.note(commands, self._execution.command_ids(), there)
+            self._origins.note(commands, self._execution.command_ids(), existing_paths)
         return [follows for command, _ in commands for follows in self._issue(command)]
 
     def _issue(self, command: c.Command) -> list[e.AnyEvent]:
@@ -383,13 +385,17 @@ class Walk:
             case c.StartTimer():
                 self._timers[command.seq] = command.duration_ns
             case c.CancelTimer() if command.seq in self._timers:
-                self._taken_back.append(self._timers.pop(command.seq))
+                self._cancelled_timers.append(self._timers.pop(command.seq))
             case c.RequestCancelActivity():
-                started = [each for each in self._outcomes.issued if isinstance(each, c.ScheduleActivity)]
-                self._given_up += [each for each in started if each.seq == command.seq]
+                scheduled = [
+                    activity for activity in self._outcomes.issued if isinstance(activity, c.ScheduleActivity)
+                ]
+                self._cancelled_activities += [
+                    activity for activity in scheduled if activity.seq == command.seq
+                ]
             case c.SetPatchMarker():
                 self._patches.add(command.patch_id)
-                return []  # the history's own markers have said what it is to take
+                return []  # the history's own markers have already delivered the version
             case _:
                 pass
         try:
@@ -398,34 +404,42 @@ class Walk:
             raise NondeterminismError(str(error)) from None
 
     def _zero_timers(self) -> list[e.AnyEvent]:
-        """Go and Java start no timer for no time at all: where the history has none, ours is over at once."""
-        if any(getattr(event.attributes, "duration_ns", None) == 0 for event in self._task.asked):
+        """Return the ends of timers of 0 seconds. Go and Java start no such timer: if the history has none,
+        ours end at once.
+        """
+        if any(getattr(event.attributes, "duration_ns", None) == 0 for event in self._task.command_events):
             return []
         issued = self._outcomes.issued
-        at_once = [each for each in issued if isinstance(each, c.StartTimer) and each.duration_ns <= 0]
-        for command in at_once:
+        zero_timers = [
+            command for command in issued if isinstance(command, c.StartTimer) and command.duration_ns <= 0
+        ]
+        for command in zero_timers:
             self._outcomes.issue(c.CancelTimer(command.seq))
-        return [e.TimerFired(command.seq) for command in at_once]
-
-    # --- comparing --------------------------------------------------------------------------------------------------
+        return [e.TimerFired(command.seq) for command in zero_timers]
 
     def _compare_task(self, task: MarkedTask) -> None:
         issued = list(self._outcomes.issued)
-        terminal = [each for each in issued if isinstance(each, c.TERMINAL)]
-        ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
+        terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
+        ordinary = [command for command in issued if not isinstance(command, c.TERMINAL)]
         ordered = self._origins.ordered(ordinary, self._order.pairing_of(self.at, self.choices[-1]))
-        pairing = pair_up(task.asked, ordered + terminal[:1], self._outcomes, self._names, self._recorded)
-        given_up = self._were_given_up(pairing.missing)
+        pairing = pair_up(
+            task.command_events, ordered + terminal[:1], self._outcomes, self._names, self._recorded
+        )
+        given_up = self._cancelled_in_this_task(pairing.missing)
         missing = tuple(
             event
             for event in pairing.missing
-            if event.id not in given_up and not self._was_taken_back(event.attributes)
+            if event.id not in given_up and not self._was_cancelled_timer(event.attributes)
         )
-        # What was asked for after the end is not in every history: some SDKs hold it back.
+        # Commands issued after the terminal one are not in every history, because some SDKs discard them.
         late = issued[issued.index(terminal[0]) + 1 :] if terminal else []
-        surplus = tuple(each for each in pairing.surplus if not any(each is one for one in late))
+        surplus = tuple(
+            command
+            for command in pairing.surplus
+            if not any(command is late_command for late_command in late)
+        )
         if missing or surplus:
-            self._refuse(missing, surplus)
+            self._raise_mismatch(missing, surplus)
         self._check_marks()
         self._check_patches(task)
         for event, command in pairing.pairs:
@@ -435,92 +449,113 @@ class Walk:
             self._outcomes.bind(command, event.id)
         self._outcomes.issued.clear()
         if pairing.is_ambiguous:
-            self.choices[-1] *= ORDERS  # what looks alike fits in this task; the order shows in a later one
+            # indistinguishable commands fit in this task, but the order may matter in a later one
+            self.choices[-1] *= ORDERS
 
-    def _was_taken_back(self, attributes: Any) -> bool:
-        """Whether this is a timer that our code asked for, too, and no longer wanted at the end of the task."""
+    def _was_cancelled_timer(self, attributes: Any) -> bool:
+        """Return whether this is a timer that our code also started, and cancelled in the same task."""
         duration = getattr(attributes, "duration_ns", None)
-        if duration not in self._taken_back:
+        if duration not in self._cancelled_timers:
             return False
-        self._taken_back.remove(duration)
+        self._cancelled_timers.remove(duration)
         return True
 
-    def _were_given_up(self, missing: Sequence[HistoryEvent]) -> set[int]:
-        """The events of activities that were cancelled in the task that asked for them: some SDKs ask for both all the same."""
-        found: set[int] = set()
+    def _cancelled_in_this_task(self, missing: Sequence[HistoryEvent]) -> set[int]:
+        """Return the ids of the events of activities that were scheduled and cancelled in the same task: some
+        SDKs send both commands.
+        """
+        event_ids: set[int] = set()
         cancels = {
             event.attributes.scheduled_event_id: event.id
             for event in missing
             if isinstance(event.attributes, ActivityTaskCancelRequested)
         }
-        left = list(self._given_up)
+        candidates = list(self._cancelled_activities)
         for event in missing:
             if not isinstance(event.attributes, ActivityTaskScheduled) or event.id not in cancels:
                 continue
-            fit = next((each for each in left if each.activity_type == event.attributes.activity_type), None)
+            fit = next(
+                (
+                    activity
+                    for activity in candidates
+                    if activity.activity_type == event.attributes.activity_type
+                ),
+                None,
+            )
             if fit is not None:
-                left.remove(fit)
-                found |= {event.id, cancels[event.id]}
-        return found
+                candidates.remove(fit)
+                event_ids |= {event.id, cancels[event.id]}
+        return event_ids
 
     def _has_drawn(self) -> bool:
-        """Whether the code has asked for randomness: from then on its values are others than those on record."""
+        """Return whether the code has used random numbers: from then on its values differ from the recorded
+        ones.
+        """
         run = self._execution.run
         return run is not None and run.live is not None and run.live.has_drawn
 
     def _compare_pair(self, event_id: int, command: c.Command) -> None:
-        was, now = self._recorded.get(event_id), self._asked(command)
-        if was is None:
+        recorded, issued = self._recorded.get(event_id), self._summarize(command)
+        if recorded is None:
             return
-        if was.kind != now.kind:
-            raise differs(was, now, now.site, self._where())
+        if recorded.kind != issued.kind:
+            raise mismatch(recorded, issued, issued.site, self._where())
         if self._compare and not self._has_drawn():
-            changed = compared(was, now, foreign=True)
+            changed = changed_value(recorded, issued, foreign=True)
             if changed is not None:
                 raise changed
 
-    def _refuse(self, missing: tuple[HistoryEvent, ...], surplus: tuple[c.Command, ...]) -> None:
-        was = [self._recorded.get(event.id) or unread(event) for event in missing]
-        now = [self._asked(each) for each in surplus]
-        now += [_local(command, self._origins.site(command)) for command in self._locals.waiting]
-        site = now[0].site if now else self._execution.waiting_at()
-        raise differs(was[0] if was else None, now[0] if now else None, site, self._where())
+    def _raise_mismatch(self, missing: tuple[HistoryEvent, ...], surplus: tuple[c.Command, ...]) -> None:
+        expected = [self._recorded.get(event.id) or unknown_command(event) for event in missing]
+        issued = [self._summarize(command) for command in surplus]
+        issued += [
+            _summarize_waiting(command, self._origins.site(command)) for command in self._locals.waiting
+        ]
+        site = issued[0].site if issued else self._execution.waiting_at()
+        raise mismatch(expected[0] if expected else None, issued[0] if issued else None, site, self._where())
 
     def _check_marks(self) -> None:
-        untold = self._locals.untold()
-        if untold is not None:
-            expected = local_of(untold)
-            waits = self._locals.waiting
-            now = _local(waits[0], self._origins.site(waits[0])) if waits else None
-            site = now.site if now is not None else self._execution.waiting_at()
-            raise differs(expected, now, site, self._where())
+        unmatched_mark = self._locals.unmatched_mark()
+        if unmatched_mark is not None:
+            expected = summarize_local(unmatched_mark)
+            waiting = self._locals.waiting
+            issued = _summarize_waiting(waiting[0], self._origins.site(waiting[0])) if waiting else None
+            site = issued.site if issued is not None else self._execution.waiting_at()
+            raise mismatch(expected, issued, site, self._where())
         for mark, command in self._locals.changed:
             if not self._compare or self._has_drawn():
                 break
             arguments = mark.arguments or ()
-            was = AskedCommand("local activity", "", mark.activity_type, arguments, event_id=mark.event_id)
-            changed = compared(was, _local(command, self._origins.site(command)), foreign=True)
+            recorded = CommandSummary(
+                "local activity", "", mark.activity_type, arguments, event_id=mark.event_id
+            )
+            changed = changed_value(
+                recorded, _summarize_waiting(command, self._origins.site(command)), foreign=True
+            )
             if changed is not None:
                 raise changed
         self._locals.changed.clear()
 
     def _check_patches(self, task: MarkedTask) -> None:
-        """A patch on record is one that the code still asks for, unless it was given up. Go and Java let code forget it."""
+        """Raise `NondeterminismError` if the code no longer checks a recorded patch that is not deprecated.
+
+        In Go and Java code may drop the check without notice.
+        """
         if not self._order.eager:
             return
         for mark in task.marks:
             if not isinstance(mark, VersionMark) or not mark.patches or mark.is_deprecated:
                 continue
             if not self._patches.intersection(mark.patches):
-                was = AskedCommand(f"patch {mark.change_id!r}", event_id=mark.event_id)
-                raise differs(was, None, self._execution.waiting_at(), self._where())
+                recorded = CommandSummary(f"patch {mark.change_id!r}", event_id=mark.event_id)
+                raise mismatch(recorded, None, self._execution.waiting_at(), self._where())
 
     def _where(self) -> str:
         return f"in the workflow task that started with event {self._task.history_length}"
 
-    def _asked(self, command: c.Command) -> AskedCommand:
-        return asked_of(command, self._origins.site(command), self._outcomes)
+    def _summarize(self, command: c.Command) -> CommandSummary:
+        return summarize_issued(command, self._origins.site(command), self._outcomes)
 
 
-def _local(command: c.ScheduleLocalActivity, site: Site) -> AskedCommand:
-    return AskedCommand("local activity", "", command.activity_type, command.arguments, site=site)
+def _summarize_waiting(command: c.ScheduleLocalActivity, site: Site) -> CommandSummary:
+    return CommandSummary("local activity", "", command.activity_type, command.arguments, site=site)

@@ -1,6 +1,7 @@
-"""A recorded history, in Temporal's JSON form: what `temporal workflow show --output json` and every SDK write and read.
+"""`History`: a recorded history in Temporal's JSON form, which `temporal workflow show --output json` and
+every SDK use.
 
-Temporal's binary form, which some tools keep in `.bin` files, is read too.
+Temporal's binary form, which some tools store in `.bin` files, can be read too.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from hourglass._history.words import all_recorded
 from hourglass.errors import HistoryError
 
 if TYPE_CHECKING:
-    from hourglass._evaluator.words import AskedCommand
+    from hourglass._evaluator.words import CommandSummary
     from hourglass._temporal.histories import Recorded
     from hourglass.replay._foreign_markers import MarkedTask
 
 
 class HistoryFacts(msgspec.Struct, frozen=True):
-    """What a replay needs to know of a history before it begins."""
+    """The facts of a history that a replay needs before it begins."""
 
     workflow_type: str
     workflow_id: str
     run_id: str
     task_queue: str
-    expected: tuple[AskedCommand, ...]
+    expected: tuple[CommandSummary, ...]
     dialect: Dialect
     may_be_python: bool
-    """Whether Python's SDK may have written it: histories that name no SDK do not say."""
+    """Whether Python's SDK may have written it. Older histories do not name their SDK."""
     is_open: bool
     engine: str
-    """The engine that wrote it: "temporal", "embedded", or "" if the history does not tell."""
+    """The engine that wrote it: "temporal", "embedded", or "" if the history does not show it."""
 
 
 def read_facts(events: tuple[HistoryEvent, ...], *, of_server: bool = False) -> HistoryFacts:
-    """The facts of a history that has been checked."""
+    """Return the facts of a valid history."""
     first = events[0].attributes
     assert isinstance(first, WorkflowExecutionStarted)
     return HistoryFacts(
@@ -60,7 +61,7 @@ def read_facts(events: tuple[HistoryEvent, ...], *, of_server: bool = False) -> 
 
 
 class History:
-    """The history of one run. It is checked when it is first used, not when it is made."""
+    """The history of one run. It is parsed and validated on first use, not when the object is created."""
 
     def __init__(self, workflow_id: str, text: str | bytes) -> None:
         self._workflow_id = workflow_id
@@ -68,14 +69,14 @@ class History:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, workflow_id: str = "") -> History:
-        """A history from its JSON text, or (as bytes) from Temporal's binary form."""
+        """Return a history from its JSON text, or from bytes in JSON or Temporal's binary form."""
         if not isinstance(text, (str, bytes)):
-            raise HistoryError(f"a history is given as JSON text, not {type(text).__name__}")
+            raise HistoryError(f"a history must be str or bytes of JSON, not {type(text).__name__}")
         return cls(workflow_id, text)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, workflow_id: str = "") -> History:
-        """A history from a file, of JSON or in Temporal's binary form."""
+        """Return a history from a file in JSON or Temporal's binary form."""
         try:
             return cls(workflow_id, Path(path).read_bytes())
         except OSError as error:
@@ -83,12 +84,12 @@ class History:
 
     @classmethod
     def from_events(cls, workflow_id: str, events: Iterable[bytes]) -> History:
-        """A history from the JSON of its events, one by one."""
+        """Return a history from the JSON of its individual events."""
         return cls(workflow_id, b'{"events":[' + b",".join(events) + b"]}")
 
     @property
     def workflow_id(self) -> str:
-        """The workflow's id, as given or as the history tells it."""
+        """The workflow id: the one passed to the constructor, or else the one in the history."""
         return self._workflow_id or self._facts.workflow_id or "replayed"
 
     @property
@@ -108,7 +109,7 @@ class History:
         return events
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The history as JSON, in the spelling that today's tools write."""
+        """Return the history as JSON, in the current format of Temporal's tools."""
         from hourglass._temporal.histories import history_to_json
 
         return json.dumps(json.loads(history_to_json(self.encoded)), indent=indent, ensure_ascii=False)
@@ -119,20 +120,20 @@ class History:
 
     @cached_property
     def _recorded(self) -> Recorded:
-        """The history, read and checked."""
+        """The parsed and validated history."""
         from hourglass._temporal.histories import read_history
 
         return read_history(self._text)
 
     @property
     def encoded(self) -> bytes:
-        """The history as Temporal's message. Raises `HistoryError` if it is malformed."""
+        """The history as Temporal's protobuf message. Raises `HistoryError` if it is malformed."""
         return self._recorded.encoded
 
     @property
     def replayable(self) -> bytes:
-        """The history as Core replays it: that of an open run with the next workflow task. Raises `HistoryError` if there
-        is nothing to replay.
+        """The history for Core to replay; that of an open run is extended by the next workflow task. Raises
+        `HistoryError` if there is nothing to replay.
         """
         from hourglass._temporal.histories import check_replayable, with_next_task
 
@@ -140,8 +141,8 @@ class History:
         return with_next_task(self.encoded) if self._facts.is_open else self.encoded
 
     @cached_property
-    def _told(self) -> tuple[HistoryEvent, ...]:
-        """The events as data, as far as they can be understood. Raises `HistoryError` where this is no history."""
+    def _lenient_events(self) -> tuple[HistoryEvent, ...]:
+        """The events as data; unknown parts are skipped. Raises `HistoryError` if the text is no history."""
         if isinstance(self._text, bytes) and not self._text.lstrip().startswith((b"{", b"[")):
             return self._recorded.events  # Temporal's binary form
         return events_from_text(self._text)
@@ -152,7 +153,7 @@ class History:
 
     @cached_property
     def _tasks(self) -> list[MarkedTask]:
-        """Its workflow tasks, where no codec has to read their markers. Raises `HistoryError`."""
+        """The workflow tasks, if no codec is needed to read their markers. Raises `HistoryError`."""
         from hourglass.replay._foreign_markers import marked_tasks
 
         return marked_tasks(self._recorded.events)

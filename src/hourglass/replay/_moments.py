@@ -1,11 +1,12 @@
-"""Moments: a run's history, walked step by step on today's code, with what the code knew at each step.
+"""Moments: the states of a run during a replay on the current code, one after each activation.
 
-A moment is the state of a run after one activation: where every fiber stands, the author's frames with their local variables,
-what the run had just been told and what it asked for. It is a replay: nothing takes effect, nothing is written.
+A moment holds the position of every fiber, the author's frames with their local variables, the events
+delivered and the commands issued. Replay has no effects and writes nothing.
 
-Must not know: how histories are replayed (see `_replayer`), how moments are shown. Invariants: values are kept as text, made
-while the run is read-only, so that looking at a moment changes no later one; text holds no addresses, so that two replays of
-one history give equal moments; a value whose `repr` raises or is long is said to be so.
+Must not know: how histories are replayed (see `_replayer`), or how moments are displayed. Invariants: values
+are stored as text, made while the run is read-only, so that looking at one moment does not change a later
+one. The text contains no addresses, so that two replays of a history give equal moments. A value whose `repr`
+raises or is too long is marked as such.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
     from hourglass._evaluator.event_loop import TaskLine
 
 LONGEST_VALUE = 2_000
-"""Characters of a value that are kept."""
+"""The maximum number of characters stored for a value."""
 
 _MOST_VALUES = 200
 _MOST_FRAMES = 50
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One of the author's frames: where it stands, and its local variables as text."""
+    """One of the author's frames: its position, and its local variables as text."""
 
     file: str
     line: int
@@ -47,9 +48,11 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Fiber(msgspec.Struct, frozen=True):
-    """A line of execution of the run: the body, a handler, or a function that was spawned. The outermost frame is the first.
+    """A line of execution of the run: the body, a handler or a spawned function. The outermost frame comes
+    first.
 
-    `waits_for` is what will wake it; empty for a condition of the author's, which the innermost frame shows.
+    `waits_for` describes what the fiber waits for; it is empty for a condition of the author, which the
+    innermost frame shows.
     """
 
     path: tuple[int | str, ...]
@@ -59,12 +62,12 @@ class Fiber(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> Site:
-        """File and line of the innermost frame, ("", 0) where none of the author's is there."""
+        """The file and line of the innermost frame, ("", 0) if there is no frame of the author."""
         return (self.frames[-1].file, self.frames[-1].line) if self.frames else ("", 0)
 
 
 class Issued(msgspec.Struct, frozen=True):
-    """Something that the run asked for, and where."""
+    """A command that the run issued, and its position in the code."""
 
     what: str
     file: str = ""
@@ -72,15 +75,15 @@ class Issued(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """A run after one activation. `event_id` is the event with which the activation's workflow task started.
+    """The state of a run after one activation. `event_id` is the event that started its workflow task.
 
-    `fibers` is None where the moment was only passed: see `Replayer.moments`.
+    `fibers` is None if the number of the moment was not requested: see `Replayer.moments`.
     """
 
     number: int
     event_id: int
     time_ns: int
-    told: tuple[str, ...]
+    events: tuple[str, ...]
     issued: tuple[Issued, ...]
     fibers: tuple[Fiber, ...] | None = None
     closed: bool = False
@@ -88,7 +91,9 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class ValueChange(msgspec.Struct, frozen=True):
-    """A local variable of a frame that has another value than at the moment before; empty text: it was not there, or is gone."""
+    """A local variable whose value differs from the previous moment's. Empty text: the variable did not
+    exist, or no longer exists.
+    """
 
     function: str
     name: str
@@ -97,88 +102,85 @@ class ValueChange(msgspec.Struct, frozen=True):
 
 
 def changes(before: Moment | None, after: Moment) -> tuple[ValueChange, ...]:
-    """What changed from one moment to the next, in the frames of fibers that both have."""
-    known = {} if before is None else {fiber.path: fiber for fiber in before.fibers or ()}
-    found: list[ValueChange] = []
+    """Return the changed variables of all fibers that exist in both moments."""
+    earlier_fibers = {} if before is None else {fiber.path: fiber for fiber in before.fibers or ()}
+    value_changes: list[ValueChange] = []
     for fiber in after.fibers or ():
-        earlier = known.get(fiber.path)
+        earlier = earlier_fibers.get(fiber.path)
         for depth, frame in enumerate(fiber.frames):
-            was: Mapping[str, str] = {}
+            previous: Mapping[str, str] = {}
             if earlier is not None and depth < len(earlier.frames):
                 candidate = earlier.frames[depth]
                 if (candidate.file, candidate.function) == (frame.file, frame.function):
-                    was = candidate.values
-            names = [*frame.values, *(name for name in was if name not in frame.values)]
-            found += [
-                ValueChange(frame.function, name, was.get(name, ""), frame.values.get(name, ""))
+                    previous = candidate.values
+            names = [*frame.values, *(name for name in previous if name not in frame.values)]
+            value_changes += [
+                ValueChange(frame.function, name, previous.get(name, ""), frame.values.get(name, ""))
                 for name in names
-                if was.get(name, "") != frame.values.get(name, "")
+                if previous.get(name, "") != frame.values.get(name, "")
             ]
-    return tuple(found)
+    return tuple(value_changes)
 
 
 class MomentRecorder:
-    """Takes down moments while a run is replayed; `wanted` are those of which the fibers are kept."""
+    """A recorder of moments during a replay; it stores the fibers of the moments whose numbers are `wanted`."""
 
     def __init__(self, wanted: range | None) -> None:
         self._wanted = wanted
         self._names: dict[tuple[str, int], str] = {}
         self.moments: list[Moment] = []
 
-    def after(
+    def record(
         self, run: Evaluator, activation: e.Activation, issued: tuple[tuple[c.Command, Site], ...]
     ) -> None:
-        """The run has answered an activation."""
+        """Record the moment after an activation."""
         number = len(self.moments)
         live = run.live
-        looks = live is not None and (self._wanted is None or number in self._wanted)
+        has_fibers = live is not None and (self._wanted is None or number in self._wanted)
         self.moments.append(
             Moment(
                 number=number,
                 event_id=activation.history_length,
                 time_ns=activation.timestamp_ns,
-                told=tuple(self._told(event) for event in activation.events),
-                issued=tuple(Issued(self._asked(command), *site) for command, site in issued),
-                fibers=_fibers(live) if looks and live is not None else None,
+                events=tuple(self._event_text(event) for event in activation.events),
+                issued=tuple(Issued(self._command_text(command), *site) for command, site in issued),
+                fibers=_fibers(live) if has_fibers and live is not None else None,
                 closed=run.closed,
                 error="" if run.error is None else f"{type(run.error).__name__}: {run.error}",
             )
         )
 
-    def _asked(self, command: c.Command) -> str:
-        kind, name = _thing(command)
+    def _command_text(self, command: c.Command) -> str:
+        kind, name = _kind_and_name(command)
         seq = getattr(command, "seq", None)
         if seq is not None and name:
             self._names[kind, seq] = name
         return f"{_words(command)} {name or self._names.get((kind, seq or 0), '')}".strip()
 
-    def _told(self, event: e.AnyEvent) -> str:
-        kind, name = _thing(event)
+    def _event_text(self, event: e.AnyEvent) -> str:
+        kind, name = _kind_and_name(event)
         seq = getattr(event, "seq", None)
         return f"{_words(event)} {name or self._names.get((kind, seq or 0), '')}".strip()
 
 
-# --- fibers and frames ------------------------------------------------------------------------------------------------
-
-
 def _fibers(live: LiveRun) -> tuple[Fiber, ...]:
     with live.looking("a look at a moment"):
-        return tuple(_fiber(each, frames) for each in live.lines if (frames := each.frames()))
+        return tuple(_fiber(line, frames) for line in live.lines if (frames := line.frames()))
 
 
 def _fiber(line: FiberTask[Any] | TaskLine, frames: list[FrameType]) -> Fiber:
-    shown = tuple(reversed([_frame(each) for each in _authors_frames(frames)]))
-    return Fiber(line.path, line.label, shown, waits(line.waiting_on))
+    visible_frames = tuple(reversed([_frame(frame) for frame in _authors_frames(frames)]))
+    return Fiber(line.path, line.label, visible_frames, wait_text(line.waiting_on))
 
 
 def _authors_frames(frames: list[FrameType]) -> Iterator[FrameType]:
-    left = _MOST_FRAMES
+    remaining = _MOST_FRAMES
     for frame in frames:
-        if not left:
+        if not remaining:
             return
         name = frame.f_code.co_filename
         if not name.startswith("<frozen") and not is_library(name):
-            left -= 1
+            remaining -= 1
             yield frame
 
 
@@ -187,26 +189,26 @@ def _frame(frame: FrameType) -> Frame:
     return Frame(code.co_filename, frame.f_lineno, code.co_qualname, dict(_values(frame.f_locals)))
 
 
-def _values(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    left = _MOST_VALUES
-    for name, value in found.items():
-        if not left:
+def _values(local_values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    remaining = _MOST_VALUES
+    for name, value in local_values.items():
+        if not remaining:
             return
-        if name == "self" and "__repr__" not in _defined(type(value)) and hasattr(value, "__dict__"):
-            for attribute, inner in vars(value).items():  # an object's state is what a reader looks for
-                left -= 1
-                yield f"self.{attribute}", shown(inner)
+        if name == "self" and "__repr__" not in _attribute_names(type(value)) and hasattr(value, "__dict__"):
+            for attribute, inner in vars(value).items():  # readers look for the object's attributes
+                remaining -= 1
+                yield f"self.{attribute}", value_text(inner)
             continue
-        left -= 1
-        yield name, shown(value)
+        remaining -= 1
+        yield name, value_text(value)
 
 
-def _defined(kind: type) -> set[str]:
-    return {name for each in kind.__mro__ if each is not object for name in vars(each)}
+def _attribute_names(kind: type) -> set[str]:
+    return {name for base in kind.__mro__ if base is not object for name in vars(base)}
 
 
 class _Short(reprlib.Repr):
-    """Text of a value: containers are cut where they are long, so that a large one does not cost what it holds."""
+    """A `repr` that shortens large containers, so that its cost does not grow with their size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,29 +217,26 @@ class _Short(reprlib.Repr):
         self.maxstring = self.maxlong = self.maxother = LONGEST_VALUE
 
     def repr1(self, x: object, level: int) -> str:
-        """A task of the run says what it is."""
-        return f"<task: {waits(x) or 'pending'}>" if isinstance(x, Future) else super().repr1(x, level)
+        """Return the text of a value; a task of the run is shown by what it waits for."""
+        return f"<task: {wait_text(x) or 'pending'}>" if isinstance(x, Future) else super().repr1(x, level)
 
 
 _short = _Short()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def shown(value: object) -> str:
-    """A value as text, whatever its class does when it is asked for that."""
+def value_text(value: object) -> str:
+    """Return a value as text, even if its `__repr__` raises."""
     try:
         text = _short.repr(value)
-    except BaseException as error:  # the author's code, which must not end the replay
+    except BaseException as error:  # raised by the author's `__repr__`, which must not end the replay
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
     text = _ADDRESS.sub("", text)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
-def waits(future: Future | None) -> str:
-    """What will wake a fiber, in words."""
+def wait_text(future: Future | None) -> str:
+    """Return a description of the event that will wake a fiber."""
     match future:
         case ActivityOperation():
             return f"activity {future.command.activity_type}"
@@ -251,19 +250,21 @@ def waits(future: Future | None) -> str:
             return ""
 
 
-def _words(thing: object) -> str:
-    """`ActivityCompleted` as "activity completed"."""
-    return re.sub(r"(?<!^)(?=[A-Z])", " ", type(thing).__name__).lower()
+def _words(item: object) -> str:
+    """Return the name of a type as words: `ActivityCompleted` as "activity completed"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", type(item).__name__).lower()
 
 
 _KINDS = ("Activity", "Timer", "Child", "Signal", "Cancel")
 _NAMES = ("activity_type", "workflow_type", "signal_name", "patch_id", "name")
 
 
-def _thing(thing: object) -> tuple[str, str]:
-    """What a command or an event is about, to find the name that the command gave it; and that name, if it is here."""
-    title = type(thing).__name__
-    kind = next((each for each in _KINDS if each in title), "")
-    if isinstance(thing, c.StartTimer):
-        return kind, f"of {thing.duration_ns / 1e9:g} s"
-    return kind, next((name for field in _NAMES if (name := getattr(thing, field, ""))), "")
+def _kind_and_name(item: object) -> tuple[str, str]:
+    """Return the kind of object that a command or event is about, and its name, which only the first command
+    may carry.
+    """
+    title = type(item).__name__
+    kind = next((kind_name for kind_name in _KINDS if kind_name in title), "")
+    if isinstance(item, c.StartTimer):
+        return kind, f"of {item.duration_ns / 1e9:g} s"
+    return kind, next((name for field in _NAMES if (name := getattr(item, field, ""))), "")

@@ -1,4 +1,4 @@
-"""`Replayer`: histories against today's code."""
+"""`Replayer`: replays histories against the current code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hourglass._evaluator.call_sites import Site, is_library
 from hourglass._evaluator.commands import Completion, Succeeded
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation
-from hourglass._evaluator.words import AskedCommand, asked
+from hourglass._evaluator.words import CommandSummary, summarize
 from hourglass._history.dialect import Dialect
 from hourglass._history.events import WorkflowExecutionUpdateAccepted
 from hourglass._worker.handles.codec_edge import ContextBook
@@ -44,8 +44,8 @@ from hourglass.converter import (
 )
 from hourglass.errors import HistoryError, HourglassError, NondeterminismError, WorkflowParked
 from hourglass.metrics import Registry
-from hourglass.replay._comparison import differs
-from hourglass.replay._foreign_walk import ShortSleeps, TurnSearch, has_naps
+from hourglass.replay._comparison import mismatch
+from hourglass.replay._foreign_walk import ShortSleeps, TurnSearch, has_millisecond_timers
 from hourglass.replay._history import History
 from hourglass.replay._moments import Moment, MomentRecorder
 from hourglass.replay._session import HistoryExecution, ReplaySession
@@ -55,24 +55,24 @@ if TYPE_CHECKING:
     from hourglass.replay._foreign_walk import Order, Walk
 
 _DIFFERENCES = (NondeterminismError, WorkflowParked)
-_BOTH = ("embedded", "temporal")
+_BOTH_ENGINES = ("embedded", "temporal")
 _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """How the replay of one history went: the answers to two questions.
+    """The result of replaying one history: the answers to two questions.
 
-    `error` answers whether a worker of the engine that holds the run would continue it on today's code: it says why not. What
-    no engine compares counts too: other targets of signals, and arguments unless `compare_arguments=False`. `difference`
-    answers whether the code does the same things as the history says, in whatever order another SDK does them within a task:
-    it says what is otherwise.
+    `error` answers: would a worker of the engine that holds the run continue it with the current code? If
+    not, it is the reason. Differences that no engine checks count too: changed targets of signals, and
+    changed arguments unless `compare_arguments=False`. `difference` answers: does the code do what the
+    history says, in whatever order another SDK does it within a task? If not, it describes the difference.
 
-    The engines differ in open runs: a worker of a Temporal server accepts commands that come too early or are new, as long as
-    the recorded ones follow in their order, and sends the new ones with its next task; a worker of the embedded engine
-    compares task by task. Then `error` is None for a run of a server, `difference` says what the code does otherwise, and
-    `refused_by` names the engine that would refuse. The history of a closed run, or one that does not tell its engine, must
-    fit both.
+    The engines treat open runs differently. A worker of a Temporal server accepts commands that are new or
+    come too early, as long as the recorded ones follow in their order, and sends the new ones with its next
+    task. A worker of the embedded engine compares task by task. For such a run of a server, `error` is None,
+    `difference` describes the change, and `refused_by` names the engine that would reject it. The history of
+    a closed run, or of an unknown engine, must be valid for both.
     """
 
     history: History
@@ -84,7 +84,7 @@ class ReplayResult:
 
     @property
     def engine(self) -> str:
-        """The engine that holds the run, as its history tells: "embedded", "temporal", or "" if it does not tell."""
+        """The engine that holds the run, according to its history: "embedded", "temporal", or "" if unknown."""
         try:
             return self.history._facts.engine
         except HistoryError:
@@ -97,23 +97,26 @@ class ReplayResult:
 
     @property
     def does_the_same(self) -> bool:
-        """Whether the code does the things that the history says. True also where only their order keeps a worker from it."""
+        """Whether the code does what the history says. True also if a worker would reject only the order."""
         return self.difference is None
 
 
 class _Verdict(NamedTuple):
-    """What differs from the history, and which engines' workers would not continue an open run because of it."""
+    """The difference from the history, and the engines whose workers would not continue an open run because
+    of it.
+    """
 
     difference: HourglassError | None
     refused_by: tuple[str, ...] = ()
 
 
 class Replayer:
-    """Replays histories on the given workflows. Use it as a context manager when there are many, or call `close`.
+    """Replays histories with the given workflows. Use it as a context manager, or call `close`, if there are
+    many.
 
-    `compare_arguments` also compares the arguments, durations and results that the code produces with those on record;
-    Temporal itself allows them to change. `interceptors` are those of the worker: they may change what a workflow asks for.
-    `timeout` is how many seconds one history may take.
+    `compare_arguments` also compares the arguments, durations and results that the code produces with the
+    recorded ones; Temporal itself allows them to change. `interceptors` are those of the worker: they may
+    change the commands of a workflow. `timeout` is the maximum duration of one replay in seconds.
     """
 
     def __init__(
@@ -131,60 +134,65 @@ class Replayer:
         timeout: float = 60.0,
         plugins: Sequence[Plugin] = (),
     ) -> None:
-        every = all_plugins((), plugins)
-        said = self._config = configured(ReplayerConfig, "configure_replayer", every, locals())
-        self._resolver = Resolver(workflows=said["workflows"], modules=said["modules"], built_in=BUILT_IN)
+        every_plugin = all_plugins((), plugins)
+        config = self._config = configured(ReplayerConfig, "configure_replayer", every_plugin, locals())
+        self._resolver = Resolver(workflows=config["workflows"], modules=config["modules"], built_in=BUILT_IN)
         self._settings = RunSettings(
-            namespace=said["namespace"],
-            converter=said["converter"],
-            failure_exceptions=tuple(said["failure_exceptions"]),
+            namespace=config["namespace"],
+            converter=config["converter"],
+            failure_exceptions=tuple(config["failure_exceptions"]),
             trace=True,
-            interceptors=workflow_interceptors(checked(said["interceptors"])),
-            metrics=Registry(),  # what is replayed was counted when it happened
+            interceptors=workflow_interceptors(checked(config["interceptors"])),
+            metrics=Registry(),  # the metrics of the original execution must not be counted twice
         )
-        self._codec = with_headers(said["codec"], said["header_codec_behavior"])
-        self._compare = said["compare_arguments"]
-        self._timeout = said["timeout"]
+        self._codec = with_headers(config["codec"], config["header_codec_behavior"])
+        self._compare = config["compare_arguments"]
+        self._timeout = config["timeout"]
         self._session: ReplaySession | None = None
         self._lock = threading.Lock()
-        self._looks = False
+        self._records_moments = False
         self._wanted: range | None = None
 
     def config(self) -> ReplayerConfig:
-        """What it was made with, after its plugins had their way: `Replayer(**replayer.config())` is another of its kind."""
+        """Return the constructor arguments after the plugins have changed them:
+        `Replayer(**replayer.config())` creates an equal replayer.
+        """
         return {**self._config, "plugins": ()}
 
     def replay(self, history: History) -> ReplayResult:
-        """Replay one history; raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … where the code does not fit."""
+        """Replay one history. Raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … if the code
+        does not fit it.
+        """
         result = self.try_replay(history)
         if result.error is not None:
             raise result.error
         return result
 
     def replay_all(self, histories: Iterable[History]) -> Iterator[ReplayResult]:
-        """Replay many histories, one after another; errors are in the results, not raised."""
+        """Replay many histories, one after another. Errors are in the results, not raised."""
         for history in histories:
             yield self.try_replay(history)
 
     def try_replay(self, history: History) -> ReplayResult:
-        """Replay one history; an error is in the result, not raised."""
+        """Replay one history. An error is in the result, not raised."""
         with self._lock:
             return self._try_replay(history)[0]
 
     def moments(
         self, history: History, wanted: range | None = None
     ) -> tuple[tuple[Moment, ...], ReplayResult]:
-        """Walk a history step by step: all moments up to its end, or to where the code goes another way; and the result.
+        """Replay a history step by step. Return all moments up to its end, or up to the first difference, and
+        the result.
 
-        Where fibers stand, with their frames and local variables, is kept of the moments whose numbers are `wanted`: by
-        default of all, which takes room for as many.
+        Fibers, with their frames and local variables, are stored only for the moments whose numbers are in
+        `wanted`; by default for all, which takes memory accordingly.
         """
         with self._lock:
-            self._wanted, self._looks = wanted, True
+            self._wanted, self._records_moments = wanted, True
             try:
                 result, execution = self._try_replay(history)
             finally:
-                self._wanted, self._looks = None, False
+                self._wanted, self._records_moments = None, False
             recorder = None if execution is None else execution.recorder
             return () if recorder is None else tuple(recorder.moments), result
 
@@ -197,64 +205,74 @@ class Replayer:
             facts = history._facts
             settings = msgspec.structs.replace(self._settings, task_queue=facts.task_queue)
             if facts.dialect is Dialect.OTHER:
-                execution, error = self._walks(history, settings)
+                execution, error = self._replay_in_each_order(history, settings)
                 difference = error
             else:
-                execution, verdict = self._cores(history, settings)
+                execution, verdict = self._replay_with_core(history, settings)
                 error = difference = verdict.difference
                 if facts.is_open:
                     refused_by = verdict.refused_by
                     if facts.engine == "temporal" and refused_by == ("embedded",):
                         error = None
                 if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
-                    # Its SDK may only have issued the same commands in another order, which Core does not accept.
-                    difference = self._second_look(history, settings)
+                    # Its SDK may have issued the same commands in another order, which Core does not accept.
+                    difference = self._replay_ignoring_order(history, settings)
         except (HourglassError, TimeoutError) as raised:
             error = difference = raised
         if difference is not None:
-            self._leave_session()
+            self._drop_session()
         activations = execution.activations if execution else 0
         return ReplayResult(history, activations, error, difference, refused_by), execution
 
-    def _second_look(self, history: History, settings: RunSettings) -> HourglassError | TimeoutError | None:
-        """What the code does otherwise than a history of another SDK on Core, in whatever order that had."""
-        naps = (ShortSleeps,) if has_naps(history._facts.expected) else ()
-        forgiving = msgspec.structs.replace(settings, interceptors=(*settings.interceptors, *naps))
-        self._leave_session()
+    def _replay_ignoring_order(
+        self, history: History, settings: RunSettings
+    ) -> HourglassError | TimeoutError | None:
+        """Return the difference from a history of another SDK on Core, ignoring the order within tasks."""
+        sleep_interceptors = (ShortSleeps,) if has_millisecond_timers(history._facts.expected) else ()
+        lenient = msgspec.structs.replace(
+            settings, interceptors=(*settings.interceptors, *sleep_interceptors)
+        )
+        self._drop_session()
         try:
-            return self._walks(history, forgiving)[1]
+            return self._replay_in_each_order(history, lenient)[1]
         except (HourglassError, TimeoutError) as raised:
             return raised
 
-    def _cores(self, history: History, settings: RunSettings) -> tuple[HistoryExecution, _Verdict]:
-        """Replay a history through Core, in the turns of each Python that may have written it. The first verdict counts."""
+    def _replay_with_core(self, history: History, settings: RunSettings) -> tuple[HistoryExecution, _Verdict]:
+        """Replay a history through Core, in the order of each Python version that may have written it. Return
+        the successful replay, else the first.
+        """
         execution = self._execution(settings)
-        verdict = self._core(history, execution)
-        is_theirs = execution.run is not None and execution.run.behaviour.python_is_unknown
-        if not (is_theirs and history._facts.may_be_python and isinstance(verdict.difference, _DIFFERENCES)):
+        verdict = self._replay_once(history, execution)
+        is_of_unknown_python = execution.run is not None and execution.run.behaviour.python_is_unknown
+        if not (
+            is_of_unknown_python
+            and history._facts.may_be_python
+            and isinstance(verdict.difference, _DIFFERENCES)
+        ):
             return execution, verdict
-        self._leave_session()
-        again = self._execution(msgspec.structs.replace(settings, newer_turns=True))
+        self._drop_session()
+        second_execution = self._execution(msgspec.structs.replace(settings, newer_turns=True))
         try:
-            second = self._core(history, again)
+            second = self._replay_once(history, second_execution)
         except (HourglassError, TimeoutError):
             return execution, verdict
-        return (again, second) if second.difference is None else (execution, verdict)
+        return (second_execution, second) if second.difference is None else (execution, verdict)
 
-    def _core(self, history: History, execution: HistoryExecution) -> _Verdict:
-        """Replay a history through Core."""
+    def _replay_once(self, history: History, execution: HistoryExecution) -> _Verdict:
+        """Replay a history through Core once."""
         waiting_at = self._open_session().execute(
             history.workflow_id, history.replayable, execution, self._timeout
         )
         if execution.eviction is None:
-            self._leave_session()
+            self._drop_session()
         return self._judge(history, execution, waiting_at)
 
-    def _walks(
+    def _replay_in_each_order(
         self, history: History, settings: RunSettings
     ) -> tuple[HistoryExecution, HourglassError | None]:
-        """Replay a history whose order is not ours, in each order that its SDK may have had. The error that comes last in the
-        history counts: that order went furthest.
+        """Replay a history in each order that its SDK may have used. Return the error that occurs latest in
+        the history, because that order is the closest.
         """
 
         execution = self._execution(settings)
@@ -262,7 +280,7 @@ class Replayer:
             isinstance(event.attributes, WorkflowExecutionUpdateAccepted)
             for event in history._recorded.events
         )
-        # TypeScript's and .NET's SDKs let a function that is spawned begin at once.
+        # The SDKs of TypeScript and .NET run a spawned function at once.
         eager = history._facts.dialect is Dialect.CORE
         search = TurnSearch(len(history), has_updates=has_updates, eager=eager)
         error: HourglassError | None = None
@@ -270,12 +288,12 @@ class Replayer:
         for order in search.orders():
             execution = self._execution(settings)
             walk = self._new_walk(history, execution, order)
-            found = self._walk(walk, history, execution)
-            if not isinstance(found, _DIFFERENCES):
-                return execution, found
+            result = self._walk(walk, history, execution)
+            if not isinstance(result, _DIFFERENCES):
+                return execution, result
             if walk.at > furthest:
-                error, furthest = found, walk.at
-            search.missed(walk.at, walk.choices)
+                error, furthest = result, walk.at
+            search.reject(walk.at, walk.choices)
         return execution, error
 
     def _new_walk(self, history: History, execution: HistoryExecution, order: Order) -> Walk:
@@ -305,15 +323,15 @@ class Replayer:
         return self._session
 
     def _execution(self, settings: RunSettings) -> HistoryExecution:
-        recorder = MomentRecorder(self._wanted) if self._looks else None
+        recorder = MomentRecorder(self._wanted) if self._records_moments else None
         execution = HistoryExecution(self._resolver.workflow, settings, recorder)
         if self._codec is not None:
-            plain, codec = execution.activate, self._codec
-            # Here the codec may run on the session's own thread: nothing else waits for it.
+            evaluate, codec = execution.activate, self._codec
+            # The codec may run on the session's own thread, because nothing else waits for that thread.
             book = ContextBook(self._settings.namespace) if wants_context(codec) else None
 
             def activate(activation: Activation) -> Completion:
-                completion = plain(_opened(activation, codec, book))
+                completion = evaluate(_decode_activation(activation, codec, book))
                 if book is not None and isinstance(completion, Succeeded):
                     for command in completion.commands:
                         book.of_command(completion.run_id, command)
@@ -326,17 +344,19 @@ class Replayer:
         codec, converter, expected = self._codec, self._settings.converter, history._facts.expected
         if codec is not None:
             skip = without_codec(codec, in_workflow=True)
-            known = partial(_codec_of, codec, history, self._settings.namespace)
+            codec_of = partial(_codec_of, codec, history, self._settings.namespace)
             expected = tuple(
-                map_payloads(item, partial(decoded, known(item)), skip=skip) for item in expected
+                map_payloads(summary, partial(decoded, codec_of(summary)), skip=skip) for summary in expected
             )
         return tuple(
-            item if item.failure is None else map_failures(item, lambda each: decode_failure(each, converter))
-            for item in expected
+            summary
+            if summary.failure is None
+            else map_failures(summary, lambda failure: decode_failure(failure, converter))
+            for summary in expected
         )
 
     def _codec_of_steps(self, history: History) -> Codec:
-        """The codec for what markers say of local activities."""
+        """Return the codec for local activity markers."""
         assert self._codec is not None
         context = ActivitySerializationContext(
             self._settings.namespace,
@@ -347,44 +367,55 @@ class Replayer:
         return in_context(self._codec, context)
 
     def _judge(self, history: History, execution: HistoryExecution, waiting_at: Site) -> _Verdict:
-        """Core's verdict, and what it does not look at."""
+        """Return Core's verdict, extended by what Core does not check."""
         eviction, error = execution.eviction, execution.error
         if error is not None and not isinstance(error, NondeterminismError):
             if isinstance(error, HourglassError) and execution.run is None:
-                return _Verdict(error, _BOTH)
-            return _Verdict(_parked(error), _BOTH)
+                return _Verdict(error, _BOTH_ENGINES)
+            return _Verdict(_parked(error), _BOTH_ENGINES)
         reason = "" if error is None else str(error)
         if error is None and eviction is not None and eviction.reason not in _BENIGN:
-            reason = f"Core says: {_reason(eviction.message)}"
-        found = self._traced(history, execution, waiting_at, reason)
+            reason = f"Core reports: {_reason(eviction.message)}"
+        difference = self._first_difference(history, execution, waiting_at, reason)
         if reason:
-            return _Verdict(found or self._refused(history, execution, waiting_at, reason), _BOTH)
-        return _Verdict(found, () if found is None or execution.difference_is_allowed else ("embedded",))
+            return _Verdict(
+                difference or self._core_difference(history, execution, waiting_at, reason), _BOTH_ENGINES
+            )
+        return _Verdict(
+            difference, () if difference is None or execution.difference_is_allowed else ("embedded",)
+        )
 
-    def _refused(
+    def _core_difference(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
     ) -> NondeterminismError:
-        """What Core refused and we find no fault with: the event that Core names, and the last command."""
-        named = re.search(r"HistoryEvent\(id: (\d+)", reason)
-        was = next(
-            (each for each in self._recorded(history) if named and each.event_id == int(named[1])), None
+        """Return the error for a replay that Core rejected although we find no difference: with the event
+        that Core names, and the last command.
+        """
+        id_match = re.search(r"HistoryEvent\(id: (\d+)", reason)
+        recorded = next(
+            (
+                summary
+                for summary in self._recorded(history)
+                if id_match and summary.event_id == int(id_match[1])
+            ),
+            None,
         )
         command, site = next(
-            (each for each in reversed(execution.commands) if each[1][0]), (None, waiting_at)
+            (issued for issued in reversed(execution.commands) if issued[1][0]), (None, waiting_at)
         )
-        return differs(was, asked(command, site) if command is not None else None, site, reason)
+        return mismatch(recorded, summarize(command, site) if command is not None else None, site, reason)
 
-    def _traced(
+    def _first_difference(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
     ) -> NondeterminismError | None:
-        """The first difference between the commands and the history."""
+        """Return the first difference between the commands and the history."""
         from hourglass.replay._foreign_markers import marked_tasks
         from hourglass.replay._trace import Trace
 
         facts = history._facts
         trace = Trace(
             facts.run_id,
-            {item.event_id: item for item in self._recorded(history)},
+            {summary.event_id: summary for summary in self._recorded(history)},
             foreign=facts.dialect is not Dialect.PYTHON,
             compare=self._compare,
             accepted=not reason,
@@ -400,16 +431,16 @@ class Replayer:
         execution.difference_is_allowed = trace.is_allowed
         return difference
 
-    def _leave_session(self) -> None:
-        # After a failure Core may still have something to say about that run: the next history gets a new worker.
+    def _drop_session(self) -> None:
+        # Core may still report on the failed run, so the next history gets a new worker.
         session, self._session = self._session, None
         if session is not None:
             session.close(limit=1.0)
 
     def close(self) -> None:
-        """Free what the replays used. The replayer can be used again."""
+        """Release the resources of the replays. The replayer can be used again."""
         with self._lock:
-            self._leave_session()
+            self._drop_session()
 
     def __enter__(self) -> Replayer:
         return self
@@ -421,29 +452,26 @@ class Replayer:
 
 
 def _parked(error: BaseException) -> WorkflowParked:
-    frame = error.__traceback__
+    traceback = error.__traceback__
     place = ""
-    while frame is not None:
-        if not is_library(frame.tb_frame.f_code.co_filename):
-            place = f" at {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}"
-        frame = frame.tb_next
+    while traceback is not None:
+        if not is_library(traceback.tb_frame.f_code.co_filename):
+            place = f" at {traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
     parked = WorkflowParked(f"replaying, the workflow raised {type(error).__name__}{place}: {error}")
     parked.__cause__ = error
     return parked
 
 
 def _reason(message: str) -> str:
-    """Core's own words, out of the debug text that it wraps around them."""
-    found = re.search(r"\[TMPRL\d+\][^\n\"]*", message)
-    text = found.group() if found is not None else next(iter(message.strip().splitlines()), "")
+    """Return Core's message without the debug text around it."""
+    match = re.search(r"\[TMPRL\d+\][^\n\"]*", message)
+    text = match.group() if match is not None else next(iter(message.strip().splitlines()), "")
     return text.replace("\\", "")[:300]
 
 
-# --- whose payloads they are ----------------------------------------------------------------------
-
-
-def _opened(activation: Activation, codec: Codec, book: ContextBook | None) -> Activation:
-    """What a run is told, as its worker would have seen it."""
+def _decode_activation(activation: Activation, codec: Codec, book: ContextBook | None) -> Activation:
+    """Return an activation with decoded payloads, as the worker of the run would have seen it."""
     skip = without_codec(codec, in_workflow=True)
     if book is None:
         return map_payloads(activation, partial(decoded, codec), skip=skip)
@@ -456,24 +484,24 @@ def _opened(activation: Activation, codec: Codec, book: ContextBook | None) -> A
     return msgspec.structs.replace(activation, events=events)
 
 
-def _codec_of(codec: Codec, history: History, namespace: str, item: AskedCommand) -> Codec:
-    """The codec for what a history says that was asked for."""
+def _codec_of(codec: Codec, history: History, namespace: str, summary: CommandSummary) -> Codec:
+    """Return the codec for the payloads of a recorded command."""
     if not wants_context(codec):
         return codec
-    match item.kind:
+    match summary.kind:
         case "activity":
             context: SerializationContext = ActivitySerializationContext(
                 namespace,
-                None if item.key.isdigit() else item.key,
-                item.name,
+                None if summary.key.isdigit() else summary.key,
+                summary.name,
                 workflow_id=history.workflow_id,
                 workflow_type=history.workflow_type,
             )
         case "child workflow" | "signal to another workflow":
-            context = WorkflowSerializationContext(namespace, item.key)
+            context = WorkflowSerializationContext(namespace, summary.key)
         case "Nexus operation":
-            service, _, operation = item.name.rpartition(".")
-            context = NexusSerializationContext(item.key, service, operation)
+            service, _, operation = summary.name.rpartition(".")
+            context = NexusSerializationContext(summary.key, service, operation)
         case _:
             context = WorkflowSerializationContext(namespace, history.workflow_id)
     return in_context(codec, context)

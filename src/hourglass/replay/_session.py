@@ -1,8 +1,9 @@
-"""A session: one thread with a loop of its own and Core's replay worker, which executes histories one after another.
+"""A session: a thread with its own event loop and Core's replay worker, which executes one history after
+another.
 
-Unlike in a worker, workflow code runs on the very thread that talks to Core: a replay has nothing else to keep alive,
-and a hop between threads for each activation would double its cost. The replayer waits in its own thread, with a
-limit; a session that does not answer is left behind.
+Unlike in a worker, workflow code runs on the thread that talks to Core: a replay has nothing else to keep
+alive, and switching threads for each activation would double its cost. The replayer waits in its own thread,
+with a timeout; a session that does not respond is abandoned.
 """
 
 from __future__ import annotations
@@ -39,26 +40,26 @@ from hourglass.replay._moments import MomentRecorder
 
 _TICK = 0.05
 _SILENT_TICKS = (
-    16  # Core answers within milliseconds; silence for this long while the loop is on time means never
+    16  # Core answers within milliseconds; silence for so many punctual ticks means that it never will
 )
-_BYTES_A_TICK = 20_000  # of the encoded history; an event has about a hundred
+_BYTES_PER_TICK = 20_000  # of the encoded history; an event takes about 100 bytes
 
 
 _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled)
 
 
 class ReplayStep(msgspec.Struct, frozen=True):
-    """What a run asked for in answer to one activation, and where."""
+    """The commands with which a run answered one activation, and their positions in the code."""
 
     history_length: int
-    """The event with which its workflow task started."""
+    """The id of the event that started the workflow task."""
     commands: tuple[tuple[Command, Site], ...]
     has_drawn: bool
-    """Whether the author's code has asked for randomness by then."""
+    """Whether the author's code had used random numbers by then."""
 
 
 class HistoryExecution:
-    """One history on its way through Core: the run, and all that it asked for."""
+    """The replay of one history: the run, and all commands that it issued."""
 
     def __init__(
         self,
@@ -77,44 +78,44 @@ class HistoryExecution:
         self.activations = 0
         self._waited_on: dict[tuple[PathStep, ...], object] = {}
         self.is_evaluating = False
-        """Whether workflow code runs."""
+        """Whether workflow code is running."""
         self.difference_is_allowed = False
-        """Whether no engine looks at what differs from the history, such as arguments."""
+        """Whether no engine checks the property that differs from the history, such as arguments."""
         self._local_activities: set[int] = set()
 
     def activate(self, activation: Activation) -> Completion:
-        """Answer one activation, on the session's thread."""
+        """Answer one activation. Runs on the session's thread."""
         self.activations += 1
         event = activation.events[0] if activation.events else None
         if isinstance(event, RunEvicted):
             self.eviction = event
             return Succeeded(activation.run_id)
         if self.run is None:
-            refused = self._begin(activation)
-            if refused is not None:
-                return refused
+            failure = self._begin(activation)
+            if failure is not None:
+                return failure
         run = self.run
         assert run is not None
-        self._waited_on = {each.path: each.waiting_on for each in run.live.fibers} if run.live else {}
+        self._waited_on = {fiber.path: fiber.waiting_on for fiber in run.live.fibers} if run.live else {}
         self.is_evaluating = True
         try:
             completion = run.activate(activation)
         finally:
             self.is_evaluating = False
-        found: tuple[tuple[Command, Site], ...] = ()
+        issued: tuple[tuple[Command, Site], ...] = ()
         if isinstance(completion, Succeeded):
             sites = run.live.sites if run.live is not None else None
-            found = tuple(
+            issued = tuple(
                 zip(completion.commands, sites or [("", 0)] * len(completion.commands), strict=False)
             )
             self._follow_local_activities(activation, completion)
-            self.commands += found
+            self.commands += issued
             drawn = run.live is not None and run.live.has_drawn
-            self.steps.append(ReplayStep(activation.history_length, found, drawn))
+            self.steps.append(ReplayStep(activation.history_length, issued, drawn))
         else:
             self.error = run.error
         if self.recorder is not None:
-            self.recorder.after(run, activation, found)
+            self.recorder.record(run, activation, issued)
         return completion
 
     def _begin(self, activation: Activation) -> TaskFailed | None:
@@ -139,24 +140,33 @@ class HistoryExecution:
 
     @property
     def waits_for_local_activity(self) -> bool:
-        """Whether the run waits for a local activity that its history does not tell of."""
+        """Whether the run waits for a local activity whose end is not in the history."""
         return bool(self._local_activities)
 
     def paths(self) -> frozenset[tuple[PathStep, ...]]:
-        """The paths of the fibers that are there."""
+        """Return the paths of all fibers that exist."""
         live = self.run.live if self.run is not None else None
         return frozenset(fiber.path for fiber in live.fibers) if live is not None else frozenset()
 
     def command_ids(self) -> list[CommandId]:
-        """The names of what the run asked for in its last activation, in that order."""
-        return [name for name, _ in reversed(self.run.state.commands)] if self.run is not None else []
+        """Return the ids of the commands of the last activation, in order."""
+        return (
+            [command_id for command_id, _ in reversed(self.run.state.commands)]
+            if self.run is not None
+            else []
+        )
 
     def waiting_at(self) -> Site:
-        """File and line where the fiber waits that ran last: the body, if it did, ("", 0) if none waits in the author's code."""
+        """Return the file and line at which the most recently active fiber waits, preferring the body.
+
+        ("", 0) if no fiber waits in the author's code.
+        """
         live = self.run.live if self.run is not None else None
         if live is None or live.main is None:
             return ("", 0)
-        ran = [each for each in live.fibers if each.waiting_on is not self._waited_on.get(each.path, self)]
+        ran = [
+            fiber for fiber in live.fibers if fiber.waiting_on is not self._waited_on.get(fiber.path, self)
+        ]
         for fiber in (live.main,) if live.main in ran else (*ran, live.main):
             site = place_in(fiber.frames())
             if site[0]:
@@ -180,7 +190,7 @@ class ReplaySession:
         self._loop.close()
 
     def execute(self, workflow_id: str, history: bytes, execution: HistoryExecution, limit: float) -> Site:
-        """Replay one history and return where its body waits at the end; `execution` holds what happened."""
+        """Replay one history and return where its body waits at the end. `execution` holds the results."""
         work = self._execute(workflow_id, history, execution, limit)
         return self._within(workflow_id, work, execution, limit)
 
@@ -195,12 +205,12 @@ class ReplaySession:
             stack = self._stack()
             self._interrupt(execution)
             raise TimeoutError(
-                f"the replay of {workflow_id!r} did not end within {limit:g} s; it stands at:\n{stack}"
+                f"the replay of {workflow_id!r} did not end within {limit:g} s; its stack:\n{stack}"
             ) from None
 
     def _interrupt(self, execution: HistoryExecution) -> None:
-        """Stop workflow code that does not end. Code that does not listen within a second is interrupted again and again
-        by a thread of its own.
+        """Interrupt workflow code that does not return. If it does not react within a second, a separate
+        thread continues to interrupt it.
         """
         idle = threading.Event()
         self._loop.call_soon_threadsafe(idle.set)
@@ -222,7 +232,7 @@ class ReplaySession:
     def walk(
         self, workflow_id: str, step: Callable[[], None], execution: HistoryExecution, limit: float
     ) -> Site:
-        """Run a replay that needs no Core, on the session's thread, and return where its body waits at the end."""
+        """Run a replay without Core on the session's thread, and return where its body waits at the end."""
 
         async def run() -> Site:
             try:
@@ -244,29 +254,29 @@ class ReplaySession:
             self._handle = ReplayHandle()
         handle = self._handle
         await handle.push(workflow_id, history)
-        # Core takes its time with a long history: a second for every ten thousand events before it says a word.
-        patience = _SILENT_TICKS + len(history) // _BYTES_A_TICK
+        # Core parses a long history for up to a second per 10,000 events before its first activation.
+        patience = _SILENT_TICKS + len(history) // _BYTES_PER_TICK
         watch = _Watch(self._loop, asyncio.current_task(), patience)
         try:
             while execution.eviction is None:
                 activation = await handle.poll_activation()
                 completion = execution.activate(activation)
-                watch.heard()
+                watch.reset()
                 await handle.complete_activation(completion)
-                watch.heard()
+                watch.reset()
             return execution.waiting_at()
         except asyncio.CancelledError:
             if watch.silent and execution.waits_for_local_activity:
-                return execution.waiting_at()  # it is new: a worker would execute it now
+                return execution.waiting_at()  # the local activity is new: a worker would now execute it
             if watch.silent:
                 raise HistoryError(
-                    f"Core does not get on with this history after {execution.activations} activations: "
-                    "it is malformed in a way that Core does not report"
+                    f"Core stopped at this history after {execution.activations} activations without an error: "
+                    "the history is malformed"
                 ) from None
             raise
         except UnsupportedEvent as error:
             raise HistoryError(
-                f"this history holds something that Hourglass cannot replay: {error}"
+                f"this history contains an event that Hourglass cannot replay: {error}"
             ) from None
         finally:
             watch.stop()
@@ -274,12 +284,12 @@ class ReplaySession:
                 execution.run.drop()
 
     def close(self, limit: float = 5.0) -> None:
-        """Shut Core's worker down and end the thread; a session that hangs is left behind."""
+        """Shut down Core's worker and end the thread; abandon a session that hangs."""
         closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
         try:
             closing.result(limit)
         except Exception:
-            # Core waits for a completion that was lost: it is left behind, the thread ends.
+            # Core waits for a completion that was lost: abandon it and end the thread.
             closing.cancel()
             self._loop.call_soon_threadsafe(self._loop.call_later, 0.1, self._loop.stop)
             return
@@ -306,9 +316,10 @@ class ReplaySession:
 
 
 class _Watch:
-    """Notices when Core falls silent: counts ticks of the loop that came on time and heard nothing new.
+    """A detector of silence: it cancels the task when Core has not answered during `patience` punctual ticks
+    of the loop.
 
-    Ticks that come late do not count: then the machine is busy, or workflow code runs, and silence means nothing.
+    Late ticks do not count: the machine is busy or workflow code runs, so silence proves nothing.
     """
 
     def __init__(
@@ -322,8 +333,8 @@ class _Watch:
         self._due = loop.time() + _TICK
         self._timer = loop.call_at(self._due, self._tick)
 
-    def heard(self) -> None:
-        """Core answered."""
+    def reset(self) -> None:
+        """Restart the count, because Core has answered."""
         self._quiet = 0
 
     def _tick(self) -> None:

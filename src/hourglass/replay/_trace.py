@@ -1,14 +1,16 @@
-"""What a run asked for while Core replayed it, task by task, against what its history says that it asked for there. Pure.
+"""Comparison of the commands that a run issued while Core replayed it with its history, task by task. Pure.
 
-Core pairs commands with events in their order, but is blind to much: what is asked for a task too early waits for its event and
-finds it; of the last task there is no event to pair with; names and ids of histories without Core's flag for them, and
-all arguments, are not looked at. Here everything is held together once more. Invariants:
+Core pairs commands with events in order, but it overlooks some differences. A command that comes a task too
+early waits for its event and matches it. The last task has no events to pair with. Arguments are never
+compared, nor names and ids in histories without Core's flag for them. This module compares everything again.
+Invariants:
 
-- A command belongs to the task whose activation it answered: an activation tells the start of its task as the history's length.
-- Which commands leave at all (what was taken back in its task does not) follows from the embedded engine's rules, which are
-  Core's.
-- Commands and events of a task are compared in their order. Only where Core has taken another order is each event given the
-  command that fits it best.
+- A command belongs to the task of the activation that it answers: the history length of the activation identifies the
+  start of its task.
+- The rules of the embedded engine, which are Core's, decide which commands are sent (one that is cancelled within its
+  task is not).
+- The commands and events of a task are compared in order. Only if Core has accepted a different order, each event is
+  paired with the command that fits it best.
 """
 
 from __future__ import annotations
@@ -21,25 +23,26 @@ from hourglass._embedded.activations.outcomes import BadCommand, Outcomes
 from hourglass._embedded.transitions.run import RequestCancelChild
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.call_sites import NOWHERE, Site
-from hourglass._evaluator.words import AskedCommand, asked, spaced
+from hourglass._evaluator.words import CommandSummary, spaced, summarize
 from hourglass._history import events as h
 from hourglass.errors import NondeterminismError
-from hourglass.replay._comparison import both_end_update, compared, differs, same_thing
+from hourglass.replay._comparison import both_end_update, changed_value, mismatch, same_thing
 from hourglass.replay._foreign_markers import LocalMark, MarkedTask, VersionMark
 from hourglass.replay._foreign_matching import pair_up
 from hourglass.replay._session import ReplayStep
 
 
 class Trace:
-    """The commands of one run that Core replayed, held against its history.
+    """The commands that a run issued during a replay by Core, compared with its history.
 
-    `foreign`: another SDK's, whose default ids and random numbers are not ours. `accepted`: Core has said yes.
+    `foreign`: another SDK recorded it, with different default ids and random numbers. `accepted`: Core has
+    accepted the replay.
     """
 
     def __init__(
         self,
         run_id: str,
-        recorded: Mapping[int, AskedCommand],
+        recorded: Mapping[int, CommandSummary],
         *,
         foreign: bool,
         compare: bool,
@@ -54,7 +57,7 @@ class Trace:
         self._reason = reason
         self._waiting_at = waiting_at
         self.is_allowed = False
-        """Whether the difference is one that no engine looks at: arguments, durations, results, targets."""
+        """Whether no engine checks the property that differs: arguments, durations, results, targets."""
         self._outcomes = Outcomes.for_replay(run_id)
         self._admitted: dict[str, h.UpdateRequest] = {}
         self._sites: dict[tuple[type[c.Command], int], Site] = {}
@@ -68,7 +71,7 @@ class Trace:
     def difference(
         self, tasks: Sequence[MarkedTask], steps: Sequence[ReplayStep]
     ) -> NondeterminismError | None:
-        """The first thing that differs, if anything does."""
+        """Return the first difference, or None."""
         by_task: dict[int, list[ReplayStep]] = {}
         for step in steps:
             by_task.setdefault(step.history_length, []).append(step)
@@ -78,22 +81,22 @@ class Trace:
             for group in _groups(tasks):
                 if group[0].history_length > last or not group[-1].is_completed:
                     break
-                self._take(group, [step for task in group for step in by_task.get(task.history_length, ())])
+                self._replay_group(
+                    group, [step for task in group for step in by_task.get(task.history_length, ())]
+                )
                 if not self._accepted and group[-1].history_length >= last:
-                    self._find_removed(group)
+                    self._check_removed_markers(group)
                 self._compare_group(group)
             self._compare_locals(tasks, marked)
         except NondeterminismError as error:
             return error
         except BadCommand:
-            return None  # Core has taken it, and a server will say what it thinks of it
+            return None  # Core has accepted the command; a server would judge it itself
         return None
 
-    # --- following --------------------------------------------------------------------------------------------------
-
-    def _take(self, group: Sequence[MarkedTask], steps: Sequence[ReplayStep]) -> None:
+    def _replay_group(self, group: Sequence[MarkedTask], steps: Sequence[ReplayStep]) -> None:
         for task in group:
-            for event in task.told:
+            for event in task.new_events:
                 if isinstance(event.attributes, h.WorkflowExecutionUpdateAdmitted):
                     request = event.attributes.request
                     self._admitted[request.update_id] = request
@@ -121,26 +124,24 @@ class Trace:
                 self._outcomes.issue(command, replaying=True)
 
     def _site(self, command: c.Command) -> Site:
-        found = self._by_identity.get(id(command))
-        if found is not None and found[0] is command:
-            return found[1]
+        entry = self._by_identity.get(id(command))
+        if entry is not None and entry[0] is command:
+            return entry[1]
         return self._sites.get((type(command), getattr(command, "seq", 0)), NOWHERE)
 
-    def _asked(self, command: c.Command) -> AskedCommand:
-        return asked_of(command, self._site(command), self._outcomes)
-
-    # --- comparing --------------------------------------------------------------------------------------------------
+    def _summarize(self, command: c.Command) -> CommandSummary:
+        return summarize_issued(command, self._site(command), self._outcomes)
 
     def _compare_group(self, group: Sequence[MarkedTask]) -> None:
-        if len(group) == 1 and self._is_as_recorded(group[0].asked, self._outcomes.issued):
-            self._outcomes.bind(self._outcomes.issued[0], group[0].asked[0].id)
+        if len(group) == 1 and self._is_as_recorded(group[0].command_events, self._outcomes.issued):
+            self._outcomes.bind(self._outcomes.issued[0], group[0].command_events[0].id)
             self._outcomes.issued.clear()
             return
         issued = list(self._outcomes.issued)
-        terminal = [each for each in issued if isinstance(each, c.TERMINAL)]
-        ordinary = [each for each in issued if not isinstance(each, c.TERMINAL)]
+        terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
+        ordinary = [command for command in issued if not isinstance(command, c.TERMINAL)]
         late = issued[issued.index(terminal[0]) + 1 :] if terminal else []
-        events = [event for task in group for event in task.asked]
+        events = [event for task in group for event in task.command_events]
         pairs = self._pairs(events, ordinary + terminal[:1], late, group[-1])
         for event, command in pairs:
             if isinstance(command, c.StartChildWorkflow):
@@ -149,41 +150,42 @@ class Trace:
             self._outcomes.bind(command, event.id)
         self._outcomes.issued.clear()
 
-    def _find_removed(self, group: Sequence[MarkedTask]) -> None:
-        """Raise where the task that Core refused has a marker, but the code has neither asked for its patch nor for its local
-        activity.
+    def _check_removed_markers(self, group: Sequence[MarkedTask]) -> None:
+        """Raise `NondeterminismError` if the task that Core rejected has a marker, but the code has not
+        requested its patch or its local activity.
         """
         for task in group:
             for mark in task.marks:
                 if isinstance(mark, VersionMark):
                     is_there = mark.is_deprecated or mark.change_id in self._patches
-                    was = AskedCommand("patch", mark.change_id, event_id=mark.event_id)
+                    recorded = CommandSummary("patch", mark.change_id, event_id=mark.event_id)
                 elif isinstance(mark, LocalMark):
                     is_there = not mark.seq or mark.seq in self._locals
-                    was = local_of(mark)
+                    recorded = summarize_local(mark)
                 else:
                     continue
                 if not is_there:
-                    issued = [each for each in self._outcomes.issued if self._site(each)[0]]
-                    now = self._asked(issued[0]) if issued else None
-                    site = now.site if now is not None else self._waiting_at
-                    raise differs(was, now, site, self._where(task))
+                    issued = [command for command in self._outcomes.issued if self._site(command)[0]]
+                    actual = self._summarize(issued[0]) if issued else None
+                    site = actual.site if actual is not None else self._waiting_at
+                    raise mismatch(recorded, actual, site, self._where(task))
 
     def _is_as_recorded(self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command]) -> bool:
-        """Whether a task asked for one activity and nothing else, with every word as it is on record: most tasks do, and
-        nothing can differ then.
+        """Return whether a task only scheduled one activity, exactly as recorded.
+
+        This is the most frequent case, and it needs no further comparison.
         """
         if len(commands) != 1 or len(events) != 1:
             return False
         command, event = commands[0], events[0]
         if type(command) is not c.ScheduleActivity or type(event.attributes) is not h.ActivityTaskScheduled:
             return False
-        was = self._recorded.get(event.id)
+        recorded = self._recorded.get(event.id)
         return (
-            was is not None
-            and was.key == command.activity_id
-            and was.name == command.activity_type
-            and was.payloads == command.arguments
+            recorded is not None
+            and recorded.key == command.activity_id
+            and recorded.name == command.activity_type
+            and recorded.payloads == command.arguments
         )
 
     def _pairs(
@@ -193,26 +195,34 @@ class Trace:
         late: list[c.Command],
         task: MarkedTask,
     ) -> list[tuple[h.HistoryEvent, c.Command]]:
-        kept = commands
-        if late and self._accepted:  # else Core has sent what came after the end, before the end
-            kept = [each for each in commands if not any(each is one for one in late)]
-        for candidates in (commands, kept) if kept is not commands else (commands,):
+        on_time = commands
+        if late and self._accepted:  # else Core has sent the commands after the terminal one before it
+            on_time = [
+                command for command in commands if not any(command is late_command for late_command in late)
+            ]
+        for candidates in (commands, on_time) if on_time is not commands else (commands,):
             if len(candidates) == len(events) and all(map(self._fits, events, candidates)):
                 return list(zip(events, candidates, strict=True))
         if self._accepted:
             pairing = pair_up(events, commands, self._outcomes, self._names, self._recorded)
-            surplus = [each for each in pairing.surplus if not any(each is one for one in late)]
-            paired = {id(each) for _, each in pairing.pairs}
+            surplus = [
+                command
+                for command in pairing.surplus
+                if not any(command is late_command for late_command in late)
+            ]
+            paired = {id(command) for _, command in pairing.pairs}
             is_new_cancellation = not self._foreign and any(
-                isinstance(each, c.CancelTimer) and id(each) not in paired for each in kept
+                isinstance(command, c.CancelTimer) and id(command) not in paired for command in on_time
             )
             if not pairing.missing and not surplus and not is_new_cancellation:
                 return list(pairing.pairs)
-        self._refuse(events, kept, task)
+        self._raise_mismatch(events, on_time, task)
         return []
 
     def _fits(self, event: h.HistoryEvent, command: c.Command) -> bool:
-        """Whether a command could have led to this event: kind, name, id, and what it refers to."""
+        """Return whether a command could have caused this event: compare kind, name, id and the event that it
+        refers to.
+        """
         if not isinstance(command, COMMAND_OF[type(event.attributes)]):
             return False
         match command:
@@ -222,10 +232,10 @@ class Trace:
                 return bool(self._outcomes.link_of(command) == event.attributes.scheduled_event_id)  # type: ignore[attr-defined]
             case _:
                 pass
-        was, now = self._recorded.get(event.id), self._asked(command)
-        return was is None or same_thing(was, now, self._names, foreign=self._foreign)
+        recorded, issued = self._recorded.get(event.id), self._summarize(command)
+        return recorded is None or same_thing(recorded, issued, self._names, foreign=self._foreign)
 
-    def _refuse(
+    def _raise_mismatch(
         self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command], task: MarkedTask
     ) -> None:
         self.is_allowed = len(events) == len(commands) and all(
@@ -237,21 +247,21 @@ class Trace:
             command = commands[position] if position < len(commands) else None
             if event is not None and command is not None and self._fits(event, command):
                 continue
-            was = None
+            recorded = None
             if event is not None:
-                was = self._recorded.get(event.id) or unread(event)
-            now = self._asked(command) if command is not None else None
-            site = now.site if now is not None else self._waiting_at
-            raise differs(was, now, site, self._where(task))
+                recorded = self._recorded.get(event.id) or unknown_command(event)
+            issued = self._summarize(command) if command is not None else None
+            site = issued.site if issued is not None else self._waiting_at
+            raise mismatch(recorded, issued, site, self._where(task))
 
     def _compare_pair(self, event: h.HistoryEvent, command: c.Command, task: MarkedTask) -> None:
-        was, now = self._recorded.get(event.id), self._asked(command)
-        if was is None:
+        recorded, issued = self._recorded.get(event.id), self._summarize(command)
+        if recorded is None:
             return
-        if was.kind != now.kind and not both_end_update(was, now):
-            raise differs(was, now, now.site, self._where(task))
+        if recorded.kind != issued.kind and not both_end_update(recorded, issued):
+            raise mismatch(recorded, issued, issued.site, self._where(task))
         if self._compare and not (self._foreign and self._drawn):
-            changed = compared(was, now, foreign=self._foreign)
+            changed = changed_value(recorded, issued, foreign=self._foreign)
             if changed is not None:
                 self.is_allowed = True
                 raise changed
@@ -262,17 +272,17 @@ class Trace:
                 command = self._locals.get(mark.seq) if isinstance(mark, LocalMark) else None
                 if command is None or not isinstance(mark, LocalMark) or not mark.activity_type:
                     continue
-                now = asked(command, self._site(command))
+                issued = summarize(command, self._site(command))
                 if mark.activity_type != command.activity_type:
-                    raise differs(local_of(mark), now, now.site, self._where(task))
+                    raise mismatch(summarize_local(mark), issued, issued.site, self._where(task))
         if not self._accepted or not tasks or not tasks[-1].is_completed or self._has_closed():
             return
-        if not tasks[-1].asked and not tasks[-1].marks:
-            return  # it may have been completed only to be given more time
+        if not tasks[-1].command_events and not tasks[-1].marks:
+            return  # it may have been completed only to extend its timeout
         for seq, command in self._locals.items():
             if seq not in marked and seq not in self._cancelled_locals:
-                now = asked(command, self._site(command))
-                raise differs(None, now, self._site(command), self._where(tasks[-1]))
+                issued = summarize(command, self._site(command))
+                raise mismatch(None, issued, self._site(command), self._where(tasks[-1]))
 
     def _has_closed(self) -> bool:
         return any(isinstance(command, c.TERMINAL) for command, _ in self._by_identity.values())
@@ -282,21 +292,21 @@ class Trace:
         return f"{where}\n  {self._reason}" if self._reason else where
 
 
-def local_of(mark: LocalMark) -> AskedCommand:
-    """A local activity of which a marker tells."""
-    return AskedCommand(f"local activity {mark.activity_type}".rstrip(), event_id=mark.event_id)
+def summarize_local(mark: LocalMark) -> CommandSummary:
+    """Return the summary of the local activity that a marker records."""
+    return CommandSummary(f"local activity {mark.activity_type}".rstrip(), event_id=mark.event_id)
 
 
-def unread(event: h.HistoryEvent) -> AskedCommand:
-    """Something that a history says and that has no name among what is compared."""
-    return AskedCommand(spaced(h.kind_of(event.attributes)), event_id=event.id)
+def unknown_command(event: h.HistoryEvent) -> CommandSummary:
+    """Return the summary of an event whose kind is not compared."""
+    return CommandSummary(spaced(h.kind_of(event.attributes)), event_id=event.id)
 
 
-def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> AskedCommand:
-    """Whatever a run asked for, in the terms of a history."""
+def summarize_issued(command: c.Command, site: Site, outcomes: Outcomes) -> CommandSummary:
+    """Return the summary of any command, in terms of history events."""
     match command:
         case RequestCancelChild():
-            return asked(c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id), site)
+            return summarize(c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id), site)
         case c.CancelTimer():
             return _cancellation("timer", command.seq, outcomes.link_of(command), site)
         case c.RequestCancelActivity():
@@ -304,22 +314,24 @@ def asked_of(command: c.Command, site: Site, outcomes: Outcomes) -> AskedCommand
         case c.CancelNexusOperation():
             return _cancellation("Nexus operation", command.seq, outcomes.link_of(command), site)
         case _:
-            return asked(command, site)
+            return summarize(command, site)
 
 
-def _cancellation(what: str, seq: int, event_id: int, site: Site) -> AskedCommand:
+def _cancellation(kind: str, seq: int, event_id: int, site: Site) -> CommandSummary:
     if event_id:
-        return AskedCommand(f"cancellation of the {what} of event", str(event_id), site=site)
-    return AskedCommand(f"cancellation of {what} number", str(seq), site=site)
+        return CommandSummary(f"cancellation of the {kind} of event", str(event_id), site=site)
+    return CommandSummary(f"cancellation of {kind} number", str(seq), site=site)
 
 
 def _groups(tasks: Sequence[MarkedTask]) -> list[list[MarkedTask]]:
-    """Tasks, those that were completed only to be given more time (by a local activity) with the next."""
+    """Group the tasks: a task that was completed only to extend its timeout (for a local activity) belongs to
+    the next.
+    """
     groups: list[list[MarkedTask]] = []
     for task in tasks:
-        if groups and not task.told:
-            before = groups[-1][-1]
-            if not before.asked and not before.marks:
+        if groups and not task.new_events:
+            previous = groups[-1][-1]
+            if not previous.command_events and not previous.marks:
                 groups[-1].append(task)
                 continue
         groups.append([task])

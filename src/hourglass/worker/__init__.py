@@ -5,7 +5,7 @@
 
 or, as a program of its own, `Worker(client, modules=["app"]).run()`, which ends on Ctrl-C or SIGTERM.
 
-    _worker   the worker: what it is told, how it begins, moves, and ends
+    _worker   the worker: its options, its start and shutdown, and the change of its client
 """
 
 from __future__ import annotations

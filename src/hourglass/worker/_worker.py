@@ -1,5 +1,6 @@
-"""The worker: what it is told, how it begins, moves, and ends. The parts that do the work are in `_worker`; this is their
-face, and the only one that threads and event loops of the user's meet.
+"""The worker: its options, its start and shutdown, and the change of its client. Its parts are in
+`hourglass._worker`; this is their public interface, and the only one that is called from the user's threads and
+event loops.
 """
 
 from __future__ import annotations
@@ -70,21 +71,21 @@ logger = logging.getLogger("hourglass.worker")
 
 _JOIN_LIMIT = 5.0
 _EXIT_MARGIN = 15.0
-_GLANCE = 0.05
+_START_POLL = 0.05
 
-# One Application for each client's link and version: the workers of a client share its tree, those of two clients share
-# nothing. Two versions may serve the same queue, which one tree cannot do twice.
+# One Application per client link and version: the workers of a client share a tree, those of different
+# clients share nothing. Two versions may serve the same queue, and a tree can serve a queue only once.
 _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
 
 
-def _no_client(given: object) -> UsageError:
-    how = f": Client.connect({given!r})" if isinstance(given, str) else ""
-    return UsageError(f"a worker needs a Client or an AsyncClient, not {type(given).__name__}{how}")
+def _no_client(client: object) -> UsageError:
+    hint = f": Client.connect({client!r})" if isinstance(client, str) else ""
+    return UsageError(f"a worker needs a Client or an AsyncClient, not {type(client).__name__}{hint}")
 
 
 class Worker(WorkerFacts):
-    """Runs workflows and activities of one task queue, until it is shut down. It can be started again after
-    that.
+    """Runs workflows and activities of one task queue until it is shut down. Afterwards it can be started
+    again.
     """
 
     _forget_metrics: Callable[[], None] | None = None
@@ -146,27 +147,31 @@ class Worker(WorkerFacts):
     ) -> None:
         if not isinstance(client, (Client, AsyncClient)):
             raise _no_client(client)
-        every = all_plugins(client._session.plugins, plugins)
-        said = self._config = configured(WorkerConfig, "configure_worker", every, locals())
+        every_plugin = all_plugins(client._session.plugins, plugins)
+        config = self._config = configured(WorkerConfig, "configure_worker", every_plugin, locals())
         self._client = client
         self._link = client._session.link
-        self._plan = plan_of(said, [partial(each.run_worker, self) for each in every])
-        address = said["status_address"]
+        self._plan = plan_of(config, [partial(plugin.run_worker, self) for plugin in every_plugin])
+        address = config["status_address"]
         self._status = None if address is None else StatusServer(address, self._report, self._plan.metrics)
-        self._key = (self._link, self._plan.config.version)  # of its Application
+        self._key = (self._link, self._plan.config.version)  # the key of its Application
         self._services = {}
         self._life = WorkerLife()
-        self._ending = threading.RLock()  # one shutdown at a time
+        self._ending = threading.RLock()  # serialises shutdowns
 
     def config(self) -> WorkerConfig:
-        """What it was made with, after its plugins had their way: `Worker(**worker.config())` is another of its kind."""
+        """Return the constructor arguments after the plugins have changed them: `Worker(**worker.config())`
+        creates an equal worker.
+        """
         return {**self._config, "plugins": ()}
 
     @property
     def client(self) -> Client | AsyncClient:
-        """The client that it works for. It can be set, to one of the same engine and namespace, such as one with a new
-        certificate: what comes next is asked for and answered over that one, and what is in flight goes on. So do the other
-        workers of the client of before, which share its connection. How values travel stays as it was.
+        """The client of this worker. Assign another client of the same engine and namespace, e.g. one with a
+        new certificate, to use it from now on.
+
+        Attempts and tasks in progress continue. The other workers of the previous client, which share its
+        connection, change too. The converter and codec stay the same.
         """
         return self._client
 
@@ -186,68 +191,68 @@ class Worker(WorkerFacts):
         old = self._link
         if link.namespace != old.namespace:
             raise UsageError(
-                f"this worker serves the namespace {old.namespace!r}, and that client is of {link.namespace!r}: make "
+                f"this worker serves the namespace {old.namespace!r}, but the client uses {link.namespace!r}: create "
                 "another worker"
             )
         kind = old.where.kind
         if kind == "memory" or link.where.kind != kind or (kind != "temporal" and link.target != old.target):
             raise UsageError(
-                f"this worker serves the engine of {old.target}, and that client is of another one, {link.target}: make another "
+                f"this worker serves the engine of {old.target}, but the client uses another one, {link.target}: create another "
                 "worker"
             )
         app = self._application
         if app is not None and link.target != old.target and app.queues - set(self._services):
             raise UsageError(
-                f"other workers of this worker's client serve {old.target}, and would move to {link.target} with it: give each "
-                "worker a client of its own"
+                f"other workers of this worker's client serve {old.target}, and would move to {link.target} too: "
+                "use a separate client for each worker"
             )
 
     async def _move(self, client: Client | AsyncClient) -> None:
-        """Work for another client, on the control loop."""
+        """Change to another client; runs on the control loop."""
         link, app = client._session.link, self._app
         connection = await link.opened()
-        if app.raw is not connection:  # it is, where another worker of the same client was first
+        if app.raw is not connection:  # equal if another worker of the same client was first
             await app.replace_client(connection, link.another, blocking_client(client))
             _forget(app)
             _applications.setdefault((link, self._plan.config.version), app)
 
     def __setattr__(self, name: str, value: object) -> None:
-        # Else Python would make a new attribute, and nothing else would happen.
+        # Otherwise Python would create an attribute without effect.
         if name in _OPTIONS and name != "client" and type(self) is Worker:
             raise AttributeError(
-                f"{name} of a worker is said when it is made, and stays: shut this one down and make another one, "
+                f"{name} of a worker cannot be changed: shut this one down and create another one, "
                 f"Worker(…, {name}=…)"
             )
         super().__setattr__(name, value)
 
-    # --- blocking ----------------------------------------------------------------------------------------------------
-
     def run(self, *, on_started: Callable[[], object] | None = None) -> None:
-        """Work until `shutdown` is called; on the main thread also until Ctrl-C or SIGTERM, which let what is in flight
-        finish, and a second one, which does not. `on_started` is called once it works, in this thread.
+        """Work until `shutdown` is called.
+
+        On the main thread, Ctrl-C and SIGTERM end it too: the first lets tasks in progress finish, the second
+        does not wait. `on_started` is called in this thread as soon as the worker is running.
         """
         self._life.begin()
         with StopSignals(self._life.over):
             try:
                 self._plan.resources.open()
                 beginning = self._portal.submit(self._begin())
-                while not (self._life.over.wait(_GLANCE) or beginning.done()):
+                while not (self._life.over.wait(_START_POLL) or beginning.done()):
                     pass
                 if beginning.done() and not self._life.over.is_set():
                     beginning.result()
                     if self._started() and on_started is not None:
                         on_started()
-                while not self._life.over.wait(1.0):  # bounded, so that signals are handled on every platform
+                while not self._life.over.wait(1.0):  # limited, so that signals are handled on every platform
                     pass
             except KeyboardInterrupt:
-                if self._life.over.is_set():  # the second one, and the end has not even begun
+                if self._life.over.is_set():  # the second signal, before the shutdown has begun
                     self._end_without_waiting()
                 raise
             finally:
                 self.shutdown()
 
     def start(self) -> Worker:
-        """Begin to work, in the background. Waits until the engine is reached; raises what it refuses for good."""
+        """Start working in the background. Wait until the engine is reached; raise its permanent errors."""
         self._life.begin()
         try:
             self._plan.resources.open()
@@ -260,18 +265,20 @@ class Worker(WorkerFacts):
         return self
 
     def shutdown(self) -> None:
-        """Take no new work, finish what is in flight within the graceful timeout, and end. One that is starting gives that
-        up. Does nothing when not running.
+        """Receive no new tasks, finish those in progress within the graceful timeout, and end.
+
+        A start in progress is cancelled. Has no effect if the worker is not running.
         """
-        with self._ending:  # a second caller waits for the first; a signal handler in it returns at once
+        # a second caller waits for the first; a signal handler in the same thread returns at once
+        with self._ending:
             if not self._stopping():
                 return
             ended = False
             try:
                 services = self._portal.call(self._end_in_time())
-                joined = [each.lanes.join(_JOIN_LIMIT) for each in services or ()]
+                joined = [queue_services.lanes.join(_JOIN_LIMIT) for queue_services in services or ()]
                 ended = all(joined) and services is not None
-            finally:  # interrupted, it goes on in the background
+            finally:  # if interrupted, the shutdown continues in the background
                 self._stopped(ended)
 
     def _end_without_waiting(self) -> None:
@@ -287,7 +294,7 @@ class Worker(WorkerFacts):
         self._portal.call(self._serve(self._plan.serving(task_queue)))
 
     def stop_worker(self, task_queue: str) -> None:
-        """Serve a task queue no longer; the others go on."""
+        """Stop serving a task queue; the others continue."""
         services = self._services.get(task_queue)
         if services is not None:
             self._portal.call(self._app.stop_worker(task_queue))
@@ -302,18 +309,16 @@ class Worker(WorkerFacts):
     ) -> None:
         self.shutdown()
 
-    # --- on an event loop of the user's ------------------------------------------------------------------------------
-
     async def _settle(self) -> None:
         if self._plan.program_loop is not None:
             await self._plan.program_loop.settle()
 
     def _use_running_loop(self) -> None:
-        """Run `async def` activities on the event loop that runs in this thread, from the next start on."""
+        """Run `async def` activities on the event loop of this thread, from the next start on."""
         self._plan = replace(self._plan, program_loop=ProgramLoop.running(self._shut_down_soon))
 
     def _shut_down_soon(self) -> None:
-        """Shut down in a thread of its own, for a caller that must not wait."""
+        """Shut down in a separate thread, for a caller that must not wait."""
         threading.Thread(target=self.shutdown, name="hourglass-worker-shutdown", daemon=True).start()
 
     async def __aenter__(self) -> Worker:
@@ -339,14 +344,15 @@ class Worker(WorkerFacts):
         ended = False
         try:
             services = await self._portal.acall(self._end_in_time())
-            joined = [await asyncio.to_thread(each.lanes.join, _JOIN_LIMIT) for each in services or ()]
+            joined = [
+                await asyncio.to_thread(queue_services.lanes.join, _JOIN_LIMIT)
+                for queue_services in services or ()
+            ]
             ended = all(joined) and services is not None
             await self._settle()
             await asyncio.to_thread(self._plan.resources.close)
         finally:
             self._stopped(ended)
-
-    # --- life --------------------------------------------------------------------------------------------------------
 
     @property
     def _portal(self) -> Portal:
@@ -377,7 +383,7 @@ class Worker(WorkerFacts):
             raise
 
     async def _end_begun(self) -> None:
-        """End what a start has begun whose caller was cancelled: it tidies up by itself, or was over in that moment."""
+        """End a start whose caller was cancelled: it either cleans up by itself, or had just completed."""
         if self._beginning is not None:
             await asyncio.wait({self._beginning}, timeout=self._plan.config.graceful_shutdown + _EXIT_MARGIN)
         if self._has_begun:
@@ -401,18 +407,18 @@ class Worker(WorkerFacts):
         if forget is not None:
             forget()
         if app is not None:
-            await asyncio.gather(*[app.stop_worker(each.queue) for each in services])
+            await asyncio.gather(*[app.stop_worker(queue_services.queue) for queue_services in services])
             if app.idle:
-                _forget(app)  # it holds the link, which would never be freed
+                _forget(app)  # the Application refers to the link, which would otherwise never be freed
         return services
 
     async def _end_in_time(self) -> list[QueueServices] | None:
-        """As `_end`; None if that takes longer than the graceful timeout and a margin, whatever does not end."""
+        """End like `_end`, or return None if that takes longer than the graceful timeout and a margin."""
         try:
             async with asyncio.timeout(self._plan.config.graceful_shutdown + _EXIT_MARGIN):
                 return await self._end()
         except TimeoutError:
-            _forget(self._application)  # it goes on in the background; what is served next has another
+            _forget(self._application)  # it continues in the background; a later start uses a new Application
             return None
 
     def _not_started(self, error: BaseException) -> None:
@@ -433,25 +439,25 @@ class Worker(WorkerFacts):
         return True
 
     def _stopping(self) -> bool:
-        before = self._life.stop()
-        if before == "running":
+        previous_state = self._life.stop()
+        if previous_state == "running":
             worker_stopped()
             forget, self._forget_exit = self._forget_exit, None
             if forget is not None:
                 forget()
-        return before is not None
+        return previous_state is not None
 
     def _stopped(self, ended: bool) -> None:
         if not ended:
-            logger.error("the worker on %r was left behind before it had ended", self.task_queue)
+            logger.error("the worker on %r did not end in time and was abandoned", self.task_queue)
         self._services.clear()
         self._plan.resources.close()
         self._life.stopped()
 
 
 def _forget(app: Application | None) -> None:
-    """What is served next has another Application."""
-    for key in [key for key, each in _applications.items() if each is app]:
+    """Remove an Application, so that a later start creates another one."""
+    for key in [key for key, entry in _applications.items() if entry is app]:
         del _applications[key]
 
 
@@ -466,124 +472,125 @@ def _after_fork() -> None:
 at_fork(ForkStage.WORKERS, in_child=_after_fork)
 
 
-# --- what it was told ------------------------------------------------------------------------------------------
-#
-# The options, checked, as the plan that the tree of `hourglass._worker` carries out. Nothing here has an effect.
+# The options, validated and converted to the plan that the tree of `hourglass._worker` executes. Nothing here has
+# side effects.
 
 
-def plan_of(said: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
-    """What the worker is asked to be; `around` are the blocks of its plugins."""
-    client = said["client"]
-    versioning = checked_versioning(said["deployment_config"], said["build_id"])
+def plan_of(config: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
+    """Return the plan of a worker. `around` are the context managers of its plugins."""
+    client = config["client"]
+    versioning = checked_versioning(config["deployment_config"], config["build_id"])
     resolver = Resolver(
-        workflows=said["workflows"],
-        activities=said["activities"],
-        modules=said["modules"],
+        workflows=config["workflows"],
+        activities=config["activities"],
+        modules=config["modules"],
         needs_behavior=versioning.needs_behavior,
         built_in=BUILT_IN,
     )
-    chain = (*client._session.interceptors, *checked_interceptors(said["interceptors"]))
-    config, live = _handle_config(said, resolver, versioning), said["max_live_workflows"]
-    verify = checked_verify(said["verify"])
+    chain = (*client._session.interceptors, *checked_interceptors(config["interceptors"]))
+    handle_config, live = _handle_config(config, resolver, versioning), config["max_live_workflows"]
+    verify = checked_verify(config["verify"])
     return Plan(
-        config=msgspec.structs.replace(config, nexus=_nexus(said, chain)),
+        config=msgspec.structs.replace(handle_config, nexus=_nexus(config, chain)),
         resolver=resolver,
         converter=client.converter,
         codec=client.codec,
-        failure_exceptions=check_exceptions(said["failure_exceptions"]),
-        patch_activation=said["patch_activation_callback"],
+        failure_exceptions=check_exceptions(config["failure_exceptions"]),
+        patch_activation=config["patch_activation_callback"],
         verify=verify,
-        watch=checked_watch(said["watch"], verify),
-        lanes=said["lanes"],
-        max_live_workflows=config.max_busy_workflows if live is None else live,
-        deadlock_timeout=optional_seconds(said["deadlock_timeout"], "deadlock_timeout") or None,
+        watch=checked_watch(config["watch"], verify),
+        lanes=config["lanes"],
+        max_live_workflows=handle_config.max_busy_workflows if live is None else live,
+        deadlock_timeout=optional_seconds(config["deadlock_timeout"], "deadlock_timeout") or None,
         interpreter=InterpreterOptions(
-            optional_seconds(said["switch_interval"], "switch_interval"), said["gc_threshold"]
+            optional_seconds(config["switch_interval"], "switch_interval"), config["gc_threshold"]
         ),
-        max_processes=said["max_process_activities"],
-        activity_executor=checked_executor(said["activity_executor"]),
-        payload_limit=said["payload_limit"],
+        max_processes=config["max_process_activities"],
+        activity_executor=checked_executor(config["activity_executor"]),
+        payload_limit=config["payload_limit"],
         payload_warn=_payload_warn(client),
-        resources=Resources(said["resources"], around),
+        resources=Resources(config["resources"], around),
         activity_inbound=activity_chain(chain),
         workflow_interceptors=workflow_interceptors(chain),
-        metrics=default_registry if said["metrics"] is None else said["metrics"],
+        metrics=default_registry if config["metrics"] is None else config["metrics"],
     )
 
 
-def _handle_config(said: WorkerConfig, resolver: Resolver, versioning: Versioning) -> HandleConfig:
-    """What the engine is told of the worker."""
+def _handle_config(config: WorkerConfig, resolver: Resolver, versioning: Versioning) -> HandleConfig:
+    """Return the engine's configuration of the worker."""
     polls = poller_behavior(
-        said["workflow_task_poller_behavior"], said["workflow_pollers"], "workflow_task_poller_behavior"
+        config["workflow_task_poller_behavior"], config["workflow_pollers"], "workflow_task_poller_behavior"
     )
     activity_polls = poller_behavior(
-        said["activity_task_poller_behavior"], said["activity_pollers"], "activity_task_poller_behavior"
+        config["activity_task_poller_behavior"], config["activity_pollers"], "activity_task_poller_behavior"
     )
-    kept = said["max_cached_workflows"]
+    cache_size = config["max_cached_workflows"]
     return HandleConfig(
-        task_queue=said["task_queue"],
-        identity=said["identity"] or "",
+        task_queue=config["task_queue"],
+        identity=config["identity"] or "",
         build_id=versioning.build_id,
         version=versioning.version,
         default_behavior=versioning.default,
         workflows=resolver.has_workflows,
         activities=resolver.has_activities,
-        remote_activities=not said["no_remote_activities"],
+        remote_activities=not config["no_remote_activities"],
         workflow_types=resolver.workflow_types,
         activity_types=resolver.activity_types,
-        max_cached_workflows=FEWEST_CACHED if kept is None else kept,
-        max_busy_workflows=most_cached() if kept is None else kept,
-        **_slots(said),
+        max_cached_workflows=FEWEST_CACHED if cache_size is None else cache_size,
+        max_busy_workflows=most_cached() if cache_size is None else cache_size,
+        **_slots(config),
         workflow_pollers=polls.maximum,
         activity_pollers=activity_polls.maximum,
         workflow_scaling=polls if isinstance(polls, PollerBehaviorAutoscaling) else None,
         activity_scaling=activity_polls if isinstance(activity_polls, PollerBehaviorAutoscaling) else None,
-        nonsticky_poll_ratio=said["nonsticky_to_sticky_poll_ratio"],
-        sticky_timeout=seconds(said["sticky_timeout"], "sticky_timeout"),
-        max_activities_per_second=said["max_activities_per_second"],
-        max_task_queue_activities_per_second=said["max_task_queue_activities_per_second"],
+        nonsticky_poll_ratio=config["nonsticky_to_sticky_poll_ratio"],
+        sticky_timeout=seconds(config["sticky_timeout"], "sticky_timeout"),
+        max_activities_per_second=config["max_activities_per_second"],
+        max_task_queue_activities_per_second=config["max_task_queue_activities_per_second"],
         max_eager_activities=0
-        if said["disable_eager_activity_execution"]
-        else said["max_eager_activity_reservations_per_workflow_task"],
-        graceful_shutdown=seconds(said["graceful_shutdown_timeout"], "graceful_shutdown_timeout"),
+        if config["disable_eager_activity_execution"]
+        else config["max_eager_activity_reservations_per_workflow_task"],
+        graceful_shutdown=seconds(config["graceful_shutdown_timeout"], "graceful_shutdown_timeout"),
         heartbeat_throttle=seconds(
-            said["max_heartbeat_throttle_interval"], "max_heartbeat_throttle_interval"
+            config["max_heartbeat_throttle_interval"], "max_heartbeat_throttle_interval"
         ),
         default_heartbeat_throttle=seconds(
-            said["default_heartbeat_throttle_interval"], "default_heartbeat_throttle_interval"
+            config["default_heartbeat_throttle_interval"], "default_heartbeat_throttle_interval"
         ),
     )
 
 
-def _nexus(said: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServices | None:
-    """The Nexus services, where there are any."""
-    given = said["nexus_services"]
-    if not given:
+def _nexus(config: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusServices | None:
+    """Return the Nexus services, or None if there are none."""
+    listed = config["nexus_services"]
+    if not listed:
         return None
     services: dict[str, Service] = {}
-    for each in given:
-        if not isinstance(each, Service):
-            raise UsageError(f"nexus_services are objects of nexus.Service, not {type(each).__name__}")
-        if services.setdefault(each.name, each) is not each:
-            raise UsageError(f"two Nexus services are called {each.name!r}")
-    client = said["client"]
-    slots = whole_number(said["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1)
+    for service in listed:
+        if not isinstance(service, Service):
+            raise UsageError(f"nexus_services are objects of nexus.Service, not {type(service).__name__}")
+        if services.setdefault(service.name, service) is not service:
+            raise UsageError(f"two Nexus services are called {service.name!r}")
+    client = config["client"]
+    slots = whole_number(config["max_concurrent_nexus_tasks"], "max_concurrent_nexus_tasks", 1, 2**31 - 1)
     return NexusServices(
         services=services,
-        executor=checked_executor(said["nexus_task_executor"], "nexus_task_executor")
+        executor=checked_executor(config["nexus_task_executor"], "nexus_task_executor")
         or DaemonExecutor("hourglass-nexus", slots),
         converter=client.converter,
         codec=client.codec,
-        client=lambda: blocking_client(said["client"]),
+        client=lambda: blocking_client(config["client"]),
         inbound=nexus_chain(interceptors),
-        registry=default_registry if said["metrics"] is None else said["metrics"],
-        polls=poller_behavior(said["nexus_task_poller_behavior"], 1, "nexus_task_poller_behavior"),
+        registry=default_registry if config["metrics"] is None else config["metrics"],
+        polls=poller_behavior(config["nexus_task_poller_behavior"], 1, "nexus_task_poller_behavior"),
         slots=slots,
     )
 
 
 def _payload_warn(client: Client | AsyncClient) -> int:
-    """From how many bytes on results of activities are warned of here; on a server Core does so."""
+    """Return the size in bytes from which we warn of an activity's result; 0 on a server, because Core warns
+    itself.
+    """
     where = client._session.link.where
     return 0 if where.kind == "temporal" else where.transport.payload_limits.payloads_warn_size
 
@@ -591,21 +598,23 @@ def _payload_warn(client: Client | AsyncClient) -> int:
 _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_concurrent_local_activities")
 
 
-def _slots(said: WorkerConfig) -> dict[str, Any]:
-    """How many tasks at once: numbers, or a tuner, of which engines that know none get its largest numbers."""
-    settings: Mapping[str, Any] = said
-    tuner = said["tuner"]
+def _slots(config: WorkerConfig) -> dict[str, Any]:
+    """Return the numbers of slots, or a tuner. For engines without tuners, use its maximum numbers."""
+    settings: Mapping[str, Any] = config
+    tuner = config["tuner"]
     if tuner is None:
         return {name: settings[name] for name in _COUNTS}
     if not isinstance(tuner, WorkerTuner):
         raise UsageError(f"tuner must be a WorkerTuner, not {type(tuner).__name__}")
     if both := [name for name in _COUNTS if settings[name] != 100]:
-        raise UsageError(f"a tuner says how many slots there are: leave {both[0]} out, or the tuner")
+        raise UsageError(f"tuner and {both[0]} both set the number of slots: leave one of them out")
     suppliers = (tuner.workflow_supplier, tuner.activity_supplier, tuner.local_activity_supplier)
     counts: dict[str, Any] = dict(zip(_COUNTS, map(most_slots, suppliers), strict=True))
     return {**counts, "tuner": None if tuner.is_fixed else tuner}
 
 
 def blocking_client(client: Client | AsyncClient) -> Client:
-    """What `activity.client()` gives: activities in threads need a client that blocks, over the same link."""
+    """Return the client for `activity.client()`: activities in threads need a blocking client over the same
+    link.
+    """
     return client if isinstance(client, Client) else Client(client._session)

@@ -1,28 +1,29 @@
-"""Workflows: plain synchronous functions that survive crashes, deploys and months of waiting, and what you call in them.
+"""Workflows: plain synchronous functions that survive crashes, deploys and months of waiting, and the
+functions to call in them.
 
     @workflow.defn
     def checkout(order: Order) -> str:
         charge_id = charge(order.id, order.cents)           # an activity: runs durably
-        tasks = [ship.start(item) for item in order.items]  # several at once
+        tasks = [ship.start(item) for item in order.items]  # several concurrently
         workflow.gather(*tasks)
         workflow.sleep(timedelta(days=30))
         return charge_id
 
-The code of a workflow is executed again after a crash, on the recorded results of what it asked for. So it must be
-deterministic: time, randomness and ids come from `now`, `random` and `uuid4` here, and everything that touches the outside
-world is an activity.
+The code of a workflow is executed again after a crash, with the recorded results of its calls. So it must be
+deterministic: use `now`, `random` and `uuid4` of this module for time, randomness and ids, and activities for
+everything that touches the outside world.
 
-    _calls         what a workflow asks for: activities, steps, its next run, operations of Nexus
-    _children      children and other workflows
+    _calls         calls of activities, steps and Nexus operations; continue-as-new
+    _children      child workflows and other workflows
     _cancellation  cancellation as `with` blocks
     _definitions   the decorators of workflows
     _handlers      handlers of signals, queries and updates: the decorators, and handlers as values
-    _info          what `info()` says
-    _facts         the other deterministic facts: time, randomness, memo, patches, the log
-    _locks         `Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, fair and in the turns of
-                   asyncio's
-    _references    what callers, in a workflow or outside, may give for a workflow or a message, resolved
-    _tasks         waiting and doing several things at once
+    _info          `info()`: the properties of a run
+    _facts         other deterministic facts: time, randomness, memo, patches, the logger
+    _locks         `Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, with asyncio's fairness
+                   and order of turns
+    _references    resolves the references to workflows and messages that callers pass
+    _tasks         waiting, and running several things concurrently
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a workflow asks for of its own: activities by name, steps, its next run, operations of Nexus. Children and others:
-`_children`.
+"""Calls of a workflow to activities by name, steps, its next run, and Nexus operations. For child and other
+workflows see `_children`.
 
-The usual way to call an activity is to call the activity itself; here are calls by name, and options for one call.
+The usual way to call an activity is to call the decorated function; this module adds calls by name, and
+options for one call.
 """
 
 from __future__ import annotations
@@ -45,9 +46,6 @@ from hourglass.errors import UsageError
 from hourglass.nexus import Operation, Service
 from hourglass.workflow._references import Given, given_workflow
 
-# --- activities -----------------------------------------------------------------------------------
-
-
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
@@ -65,9 +63,11 @@ def execute_activity(
     activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
 ) -> R: ...
 def execute_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Run an activity and wait for its result: `execute_activity("charge", order, start_to_close_timeout=30)`.
+    """Run an activity and wait for its result: `execute_activity("charge", order,
+    start_to_close_timeout=30)`.
 
-    An activity of another program, or another language, is given by its name; its result is then decoded as `result_type`.
+    An activity of another program or language is identified by its name; its result is decoded as
+    `result_type`.
     """
     return _begin_activity(activity, args, options, local=False).result()
 
@@ -85,7 +85,7 @@ def start_activity(
     activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
 ) -> Task[R]: ...
 def start_activity(activity: Any, /, *args: Any, **options: Any) -> Task[Any]:  # type: ignore[misc]
-    """Begin an activity without waiting for it."""
+    """Start an activity without waiting for it."""
     return _begin_activity(activity, args, options, local=False)
 
 
@@ -102,7 +102,9 @@ def execute_local_activity(
     activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
 ) -> R: ...
 def execute_local_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Run a short activity on this very worker, within the workflow task, and wait for its result."""
+    """Run a short activity on the worker that runs this workflow task, within the task, and wait for its
+    result.
+    """
     return _begin_activity(activity, args, options, local=True).result()
 
 
@@ -119,19 +121,19 @@ def start_local_activity(
     activity: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ActivityOptions]
 ) -> Task[R]: ...
 def start_local_activity(activity: Any, /, *args: Any, **options: Any) -> Task[Any]:  # type: ignore[misc]
-    """Begin a short activity on this very worker without waiting for it."""
+    """Start a short activity on the worker that runs this workflow task, without waiting for it."""
     return _begin_activity(activity, args, options, local=True)
 
 
 def _begin_activity(
     activity: Any, args: tuple[Any, ...], options: dict[str, Any], *, local: bool
 ) -> Task[Any]:
-    if not isinstance(activity, str) and (found := activity_of(activity)) is not None:
-        chosen = found.options(**options) if options else found
-        return chosen.start_local(*args) if local else chosen.start(*args)
+    if not isinstance(activity, str) and (definition := activity_of(activity)) is not None:
+        configured = definition.options(**options) if options else definition
+        return configured.start_local(*args) if local else configured.start(*args)
     if not isinstance(activity, str):
         raise UsageError(
-            f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
+            f"an activity must be a name or a function decorated with @activity.defn, not {activity!r}"
         )
     run = require_fiber(f"activity {activity}").run
     return begin_named(run, activity, args, options, local=local, start=_start_activity)
@@ -146,7 +148,7 @@ def begin_named(
     local: bool,
     start: Callable[..., R],
 ) -> R:
-    """Begin an activity that is given by its name: `start` schedules it."""
+    """Start an activity by its name. `start` schedules it."""
     result_type = options.pop("result_type", Any)
     settings = settings_with(FOREIGN_DEFAULTS, options, f"activity {activity}")
     encode = run.converter.encode_all
@@ -160,26 +162,23 @@ def begin_named(
     )
 
 
-# --- steps ----------------------------------------------------------------------------------------
-
-
 class StepOptions(TypedDict, total=False):
-    """How a step is run. A duration is a `timedelta` or seconds."""
+    """The options of a step. A duration is a `timedelta` or a number of seconds."""
 
     start_to_close_timeout: Duration | None
-    """The longest time for one attempt; ten minutes by default."""
+    """The timeout of one attempt; ten minutes by default."""
     schedule_to_close_timeout: Duration | None
-    """The longest time for all attempts together."""
+    """The timeout of all attempts together."""
     retry_policy: RetryPolicy | None
-    """Whether and how it is tried again; Temporal's retries by default."""
+    """The retry policy; Temporal's default by default."""
     local_retry_threshold: Duration | None
-    """From which pause between attempts on the workflow waits with a timer."""
+    """The retry delay from which the workflow waits with a timer instead of within its task."""
     activity_id: str
-    """Its id in the history; a number of its own by default."""
+    """Its id in the history; a sequence number by default."""
     summary: str
-    """One line about it."""
+    """A summary of one line, for the history."""
     event_groups: Sequence[EventGroup] | None
-    """The groups that it belongs to."""
+    """The event groups that it belongs to."""
 
 
 @overload
@@ -195,14 +194,15 @@ def step(
     fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
 ) -> R: ...
 def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
-    """Run any function durably, without a declaration, and wait for its result: `workflow.step(fetch, url)`.
+    """Run any function durably, without declaring it as an activity, and wait for its result:
+    `workflow.step(fetch, url)`.
 
-    It is called by the worker that runs this workflow, as a local activity: once the workflow task has ended, what it returned
-    is recorded, and it is not called again; an attempt that fails, or dies with its worker, is made again. So it is
-    for short work that may be repeated. Its name in the
-    history is the function's, or `name`, which a lambda needs; a step that gets another name does not fit the
-    histories of runs that have passed it. Arguments and result travel as those of activities do. What the function changes in
-    the workflow's own variables does not count: it may be called in another thread, again, or not at all.
+    The worker that runs this workflow calls it as a local activity. Its result is recorded when the workflow
+    task ends, and the function is not called again; an attempt that fails, or dies with its worker, is
+    retried. So it suits short work that may be repeated. Its name in the history is that of the function, or
+    `name`, which is required for a lambda; renaming a step is a nondeterministic change for runs that have
+    passed it. Arguments and result are encoded like those of activities. Do not change the workflow's
+    variables in the function: it may be called in another thread, repeatedly, or not at all.
     """
     return _begin_step(fn, args, name, options).result()
 
@@ -222,7 +222,7 @@ def start_step(
 def start_step(  # type: ignore[misc]
     fn: Any, /, *args: Any, name: str | None = None, **options: Any
 ) -> Task[Any]:
-    """Begin a step without waiting for it."""
+    """Start a step without waiting for it."""
     return _begin_step(fn, args, name, options)
 
 
@@ -243,14 +243,14 @@ def begin_step(
     options: dict[str, Any],
     start: Callable[..., Any],
 ) -> Any:
-    """Begin a step; `start` takes its definition, and what starts an activity takes."""
+    """Start a step. `start` receives its definition, and the arguments that start an activity."""
     check_step(options, fn, name)
     definition = step_definition(fn, name, options)
     signature, begin = definition.signature, functools.partial(start, definition)
     converter = run.converter
     if run.contextual:
-        said = definition.settings
-        converter = run.converter_of_activity(definition.name, said.activity_id, "", local=True)
+        settings = definition.settings
+        converter = run.converter_of_activity(definition.name, settings.activity_id, "", local=True)
     if run.outbound is not None:
         return start_intercepted(
             run.outbound,
@@ -267,25 +267,22 @@ def begin_step(
 
 
 def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
-    """Refuse what is no option of a step."""
+    """Raise `UsageError` for an unknown option of a step."""
     for option in options:
         if option not in StepOptions.__annotations__:
             raise UsageError(
-                f"a step has no option {option!r} (there are: {', '.join(StepOptions.__annotations__)}); arguments of "
-                "the function are given by position"
+                f"a step has no option {option!r} (there are: {', '.join(StepOptions.__annotations__)}); pass arguments of "
+                "the function by position"
             )
     if isinstance(fn, Activity) and name is not None:
         raise UsageError(f"activity {fn.name} has a name already")
 
 
-# --- the next run ---------------------------------------------------------------------------------
-
-
-_AS_BEFORE = ContinueAsNewVersioningBehavior.UNSPECIFIED
+_INHERITED = ContinueAsNewVersioningBehavior.UNSPECIFIED
 
 
 class ContinueOptions(TypedDict, total=False):
-    """What may be said of the next run; what is not said stays as it is."""
+    """The options of the next run. Omitted options are inherited from this run."""
 
     task_queue: str
     run_timeout: Duration | None
@@ -295,9 +292,10 @@ class ContinueOptions(TypedDict, total=False):
     search_attributes: SearchAttributes | None
     initial_versioning_behavior: ContinueAsNewVersioningBehavior
     backoff_start_interval: Duration | None
-    """How long the next run waits before it begins: it is there at once, and takes signals meanwhile."""
+    """The delay before the next run's first task. The run is created at once, and receives signals meanwhile.
+    """
     event_groups: Sequence[EventGroup] | None
-    """The groups that the end of this run belongs to."""
+    """The event groups that the end of this run belongs to."""
 
 
 @overload
@@ -317,26 +315,26 @@ def continue_as_new(  # type: ignore[misc]
     retry_policy: RetryPolicy | None = None,
     memo: Mapping[str, Any] | None = None,
     search_attributes: SearchAttributes | None = None,
-    initial_versioning_behavior: ContinueAsNewVersioningBehavior = _AS_BEFORE,
+    initial_versioning_behavior: ContinueAsNewVersioningBehavior = _INHERITED,
     backoff_start_interval: Duration | None = None,
     event_groups: Sequence[EventGroup] | None = None,
 ) -> NoReturn:
-    """End this run and begin a new one with these arguments and an empty history.
+    """End this run and start a new one with these arguments and an empty history.
 
-    It raises `ContinueAsNewError`, which ends the body, or the handler, and with it the run.
+    It raises `ContinueAsNewError`, which ends the body or the handler, and with it the run.
 
-    It is of the same workflow unless another is given, as its decorated object or its name; the arguments are checked
-    against its signature before this run ends. What is not given stays as it is. A run that is pinned to a version of the
-    worker stays with it, unless `initial_versioning_behavior` is `AUTO_UPGRADE`.
+    The new run has the same type unless `workflow` is a decorated object or a name; the arguments are checked
+    against its signature before this run ends. Omitted options are inherited. A run that is pinned to a
+    worker version keeps it, unless `initial_versioning_behavior` is `AUTO_UPGRADE`.
     """
     live = require_fiber("workflow.continue_as_new").run
     if workflow is None:
         signature = None if live.definition.dynamic else live.definition.signature
-        given = Given("the workflow", live.state.workflow_type, signature)
+        definition = Given("the workflow", live.state.workflow_type, signature)
     else:
-        given = given_workflow(workflow)
+        definition = given_workflow(workflow)
     call = ContinueAsNewInput(
-        workflow=given.name,
+        workflow=definition.name,
         args=list(args),
         options={
             "task_queue": task_queue,
@@ -349,22 +347,22 @@ def continue_as_new(  # type: ignore[misc]
             "backoff_start_interval": backoff_start_interval,
             "event_groups": event_groups,
         },
-        _proceed=functools.partial(_continue, live.converter, given),
+        _proceed=functools.partial(_continue, live.converter, definition),
     )
     if live.outbound is None:
-        _continue(live.converter, given, call)
+        _continue(live.converter, definition, call)
     live.outbound.continue_as_new(call)
     raise UsageError(
         "an interceptor of continue_as_new returned: it must call the next one, which ends the run"
     )
 
 
-def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> NoReturn:
+def _continue(converter: Converter, definition: Given, call: ContinueAsNewInput) -> NoReturn:
     options = call.options
     memo = named_values(options["memo"] or {}, "memo")
     command = ContinueAsNew(
         workflow_type=call.workflow,
-        arguments=given.encode(converter, call.args),
+        arguments=definition.encode(converter, call.args),
         headers=call.headers,
         spec=StartSpec(
             task_queue=check_text(options["task_queue"], "task_queue"),
@@ -378,27 +376,27 @@ def _continue(converter: Converter, given: Given, call: ContinueAsNewInput) -> N
         backoff=optional_seconds(options["backoff_start_interval"], "backoff_start_interval") or 0.0,
         event_groups=check_groups(options["event_groups"]),
     )
-    raise ContinueAsNewError(in_groups(command))  # here: the error leaves the block before the command is out
+    # apply the groups here, because the error leaves the `with` block before the command is issued
+    raise ContinueAsNewError(in_groups(command))
 
 
-# --- Nexus -----------------------------------------------------------------------------------------------------
+# Nexus operations called from a workflow: a client for a service behind an endpoint, and handles of
+# operations.
 #
-# Nexus operations, called from a workflow: a client for a service behind an endpoint, and handles of operations.
-#
-# On a Temporal server only: the embedded engine refuses the command by name.
+# On a Temporal server only: the embedded engine rejects the command.
 
 
 class NexusOperationCancellationType(IntEnum):
-    """How long a cancelled operation is waited for."""
+    """The effect of cancelling an operation."""
 
     WAIT_COMPLETED = 0
-    """Until it has ended, whatever its handler makes of the request."""
+    """Wait until the operation is closed, however its handler reacts to the request."""
     ABANDON = 1
-    """Not at all; its handler does not hear of it."""
+    """Do not wait, and do not send the request to the handler."""
     TRY_CANCEL = 2
-    """Not at all; the request is sent."""
+    """Send the request, and do not wait."""
     WAIT_REQUESTED = 3
-    """Until its handler has got the request."""
+    """Wait until the handler has received the request."""
 
 
 class NexusOperationHandle(Generic[R]):
@@ -409,15 +407,15 @@ class NexusOperationHandle(Generic[R]):
 
     @property
     def operation_token(self) -> str | None:
-        """What its service knows it by; None where its result came at once."""
+        """The token by which its service identifies it; None if the result was returned at once."""
         return self._operation.token or None
 
     def result(self) -> R:
-        """Wait for the result. Raises `NexusOperationError` if there is none."""
+        """Wait for the result. Raise `NexusOperationError` if there is none."""
         return self._operation.result()
 
     def cancel(self) -> bool:
-        """Ask it to stop. Returns False where it has ended."""
+        """Request cancellation. Return False if the operation is closed."""
         return self._operation.cancel()
 
     def __repr__(self) -> str:
@@ -426,26 +424,28 @@ class NexusOperationHandle(Generic[R]):
 
 
 class NexusOptions(TypedDict, total=False):
-    """How an operation is called. All are optional. A duration is a `timedelta` or seconds."""
+    """The options of a call to an operation. A duration is a `timedelta` or a number of seconds."""
 
     schedule_to_close_timeout: Duration | None
-    """The longest time until it has ended, all attempts to start it included."""
+    """The timeout of the operation, including all attempts to start it."""
     schedule_to_start_timeout: Duration | None
-    """The longest time until its handler has started it."""
+    """The timeout until its handler has started it."""
     start_to_close_timeout: Duration | None
-    """The longest time from there to its end."""
+    """The timeout from its start to its end."""
     cancellation_type: NexusOperationCancellationType
-    """How long it is waited for when it is cancelled."""
+    """The effect of cancelling it."""
     headers: Mapping[str, str]
-    """Texts that its service sees; no secrets."""
+    """Strings for its service; they must not contain secrets."""
     summary: str
-    """One line about it, for Temporal's UI."""
+    """A summary of one line, for Temporal's web UI."""
     event_groups: Sequence[EventGroup] | None
-    """The groups that it belongs to."""
+    """The event groups that it belongs to."""
 
 
 class NexusClient:
-    """Calls operations of one service behind one endpoint. Made by `workflow.create_nexus_client`."""
+    """A client for the operations of one service behind one endpoint. Create it with
+    `workflow.create_nexus_client`.
+    """
 
     def __init__(self, service: str, endpoint: str) -> None:
         self.service = service
@@ -464,11 +464,12 @@ class NexusClient:
         self, operation: str, /, *args: Any, result_type: Any = None, **options: Unpack[NexusOptions]
     ) -> NexusOperationHandle[Any]: ...
     def start_operation(self, operation: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:
-        """Call an operation, given as itself or its name, and wait until it has started. The options are those of
-        `NexusOptions`. Raises `NexusOperationError` where it could not be started.
+        """Call an operation, identified by its object or its name, and wait until it has started.
+
+        The options are those of `NexusOptions`. Raise `NexusOperationError` if it cannot be started.
         """
         run = require_fiber("calling Nexus operation", str(operation)).run
-        name, kind = self._known(operation, args, result_type)
+        name, kind = self._resolve(operation, args, result_type)
         if unknown := options.keys() - NexusOptions.__annotations__.keys():
             raise UsageError(f"the call of a Nexus operation has no option {min(unknown)!r}")
         headers = {
@@ -503,32 +504,32 @@ class NexusClient:
         self, operation: str, /, *args: Any, result_type: Any = None, **options: Unpack[NexusOptions]
     ) -> Any: ...
     def execute_operation(self, operation: Any, /, *args: Any, **options: Any) -> Any:
-        """Call an operation and wait for its result. Raises `NexusOperationError`."""
+        """Call an operation and wait for its result. Raise `NexusOperationError` if it fails."""
         return self.start_operation(operation, *args, **options).result()
 
-    def _known(self, operation: Any, args: tuple[Any, ...], result_type: Any) -> tuple[str, Any]:
-        """Its name, and the type of the result."""
+    def _resolve(self, operation: Any, args: tuple[Any, ...], result_type: Any) -> tuple[str, Any]:
+        """Return the operation's name, and the type of its result."""
         if isinstance(operation, Operation):
             if operation.service != self.service:
-                raise UsageError(f"{operation!r} is none of the service {self.service!r}")
-            # So that a wrong argument is told by its name.
+                raise UsageError(f"{operation!r} does not belong to the service {self.service!r}")
+            # So that an error names the wrong argument.
             operation.signature.encode(default_converter, args)
             return operation.name, operation.result_type
         if not isinstance(operation, str) or not operation:
-            raise UsageError("a Nexus operation is given as itself, or as its name")
+            raise UsageError("a Nexus operation must be an Operation or its name")
         if len(args) > 1:
-            raise UsageError(f"a Nexus operation takes one argument, or none, not {len(args)}")
+            raise UsageError(f"a Nexus operation takes at most one argument, not {len(args)}")
         return operation, Any if result_type is None else result_type
 
 
 def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOperation:
-    """The command of a call, as its interceptors left it."""
-    said, converter = call.options, run.converter
+    """Return the command for a call, after interceptors have changed it."""
+    options, converter = call.options, run.converter
     if run.contextual:
         context = NexusSerializationContext(call.endpoint, call.service, call.operation)
         converter = in_context(run.settings.converter, context)
-    cancels = said.get("cancellation_type", NexusOperationCancellationType.WAIT_COMPLETED)
-    limits = ("schedule_to_close_timeout", "schedule_to_start_timeout", "start_to_close_timeout")
+    cancels = options.get("cancellation_type", NexusOperationCancellationType.WAIT_COMPLETED)
+    timeouts = ("schedule_to_close_timeout", "schedule_to_start_timeout", "start_to_close_timeout")
     return ScheduleNexusOperation(
         seq=0,
         endpoint=call.endpoint,
@@ -537,14 +538,18 @@ def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOpera
         argument=converter.encode(call.args[0] if call.args else None),
         headers=call.nexus_headers,
         cancellation_type=int(choice(NexusOperationCancellationType, cancels, "cancellation_type")),
-        summary=run.converter.encode(check_text(said["summary"], "summary")) if said.get("summary") else None,
-        event_groups=check_groups(said.get("event_groups")),
-        **{name: optional_seconds(said.get(name), name) for name in limits},
+        summary=run.converter.encode(check_text(options["summary"], "summary"))
+        if options.get("summary")
+        else None,
+        event_groups=check_groups(options.get("event_groups")),
+        **{name: optional_seconds(options.get(name), name) for name in timeouts},
     )
 
 
 def create_nexus_client(service: Service | str, *, endpoint: str) -> NexusClient:
-    """A client for a Nexus service, given as itself or its name, behind an endpoint of the server."""
+    """Return a client for a Nexus service, identified by its object or its name, behind an endpoint of the
+    server.
+    """
     name = service.name if isinstance(service, Service) else service
     if not isinstance(name, str) or not name or not isinstance(endpoint, str) or not endpoint:
         raise UsageError("a Nexus client has a service, or its name, and the name of an endpoint")

@@ -1,4 +1,6 @@
-"""Cancellation as `with` blocks: a time limit, a scope that can be cancelled as a whole, a shield for cleaning up."""
+"""Cancellation as `with` blocks: a timeout, a scope that can be cancelled as a whole, a shield for cleanup
+code.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from hourglass.errors import Cancelled, UsageError
 
 
 class Timeout:
-    """A time limit for a block; see `timeout`."""
+    """A timeout for a block; see `timeout`."""
 
     def __init__(self, limit: float, summary: str = "") -> None:
         self.depth = 0
@@ -30,7 +32,7 @@ class Timeout:
 
     @property
     def expired(self) -> bool:
-        """Whether the time ran out."""
+        """Whether the timeout has expired."""
         return self._expired
 
     def __enter__(self) -> Timeout:
@@ -39,7 +41,7 @@ class Timeout:
         fiber = self._fiber = require_fiber("workflow.timeout")
         if self._limit > 0:
             self._timer = Timer(fiber, self._limit, self._expire, self._summary)
-        else:  # as `asyncio.timeout` does it
+        else:  # like `asyncio.timeout`
             fiber.scheduler.soon(self._expire)
         self._inside = True
         fiber.depth += 1
@@ -66,17 +68,17 @@ class Timeout:
         if self._timer is not None:
             self._timer.cancel()
         if self._expired:
-            self._fiber.take_back_request()
-            forget_undelivered(self._fiber, self)
-            if isinstance(error, Cancelled) and self._is_to_blame(error):
+            self._fiber.withdraw_request()
+            withdraw_undelivered(self._fiber, self)
+            if isinstance(error, Cancelled) and self._caused(error):
                 interrupted = outermost(error, handled_before)
                 if interrupted is not error and self._fiber.run.behaviour.outer_cancellation_goes_on:
                     raise interrupted
                 raise TimeoutError(f"the block took longer than {self._limit:g} s") from error
 
-    def _is_to_blame(self, error: Cancelled) -> bool:
-        # In runs that other SDKs began any other request, even one that was dealt with, outweighs the timeout, as it does
-        # in `asyncio.timeout`.
+    def _caused(self, error: Cancelled) -> bool:
+        # In runs that another SDK began, any other cancellation request, even a handled one, takes precedence
+        # over the timeout, as in `asyncio.timeout`.
         assert self._fiber is not None
         if self._fiber.run.behaviour.limits_know_their_cancellation:
             return getattr(error, "source", None) is self
@@ -88,20 +90,22 @@ def _reach(error: Cancelled) -> int:
 
 
 def outermost(error: Cancelled, handled_before: BaseException | None) -> Cancelled:
-    """Of a cancellation and those that it interrupted while they were cleaned up after, the one that reaches furthest.
+    """Return the cancellation with the outermost source among `error` and the cancellations whose cleanup it
+    interrupted.
 
-    Not those that were being cleaned up after when the block began, `handled_before`: they go on by themselves.
+    Cancellations that were already being handled when the block began (`handled_before`) are excluded,
+    because they propagate by themselves.
     """
-    found, context = error, error.__context__
+    result, context = error, error.__context__
     while context is not None and context is not handled_before:
-        if isinstance(context, Cancelled) and _reach(context) < _reach(found):
-            found = context
+        if isinstance(context, Cancelled) and _reach(context) < _reach(result):
+            result = context
         context = context.__context__
-    return found
+    return result
 
 
 def timeout(limit: Duration, /) -> Timeout:
-    """Limit the time of a block: after it, what the block waits for is cancelled and `TimeoutError` raised.
+    """Limit the duration of a block: when it expires, cancel the wait in the block and raise `TimeoutError`.
 
     with workflow.timeout(timedelta(hours=6)):
         while job_state(job) == "running":
@@ -111,7 +115,7 @@ def timeout(limit: Duration, /) -> Timeout:
 
 
 class Scope:
-    """A block that can be cancelled as a whole, with all that was started in it; see `scope`."""
+    """A block that can be cancelled together with everything started in it; see `scope`."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -129,7 +133,7 @@ class Scope:
         return self._cancelled
 
     def add(self, member: Task[Any] | Scope) -> None:
-        """Remember something that was started in this scope."""
+        """Add a task or an inner scope that was started in this scope."""
         if len(self._members) >= self._limit:
             open_members = {m: None for m in self._members if isinstance(m, Scope) or not m.done()}
             self._members = open_members
@@ -137,7 +141,7 @@ class Scope:
         self._members[member] = None
 
     def cancel(self) -> None:
-        """Cancel what the block waits for, and every task, activity and child that was started in it."""
+        """Cancel the wait in the block, and every task, activity and child that was started in it."""
         require_fiber("cancelling a scope")
         if self._cancelled:
             return
@@ -169,7 +173,7 @@ class Scope:
         self._fiber.depth -= 1
         self._fiber.scope = self._outer
         handled_before, self._handled_before = self._handled_before, None
-        forget_undelivered(self._fiber, self)
+        withdraw_undelivered(self._fiber, self)
         if not (isinstance(error, Cancelled) and getattr(error, "source", None) is self):
             return False
         interrupted = outermost(error, handled_before)
@@ -179,15 +183,19 @@ class Scope:
 
 
 def scope() -> Scope:
-    """Begin a block that can be cancelled: `with workflow.scope() as s: …` and, from anywhere in the workflow, `s.cancel()`.
+    """Begin a block that can be cancelled: `with workflow.scope() as s: …` and, from anywhere in the
+    workflow, `s.cancel()`.
 
-    Cancelling ends the wait in the block and everything started in it; the block is left quietly, `s.cancelled` tells.
+    Cancelling ends the wait in the block and cancels everything started in it. The block ends without an
+    exception; `s.cancelled` is then True.
     """
     return Scope()
 
 
-def forget_undelivered(fiber: FiberTask[Any], source: object) -> None:
-    """A block that asked for a cancellation has ended before it was delivered: it must not strike later."""
+def withdraw_undelivered(fiber: FiberTask[Any], source: object) -> None:
+    """Withdraw a cancellation that has not been delivered before the block that requested it ended, so that
+    it does not interrupt later code.
+    """
     if fiber.must_cancel and fiber.cancel_source is source:
         fiber.must_cancel = False
     if fiber.deferred and fiber.cancel_source is source:
@@ -196,7 +204,7 @@ def forget_undelivered(fiber: FiberTask[Any], source: object) -> None:
 
 @contextmanager
 def shield() -> Iterator[None]:
-    """Hold back cancellation for a block: it is delivered, once, at the next wait after it."""
+    """Defer cancellation during a block: it is delivered, once, at the next wait after the block."""
     fiber = require_fiber("workflow.shield")
     fiber.depth += 1
     outer, fiber.shield_depth = fiber.shield_depth, fiber.depth

@@ -1,4 +1,4 @@
-"""Child workflows and other workflows, as a workflow asks for them: started, signalled, asked to cancel, awaited."""
+"""Child workflows and other workflows, called from a workflow: start, signal, cancel, wait for."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ExternalWorkflowHandle:
-    """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
+    """A handle of a workflow that is not a child of this one. Create it with `get_external_workflow_handle`."""
 
     def __init__(self, id: str, run_id: str | None) -> None:
         self.id = id
@@ -79,15 +79,17 @@ class ExternalWorkflowHandle:
     @overload
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
     def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
-        """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
+        """Send a signal and wait until it is delivered. Raise `ApplicationError` if the workflow does not
+        exist.
+        """
         run = require_fiber("signalling another workflow").run
-        given = given_message("signal", signal)
+        definition = given_message("signal", signal)
 
         def send(call: SignalExternalWorkflowInput) -> None:
-            signal_external(signal_command(run, given, call))
+            signal_external(signal_command(run, definition, call))
 
         call = SignalExternalWorkflowInput(
-            signal=given.name,
+            signal=definition.name,
             workflow_id=self.id,
             workflow_run_id=self.run_id,
             args=list(args),
@@ -96,7 +98,9 @@ class ExternalWorkflowHandle:
         send(call) if run.outbound is None else run.outbound.signal_external_workflow(call)
 
     def cancel(self, reason: str = "") -> None:
-        """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""
+        """Request the workflow's cancellation and wait until the request is delivered, not until the workflow
+        is closed.
+        """
         cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
 
     def __repr__(self) -> str:
@@ -104,24 +108,26 @@ class ExternalWorkflowHandle:
 
 
 def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> ExternalWorkflowHandle:
-    """A handle to another workflow, or with `run_id` to that run alone. Does not ask whether it exists."""
+    """Return a handle of another workflow, or of one run of it. Does not check whether it exists."""
     check_external(id, run_id)
     return ExternalWorkflowHandle(id, run_id)
 
 
 def check_external(id: str, run_id: str | None) -> None:
-    """Raise `UsageError` unless these can name another workflow, and this is workflow code."""
+    """Raise `UsageError` if the ids are malformed, or if the caller is not workflow code."""
     require_fiber("workflow.get_external_workflow_handle")
     if not isinstance(id, str) or not id:
-        raise UsageError("the id of a workflow must be a text that is not empty")
+        raise UsageError("the id of a workflow must be a non-empty str")
     check_text(id, "the id of a workflow")
     check_text(run_id or "", "run_id")
 
 
 def signal_command(
-    run: LiveRun, given: Given, call: SignalExternalWorkflowInput | SignalChildWorkflowInput
+    run: LiveRun, definition: Given, call: SignalExternalWorkflowInput | SignalChildWorkflowInput
 ) -> SignalExternalWorkflow:
-    """The command that sends a signal, as the interceptors left the call, to a child or to another workflow."""
+    """Return the command that sends a signal to a child or another workflow, after interceptors have changed
+    the call.
+    """
     if isinstance(call, SignalChildWorkflowInput):
         workflow_id, run_id, is_child = call.child_workflow_id, "", True
     else:
@@ -132,25 +138,24 @@ def signal_command(
         run_id=run_id,
         signal_name=call.signal,
         is_child=is_child,
-        arguments=given.encode(run.converter_of_workflow(workflow_id), call.args),
+        arguments=definition.encode(run.converter_of_workflow(workflow_id), call.args),
         headers=call.headers,
     )
 
 
 Encode = Callable[[Converter, Sequence[Any]], Payloads]
-"""How arguments become payloads."""
-
-
-# --- signals that start -----------------------------------------------------------------------------------------------
+"""Encodes arguments to payloads."""
 
 
 class WithStartOptions(TypedDict, total=False):
-    """How a workflow is started by a signal. All but the id are optional; they are those of a client's start."""
+    """The options of a workflow that is started by a signal. All but the id are optional, and the same as for
+    a client's start.
+    """
 
     id: Required[str]
-    """The workflow's id."""
+    """The workflow id."""
     task_queue: str
-    """The queue whose workers run it; this workflow's own by default."""
+    """The task queue of its workers; this workflow's own by default."""
     execution_timeout: Duration | None
     run_timeout: Duration | None
     task_timeout: Duration | None
@@ -169,7 +174,9 @@ class WithStartOptions(TypedDict, total=False):
 
 
 class WithStart:
-    """A workflow that is started, unless it runs, by the signal that is sent to it. Made by `workflow.with_start`."""
+    """A workflow that is started, unless it is running, by the signal that is sent to it. Create it with
+    `workflow.with_start`.
+    """
 
     def __init__(self, workflow: Given, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         self._workflow = workflow
@@ -183,9 +190,11 @@ class WithStart:
     @overload
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> ExternalWorkflowHandle: ...
     def signal(self, signal: Any, /, *args: Any) -> ExternalWorkflowHandle:  # type: ignore[misc]
-        """Start it and send a signal in one step; one that runs already gets the signal alone. Waits until that is done.
+        """Start the workflow and send a signal in one request, and wait until it is done. A running workflow
+        only receives the signal.
 
-        It is done by the worker, as a step: where the worker dies before the step is recorded, the same request is sent again.
+        The worker sends the request in a step. If the worker dies before the step is recorded, the same
+        request is sent again.
         """
         run = require_fiber("signalling with a start").run
 
@@ -198,10 +207,10 @@ class WithStart:
                 raise refusal(call, error) from None
 
         call = with_start_call(self._workflow, self._args, self._options, signal, args, send)
-        found: ExternalWorkflowHandle = (
+        handle: ExternalWorkflowHandle = (
             send(call) if run.outbound is None else run.outbound.signal_with_start_workflow(call)
         )
-        return found
+        return handle
 
     def __repr__(self) -> str:
         return f"<workflow {self._workflow.name} {self._options.get('id')} with a start>"
@@ -214,9 +223,10 @@ def with_start(
     workflow: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[WithStartOptions]
 ) -> WithStart: ...
 def with_start(workflow: Any, /, *args: Any, **options: Any) -> WithStart:  # type: ignore[misc]
-    """A workflow that the next call starts, unless it runs already: `with_start(cart, owner, id="c-1").signal(add, item)`.
+    """Return a workflow that the next call starts unless it is running: `with_start(cart, owner,
+    id="c-1").signal(add, item)`.
 
-    Unlike a child it outlives this workflow, and its result is not awaited.
+    Unlike a child, it outlives this workflow, and its result is not awaited.
     """
     return WithStart(given_workflow(workflow), args, options)
 
@@ -229,12 +239,14 @@ def with_start_call(
     signal_args: tuple[Any, ...],
     send: Callable[[SignalWithStartWorkflowInput], Any],
 ) -> SignalWithStartWorkflowInput:
-    """A signal with a start as interceptors see it; its options are checked by name."""
-    known = WithStartOptions.__annotations__
+    """Return the input that interceptors receive for a signal with start. Raise `UsageError` for unknown
+    options.
+    """
+    option_names = WithStartOptions.__annotations__
     for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+        if name not in option_names:
+            near = difflib.get_close_matches(name, option_names, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(option_names)}"
             raise UsageError(f"workflow {workflow.name} with a start has no option {name!r}{hint}")
     workflow_id = options.get("id")
     if not isinstance(workflow_id, str) or not workflow_id.strip():
@@ -253,21 +265,23 @@ def with_start_call(
 def sending(
     run: LiveRun, workflow: Given, signal: Given, call: SignalWithStartWorkflowInput
 ) -> ActivityDefinition:
-    """The step that sends a signal with a start, as the interceptors left the call."""
+    """Return the step that sends a signal with start, after interceptors have changed the call."""
     converter = run.converter_of_workflow(call.workflow_id)
-    arguments = [RawPayload(each, converter) for each in workflow.encode(converter, call.args)]
-    told = [RawPayload(each, converter) for each in signal.encode(converter, call.signal_args)]
+    arguments = [RawPayload(payload, converter) for payload in workflow.encode(converter, call.args)]
+    signal_arguments = [
+        RawPayload(payload, converter) for payload in signal.encode(converter, call.signal_args)
+    ]
     options = {"task_queue": run.settings.task_queue, **call.options}
-    # The same in each attempt, so that one that is repeated is known again.
+    # It is the same in each attempt, so that the engine recognises a repeated request.
     request_id = f"{run.state.run_id}-with-start-{run.state.next_seq.get(ACTIVITY, 0)}"
 
     def send() -> str:
-        planned = activity_client().with_start(
+        starter = activity_client().with_start(
             call.workflow, *arguments, id=call.workflow_id, request_id=request_id, **options
         )
-        planned.headers.update(call.headers)
+        starter.headers.update(call.headers)
         try:
-            return planned.signal(call.signal, *told).run_id or ""
+            return starter.signal(call.signal, *signal_arguments).run_id or ""
         except (UsageError, ServiceError) as error:
             if isinstance(error, ServiceError) and error.status not in _FINAL:
                 raise
@@ -294,7 +308,7 @@ _FINAL = frozenset(
 
 
 def refusal(call: SignalWithStartWorkflowInput, error: ActivityError) -> BaseException:
-    """What a signal with a start raises in its workflow."""
+    """Return the exception that a signal with start raises in the workflow."""
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type == WorkflowAlreadyStartedError.__name__:
         return WorkflowAlreadyStartedError(
@@ -303,69 +317,66 @@ def refusal(call: SignalWithStartWorkflowInput, error: ActivityError) -> BaseExc
     return cause or error
 
 
-# --- children ---------------------------------------------------------------------------------------------------------
-
-
 class ChildOptions(TypedDict, total=False):
-    """How a child workflow is started. All are optional. A duration is a `timedelta` or seconds."""
+    """The options of a child workflow. All are optional. A duration is a `timedelta` or a number of seconds."""
 
     id: str
-    """The child's workflow id; a fresh one, the same on every execution, by default."""
+    """The child's workflow id; by default a generated one, the same on every execution."""
     task_queue: str
-    """The queue whose workers run it; the parent's by default."""
+    """The task queue of its workers; the parent's by default."""
     execution_timeout: Duration | None
-    """The longest time for all its runs together."""
+    """The timeout of all its runs together."""
     run_timeout: Duration | None
-    """The longest time for one run."""
+    """The timeout of one run."""
     task_timeout: Duration | None
-    """How long a worker may take for one workflow task; more than 120 s counts as 120 s."""
+    """The timeout of one workflow task; at most 120 s."""
     parent_close_policy: ParentClosePolicy
-    """What happens to the child when its parent closes: by default it is terminated."""
+    """The action on the child when its parent closes; by default it is terminated."""
     cancellation_type: ChildCancellationType
-    """What a parent that cancels the child waits for: by default until the child has ended."""
+    """The effect of cancelling the child; by default the parent waits until the child is closed."""
     id_reuse_policy: IdReusePolicy
-    """Whether the id of a closed workflow may be used again."""
+    """Whether the id of a closed workflow may be reused."""
     retry_policy: RetryPolicy | None
-    """Whether and how a child that failed is run again."""
+    """The retry policy of the child; without one it is not retried."""
     cron_schedule: str
-    """Run it again and again, at these times."""
+    """A cron expression: the child runs repeatedly at these times."""
     memo: Mapping[str, Any]
-    """Notes that are kept with the child; not searchable."""
+    """Notes stored with the child; not searchable."""
     search_attributes: SearchAttributes
-    """Values by which it can be found; never encrypted."""
+    """Values to search for it by; never encrypted."""
     static_summary: str
-    """One line about it, for Temporal's UI."""
+    """A summary of one line, for Temporal's web UI."""
     static_details: str
-    """More lines."""
+    """Details of several lines, for Temporal's web UI."""
     priority_key: int
-    """Its priority on the queue: lower is sooner, 0 is the default."""
+    """Its priority in the task queue: lower numbers come first; 0 is the default."""
     fairness_key: str
-    """Whose share of the queue it is counted to; the parent's by default."""
+    """The key by which the task queue shares its capacity fairly; the parent's by default."""
     versioning_override: VersioningOverride | None
-    """Whatever its code says: stay with a version, or move to the current one."""
+    """Pins the child to a worker version, or moves it to the current one, regardless of its definition."""
     fairness_weight: float
-    """How large that share is beside the others': 1 is the usual one."""
+    """The weight of its fairness key; 1 by default."""
     event_groups: Sequence[EventGroup] | None
-    """The groups that its start belongs to."""
+    """The event groups that its start belongs to."""
 
 
-_KNOWN = tuple(ChildOptions.__annotations__)
+_OPTION_NAMES = tuple(ChildOptions.__annotations__)
 _CHOICES: dict[str, Any] = {
     "parent_close_policy": ParentClosePolicy,
     "id_reuse_policy": IdReusePolicy,
     "cancellation_type": ChildCancellationType,
 }
-"""The fields of a `ChildWorkflowSpec`, and what each is one of."""
+"""The fields of a `ChildWorkflowSpec` with their types."""
 
 
 class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
-    """A child workflow that has started: a task whose result is the child's, and which can be signalled."""
+    """A child workflow that has started: a task with the child's result, which can also be signalled."""
 
     __slots__ = ()
 
     @property
     def first_execution_run_id(self) -> str:
-        """The run id with which the child started."""
+        """The run id of the child's first run."""
         return self.first_run_id
 
     @overload
@@ -376,13 +387,13 @@ class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
     def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
         """Send the child a signal and wait until it is delivered."""
-        run, given = self.run, given_message("signal", signal)
+        run, definition = self.run, given_message("signal", signal)
 
         def send(call: SignalChildWorkflowInput) -> None:
-            signal_external(signal_command(run, given, call))
+            signal_external(signal_command(run, definition, call))
 
         call = SignalChildWorkflowInput(
-            signal=given.name, child_workflow_id=self.id, args=list(args), _proceed=send
+            signal=definition.name, child_workflow_id=self.id, args=list(args), _proceed=send
         )
         send(call) if run.outbound is None else run.outbound.signal_child_workflow(call)
 
@@ -403,14 +414,15 @@ def start_child_workflow(
     workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
 ) -> ChildWorkflowHandle[R]: ...
 def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
-    """Start a child workflow, given as its decorated object or its name, and wait until it has started.
+    """Start a child workflow, identified by its decorated object or its name, and wait until it has started.
 
-    Raises `WorkflowAlreadyStartedError` where its id is taken. `result_type` is for workflows given by name.
+    Raise `WorkflowAlreadyStartedError` if its id is in use. `result_type` is for workflows identified by
+    name.
     """
     run = require_fiber("starting a child workflow").run
-    given = given_workflow(workflow)
-    return_type = given.return_type if result_type is None else result_type
-    return _begin(run, given.name, list(args), given.encode, return_type, options)
+    definition = given_workflow(workflow)
+    return_type = definition.return_type if result_type is None else result_type
+    return _begin(run, definition.name, list(args), definition.encode, return_type, options)
 
 
 @overload
@@ -426,7 +438,7 @@ def execute_child_workflow(
     workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
 ) -> R: ...
 def execute_child_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Run a child workflow and wait for its result. Raises `ChildWorkflowError` if it did not complete."""
+    """Run a child workflow and wait for its result. Raise `ChildWorkflowError` if it does not complete."""
     return start_child_workflow(workflow, *args, **options).result()
 
 
@@ -438,16 +450,16 @@ def start_defined(
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> ChildWorkflowHandle[Any]:
-    """Start a decorated workflow as a child, its arguments bound by its signature."""
+    """Start a decorated workflow as a child, with arguments bound to its signature."""
     return _begin(run, name, signature.bind(args, kwargs), signature.encode, signature.return_type, options)
 
 
 def check_options(options: Mapping[str, Any], where: str) -> None:
-    """Refuse what is no option of a child."""
+    """Raise `UsageError` for an unknown option of a child."""
     for name in options:
-        if name not in _KNOWN:
-            near = difflib.get_close_matches(name, _KNOWN, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_KNOWN)}"
+        if name not in _OPTION_NAMES:
+            near = difflib.get_close_matches(name, _OPTION_NAMES, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_OPTION_NAMES)}"
             raise UsageError(f"{where} as a child has no option {name!r}{hint}")
 
 
@@ -491,8 +503,8 @@ def child_command(
     options: Mapping[str, Any],
     headers: dict[str, Payload] | None = None,
 ) -> StartChildWorkflow:
-    """What asks for a child, without its number; the options are checked here."""
-    if run.contextual:  # its values are encoded for its id
+    """Return the command that starts a child, without its sequence number. The options are validated here."""
+    if run.contextual:  # the child's values are encoded for its id
         workflow_id = _id(options)
         converter = run.converter_of_workflow(workflow_id)
         arguments = tuple(encode(converter, args))
@@ -502,11 +514,11 @@ def child_command(
         workflow_id = ""
     check_options(options, f"workflow {workflow_type}")
     spec = start_spec(options, converter)
-    said: dict[str, Any] = {
+    child_options: dict[str, Any] = {
         name: choice(kind, options[name], name) for name, kind in _CHOICES.items() if name in options
     }
     if "versioning_override" in options:
-        said["versioning_override"] = check_override(options["versioning_override"])
+        child_options["versioning_override"] = check_override(options["versioning_override"])
     return StartChildWorkflow(
         seq=0,
         workflow_id=workflow_id or _id(options),
@@ -514,7 +526,7 @@ def child_command(
         arguments=arguments,
         headers=headers or {},
         spec=spec,
-        child=ChildWorkflowSpec(**said),
+        child=ChildWorkflowSpec(**child_options),
         event_groups=check_groups(options.get("event_groups")),
     )
 
@@ -524,5 +536,5 @@ def _id(options: Mapping[str, Any]) -> str:
         return default_id()
     name = options["id"]
     if not isinstance(name, str) or not name.strip():
-        raise UsageError("the id of a child workflow must be a text that is not empty")
+        raise UsageError("the id of a child workflow must be a non-empty str")
     return check_text(name, "the id of a child workflow")

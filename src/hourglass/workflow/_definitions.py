@@ -1,4 +1,6 @@
-"""The decorators of workflows: `defn`, `run`, `init`, `dynamic_config`, and what they leave in place of the function."""
+"""The decorators of workflows: `defn`, `run`, `init`, `dynamic_config`, and the objects that replace the
+decorated functions.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +46,20 @@ _UNSPECIFIED = VersioningBehavior.UNSPECIFIED
 
 
 class WorkflowSource(Protocol):
-    """What `workflows=[…]` takes, beside classes: any object that is no activity. `ActivitySource` says how that is said."""
+    """The type of `workflows=[…]`, besides classes: any object except activities. See `ActivitySource`."""
 
     def __dir__(self) -> Iterable[str]: ...
 
 
 class _Workflow(Generic[P, R]):
-    """A workflow made from a function by `@workflow.defn`.
+    """A workflow defined by a function with `@workflow.defn`.
 
-    Start it with `client.start_workflow(checkout, order, id="order-1")`; call the bare function, in a test of its logic
-    or at a prompt, as `checkout.fn(order)`. Called inside another workflow it runs as a child of that.
+    Start it with `client.start_workflow(checkout, order, id="order-1")`. To test its logic, call the bare
+    function as `checkout.fn(order)`. Called inside another workflow, it runs as a child.
     """
 
     if TYPE_CHECKING:
-        __sizeof__: None  # type: ignore[assignment]  # so that it is no `ActivitySource`
+        __sizeof__: None  # type: ignore[assignment]  # hides it from the type `ActivitySource`
 
     def __init__(self, definition: WorkflowDefinition, options: ChildOptions | None = None) -> None:
         self.__hourglass_workflow__ = definition
@@ -66,19 +68,23 @@ class _Workflow(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The workflow's type name on the wire."""
+        """The workflow type."""
         return self.__hourglass_workflow__.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Inside a workflow: run it as a child and wait for its result. Elsewhere it needs a client, and raises."""
+        """Run it as a child and wait for its result. Outside workflows, raise `UsageError`: it needs a
+        client.
+        """
         return self.start(*args, **kwargs).result()
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> ChildWorkflowHandle[R]:
-        """Start it as a child and wait until it has started, not until it has ended. In workflows only."""
+        """Start it as a child, in a workflow only. Wait until it has started, not until it is closed."""
         return _start_child(self.__hourglass_workflow__, args, kwargs, self._options)
 
     def options(self, **options: Unpack[ChildOptions]) -> Self:
-        """The same workflow with options for the children that are started through it: `ship.options(id="s-1")(item)`."""
+        """Return the workflow with options for the children started through it:
+        `ship.options(id="s-1")(item)`.
+        """
         check_options(options, f"workflow {self.name}")
         return type(self)(self.__hourglass_workflow__, cast(ChildOptions, {**self._options, **options}))
 
@@ -87,24 +93,24 @@ class _Workflow(Generic[P, R]):
 
 
 class Workflow(_Workflow[P, R]):
-    """A workflow made from a plain function."""
+    """A workflow defined by a plain function."""
 
     @property
     def fn(self) -> Callable[P, R]:
-        """The function itself."""
+        """The undecorated function."""
         return self.__hourglass_workflow__.run
 
 
 class AsyncWorkflow(_Workflow[P, R]):
-    """A workflow made from an `async def`; `R` is what it returns when it is awaited.
+    """A workflow defined by an `async def`; `R` is the type of its awaited result.
 
-    Called inside a plain workflow it runs as a child like any other; in `async def` code start it by
+    Called inside a plain workflow, it runs as a child like any other; in `async def` code start it with
     `hourglass.aio.workflow.execute_child_workflow`.
     """
 
     @property
     def fn(self) -> Callable[P, Coroutine[Any, Any, R]]:
-        """The function itself."""
+        """The undecorated function."""
         return self.__hourglass_workflow__.run
 
 
@@ -115,12 +121,12 @@ def _start_child(
     options: ChildOptions,
 ) -> ChildWorkflowHandle[Any]:
     if definition is None:
-        raise UsageError("a @workflow.run method stands in no class that is decorated with @workflow.defn")
+        raise UsageError("the class of a @workflow.run method must be decorated with @workflow.defn")
     live = current_run()
     name = definition.name
     if definition.dynamic:
         raise UsageError(
-            f"workflow {name} is dynamic: it has no type of its own. Give the type as a text, "
+            f"workflow {name} is dynamic: it has no type of its own. Pass the type as a str, "
             "workflow.execute_child_workflow(…) or client.start_workflow(…), or call the bare function as "
             f"{name}.fn(…)"
         )
@@ -164,34 +170,35 @@ def defn(
     failure_exceptions: Sequence[type[BaseException]] = (),
     versioning_behavior: VersioningBehavior = _UNSPECIFIED,
 ) -> Any:
-    """Make a workflow of a function, plain or `async def`, or of a class with a `@workflow.run` method.
+    """Define a workflow by a function, plain or `async def`, or by a class with a `@workflow.run` method.
 
-    `name` is its type on the wire, by default the function's or class's name. A `dynamic` workflow takes every type that
-    its worker knows no other workflow of: its one parameter is a `Sequence[RawPayload]` of all arguments, and
-    `workflow.info().workflow_type` says what was asked for. Exceptions listed in `failure_exceptions` fail the run when the
-    workflow lets them out; any other exception that is no failure is a bug, and parks the run until the code is mended.
-    `versioning_behavior` says whether a run stays with the version of the worker that it began on, or moves on.
+    `name` is the workflow type, by default the name of the function or class. A `dynamic` workflow handles
+    every type for which its worker has no other workflow: its only parameter is a `Sequence[RawPayload]` of
+    all arguments, and `workflow.info().workflow_type` is the requested type. Exceptions in
+    `failure_exceptions` fail the run when the workflow raises them; any other exception that is not a failure
+    is a bug, and parks the run until the code is fixed. `versioning_behavior` decides whether a run stays on
+    the worker version that it started on.
     """
 
     def define(fn: Any) -> Any:
         options: Any = {"dynamic": dynamic, "versioning_behavior": versioning_behavior}
         if isinstance(fn, type):
-            defined = define_class(fn, name, tuple(failure_exceptions), **options)
-            fn.__hourglass_workflow__ = defined  # type: ignore[attr-defined]
+            class_definition = define_class(fn, name, tuple(failure_exceptions), **options)
+            fn.__hourglass_workflow__ = class_definition  # type: ignore[attr-defined]
             return fn
-        function = define_function(fn, name, tuple(failure_exceptions), **options)
-        return AsyncWorkflow(function) if function.is_async else Workflow(function)
+        definition = define_function(fn, name, tuple(failure_exceptions), **options)
+        return AsyncWorkflow(definition) if definition.is_async else Workflow(definition)
 
     return define if fn is None else define(fn)
 
 
 class _RunMethod(Generic[P, R]):
-    """The run method of a workflow class. `Cart.run` stands for the workflow: give it to `client.start_workflow`, or call
-    it inside another workflow to run it as a child.
+    """The run method of a workflow class. `Cart.run` represents the workflow: pass it to
+    `client.start_workflow`, or call it inside another workflow to run it as a child.
     """
 
     if TYPE_CHECKING:
-        __sizeof__: None  # type: ignore[assignment]  # so that it is no `ActivitySource`
+        __sizeof__: None  # type: ignore[assignment]  # hides it from the type `ActivitySource`
 
     def __init__(
         self, fn: Callable[P, R], owner: type | None = None, options: ChildOptions | None = None
@@ -206,22 +213,24 @@ class _RunMethod(Generic[P, R]):
         return None if self._owner is None else vars(self._owner).get("__hourglass_workflow__")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """`Cart.run(…)` on the class, inside a workflow: run it as a child. Elsewhere it needs a client, and raises."""
+        """Run it as a child, called on the class as `Cart.run(…)`. Outside workflows, raise `UsageError`: it
+        needs a client.
+        """
         return self.start(*args, **kwargs).result()
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> ChildWorkflowHandle[R]:
-        """Start it as a child and wait until it has started, not until it has ended. In workflows only."""
+        """Start it as a child, in a workflow only. Wait until it has started, not until it is closed."""
         return _start_child(self.__hourglass_workflow__, args, kwargs, self._options)
 
     def options(self, **options: Unpack[ChildOptions]) -> Self:
-        """The same workflow with options for the children that are started through it."""
+        """Return the workflow with options for the children started through it."""
         check_options(
             options, f"workflow {getattr(self._owner, '__name__', self.__hourglass_run__.__name__)}"
         )
         merged = cast(ChildOptions, {**self._options, **options})
         return type(self)(self.__hourglass_run__, self._owner, merged)
 
-    def _reached(self, obj: Any, owner: Any) -> Any:
+    def _bound(self, obj: Any, owner: Any) -> Any:
         if obj is None:
             return type(self)(self.__hourglass_run__, owner)
         return types.MethodType(self.__hourglass_run__, obj)
@@ -235,12 +244,12 @@ class RunMethod(_RunMethod[P, R]):
     @overload
     def __get__(self: RunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """On the class: the workflow. On an object: the bound method."""
-        return self._reached(obj, owner)
+        """Return the workflow on the class, the bound method on an instance."""
+        return self._bound(obj, owner)
 
 
 class AsyncRunMethod(_RunMethod[P, R]):
-    """A run method that is an `async def`; `R` is what it returns when it is awaited."""
+    """A run method that is an `async def`; `R` is the type of its awaited result."""
 
     @overload
     def __get__(
@@ -251,8 +260,8 @@ class AsyncRunMethod(_RunMethod[P, R]):
         self: AsyncRunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """On the class: the workflow. On an object: the bound method."""
-        return self._reached(obj, owner)
+        """Return the workflow on the class, the bound method on an instance."""
+        return self._bound(obj, owner)
 
 
 @overload
@@ -266,21 +275,22 @@ def run(fn: Callable[..., Any]) -> Any:
 
 
 def init(init_fn: Callable[P, R]) -> Callable[P, R]:
-    """Mark `__init__` of a workflow class: it gets the same arguments as the run method."""
+    """Mark the `__init__` of a workflow class that receives the arguments of the run method."""
     if getattr(init_fn, "__name__", "") != "__init__":
-        raise DefinitionError("@workflow.init goes on __init__")
+        raise DefinitionError("@workflow.init must decorate __init__")
     init_fn.__hourglass_init__ = True  # type: ignore[attr-defined]
     return init_fn
 
 
 def dynamic_config(fn: Callable[[S], DynamicWorkflowConfig]) -> Callable[[S], DynamicWorkflowConfig]:
-    """Mark the method of a dynamic workflow class that says, for one run, what its decorator would: which exceptions fail it,
-    and whether it stays with its version. It is called when the object is built, and must only look: at
-    `workflow.info().workflow_type`, mostly.
+    """Mark the method of a dynamic workflow class that returns the options of its decorator for one run.
+
+    They are the exceptions that fail it, and whether it stays on its worker version. The method is called
+    when the object is created, and must only read, usually `workflow.info().workflow_type`.
     """
     what = f"@workflow.dynamic_config method {getattr(fn, '__name__', fn)}"
     check_plain_function(fn, what)
     if len(inspect.signature(fn).parameters) != 1:
-        raise DefinitionError(f"{what} takes no arguments beside self")
+        raise DefinitionError(f"{what} must have no parameters besides self")
     fn.__hourglass_dynamic_config__ = True  # type: ignore[attr-defined]
     return fn

@@ -1,8 +1,8 @@
-"""Deterministic facts: time, randomness, patches, how earlier runs ended. The same on every execution of the same run.
-`_info` says who the run is.
+"""Deterministic facts: time, randomness, patches, results of earlier runs. They are the same on every
+execution of a run. See `_info` for the run's properties.
 
-Also what a workflow says of itself (memo, search attributes, current details), and the metrics that it records about
-itself: quiet while a run catches up with its history.
+Also the run's own descriptions (memo, search attributes, current details) and its metrics, which are not
+recorded during replay.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ from hourglass.errors import ReadOnlyError, UsageError
 from hourglass.metrics import MetricMeter, default_registry
 from hourglass.workflow._info import Info, _info_of
 
-# --- what a workflow says of itself ---------------------------------------------------------------
-
-
 T = TypeVar("T")
 D = TypeVar("D")
 
@@ -38,7 +35,7 @@ _MISSING: Any = object()
 
 
 def memo() -> dict[str, Any]:
-    """The memo as it stands, decoded as JSON says."""
+    """Return the current memo, decoded without types."""
     live = require_run("workflow.memo")
     return {name: live.converter.decode(payload) for name, payload in live.notes.memo.items()}
 
@@ -52,7 +49,9 @@ def memo_value(key: str, default: D, *, type: type[T]) -> T | D: ...
 @overload
 def memo_value(key: str, default: object) -> Any: ...
 def memo_value(key: str, default: Any = _MISSING, *, type: Any = Any) -> Any:
-    """One entry of the memo as the given type. Raises `KeyError` where there is none and no default."""
+    """Return one entry of the memo, decoded as this type. Raise `KeyError` if it is missing and there is no
+    default.
+    """
     live = require_run("workflow.memo_value")
     payload = live.notes.memo.get(key)
     if payload is not None:
@@ -63,18 +62,18 @@ def memo_value(key: str, default: Any = _MISSING, *, type: Any = Any) -> Any:
 
 
 def upsert_memo(changes: Mapping[str, Any], *, event_groups: Sequence[EventGroup] | None = None) -> None:
-    """Change entries of the memo; None removes one."""
+    """Change entries of the memo; None removes an entry."""
     fiber = require_fiber("workflow.upsert_memo")
     live = fiber.run
     if not changes:
-        raise UsageError("upsert_memo was given no changes")
+        raise UsageError("upsert_memo needs at least one change")
     encoded = {name: live.converter.encode(value) for name, value in named_values(changes, "a memo").items()}
     live.issue(UpsertMemo(encoded, event_groups=check_groups(event_groups)), fiber)
     merge(live.notes.memo, encoded)
 
 
 def search_attributes() -> dict[str, Any]:
-    """The search attributes as they stand."""
+    """Return the current search attributes."""
     live = require_run("workflow.search_attributes")
     return {name: decode_search_attribute(payload) for name, payload in live.notes.search_attributes.items()}
 
@@ -82,37 +81,39 @@ def search_attributes() -> dict[str, Any]:
 def upsert_search_attributes(
     changes: SearchAttributes, *, event_groups: Sequence[EventGroup] | None = None
 ) -> None:
-    """Change search attributes: `upsert_search_attributes([REGION.value_set("eu"), DUE.value_unset()])`, or by name.
+    """Change search attributes: `upsert_search_attributes([REGION.value_set("eu"), DUE.value_unset()])`, or
+    by name.
 
     They are never encrypted, and the service must know their names and types.
     """
     fiber = require_fiber("workflow.upsert_search_attributes")
     encoded = encode_search_attributes(changes)
     if not encoded:
-        raise UsageError("upsert_search_attributes was given no changes")
+        raise UsageError("upsert_search_attributes needs at least one change")
     command = UpsertSearchAttributes(encoded, event_groups=check_groups(event_groups))
     fiber.run.issue(command, fiber)
     merge(fiber.run.notes.search_attributes, encoded)
 
 
 def set_current_details(details: str) -> None:
-    """Say in a few lines what the workflow is doing. Temporal's UI shows it as Markdown."""
+    """Describe the current activity of the workflow in a few lines. Temporal's web UI displays them as
+    Markdown.
+    """
     fiber = require_fiber("workflow.set_current_details")
     if not isinstance(details, str):
-        raise UsageError(f"current details are a text, not {type(details).__name__}")
+        raise UsageError(f"current details must be a str, not {type(details).__name__}")
     fiber.run.notes.details = details
 
 
 def get_current_details() -> str:
-    """What `set_current_details` said last."""
+    """Return the latest text of `set_current_details`."""
     return require_run("workflow.get_current_details").notes.details
 
 
-# --- metrics --------------------------------------------------------------------------------------
-
-
 def metric_meter() -> MetricMeter:
-    """A meter for this run. What it records carries namespace, task queue and workflow type; replayed code records nothing."""
+    """Return a meter for this run. Its metrics have the labels namespace, task queue and workflow type;
+    nothing is recorded during replay.
+    """
     live = require_run("workflow.metric_meter")
     settings = live.settings
     return MetricMeter(
@@ -122,31 +123,30 @@ def metric_meter() -> MetricMeter:
             "task_queue": settings.task_queue,
             "workflow_type": live.state.workflow_type,
         },
-        # Asked of this very execution of the run: one that executes it again has meters of its own.
+        # Read from this execution of the run: a concurrent re-execution has its own meters.
         silent=lambda: live.facts.is_replaying or live.quiet or live.dead,
     )
 
 
-# --- facts ----------------------------------------------------------------------------------------
-
-
 def instance() -> Any:
-    """The object of the workflow's class; None of a workflow that is a function."""
+    """Return the object of the workflow's class; None for a workflow that is a function."""
     return require_run("workflow.instance").handlers.obj
 
 
 def cancellation_reason() -> str | None:
-    """Why the workflow was asked to cancel; None if it was not."""
+    """Return the reason of the cancellation request; None if there is no request."""
     return require_run("workflow.cancellation_reason").cancel_reason
 
 
 def payload_converter() -> Converter:
-    """How values become payloads in this run, and back."""
+    """Return the converter of this run."""
     return require_run("workflow.payload_converter").converter
 
 
 def is_failure_exception(error: BaseException) -> bool:
-    """Whether an exception that the workflow lets out fails it; any other parks it until the code is mended."""
+    """Return whether an exception fails the workflow that raises it; any other exception parks the run until
+    the code is fixed.
+    """
     return is_failure(require_run("workflow.is_failure_exception"), error)
 
 
@@ -155,79 +155,88 @@ def last_completion_result() -> Any: ...
 @overload
 def last_completion_result(type: type[T]) -> T | None: ...
 def last_completion_result(type: Any = Any) -> Any:
-    """What the last run of this workflow's cron schedule, or schedule, that completed returned; None if none has yet."""
+    """Return the result of the latest completed run of the same cron schedule or schedule; None if there is
+    none.
+    """
     live = require_run("workflow.last_completion_result")
-    found = live.started.last_completion_result if live.started is not None else ()
-    return live.converter.decode(found[0], type) if found else None
+    payloads = live.started.last_completion_result if live.started is not None else ()
+    return live.converter.decode(payloads[0], type) if payloads else None
 
 
 def has_last_completion_result() -> bool:
-    """Whether an earlier run of this workflow's cron schedule, or schedule, completed."""
+    """Return whether an earlier run of the same cron schedule or schedule has completed."""
     live = require_run("workflow.has_last_completion_result")
     return live.started is not None and bool(live.started.last_completion_result)
 
 
 def last_failure() -> BaseException | None:
-    """How the run before this one failed, where this one follows it: by retry, cron or schedule; None if it did not."""
+    """Return the failure of the previous run if this run follows it by retry, cron or schedule; None if it
+    did not fail.
+    """
     live = require_run("workflow.last_failure")
     failure = live.started.last_failure if live.started is not None else None
     return None if failure is None else live.converter.from_failure(failure)
 
 
 def now() -> datetime:
-    """The time, in UTC, as of the current workflow task. Use it in the place of `datetime.now`."""
-    # Through a float, as Temporal's Python SDK does it: the microsecond must be the same in histories of either.
+    """Return the time of the current workflow task in UTC. Use it instead of `datetime.now`."""
+    # Converted through a float, as in Temporal's Python SDK, so that both produce the same microsecond in
+    # histories.
     return datetime.fromtimestamp(time(), tz=UTC)
 
 
 def time() -> float:
-    """The time as seconds since the epoch, as of the current workflow task. Use it in the place of `time.time`."""
+    """Return the time of the current workflow task in seconds since the epoch. Use it instead of `time.time`."""
     return require_run("workflow.time").facts.timestamp_ns / 1e9
 
 
 def time_ns() -> int:
-    """The time as nanoseconds since the epoch, as of the current workflow task."""
+    """Return the time of the current workflow task in nanoseconds since the epoch."""
     return require_run("workflow.time_ns").facts.timestamp_ns
 
 
 def random() -> _random.Random:
-    """The run's own source of random numbers, the same on every execution."""
-    live = _unlatched()
+    """Return the run's own random number generator, with the same numbers on every execution."""
+    live = _live_run()
     live.has_drawn = True
     return live.random
 
 
 def uuid4() -> _uuid.UUID:
-    """A new UUID, the same on every execution. Use it in the place of `uuid.uuid4`."""
+    """Return a new UUID, the same on every execution. Use it instead of `uuid.uuid4`."""
     return _uuid.UUID(int=random().getrandbits(128), version=4)
 
 
 def uuid7() -> _uuid.UUID:
-    """A new UUID that begins with the time of the current workflow task, so that later ones sort later.
+    """Return a new UUID that begins with the time of the current workflow task, so that later ones sort after
+    earlier ones.
 
-    Those of one task have the same time, and no order among themselves.
+    UUIDs of the same task have the same time, and no order among themselves.
     """
-    # The standard library makes them from Python 3.14 on. The bits are drawn as temporalio draws them: its runs may move here.
-    drawn = random()
-    high, low = drawn.getrandbits(12), drawn.getrandbits(62)
+    # The standard library has it from Python 3.14 on. The bits are generated like temporalio's, so that its
+    # runs can be continued here.
+    generator = random()
+    high, low = generator.getrandbits(12), generator.getrandbits(62)
     milliseconds = time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
     return _uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
 
 
 def random_seed() -> int:
-    """The seed that the run's randomness follows from, for a generator of your own. A reset changes it."""
-    live = _unlatched()
+    """Return the seed of the run's random numbers, for a generator of your own. A reset changes it."""
+    live = _live_run()
     live.has_drawn = True
     return live.seed
 
 
 def new_random(name: str | None = None) -> _random.Random:
-    """Another source of random numbers, the same on every execution, which goes on from a new seed where `random()` does.
+    """Return another random number generator with the same numbers on every execution. A reset reseeds it
+    like `random()`.
 
-    A name makes its numbers differ from those of `random()` and of other names; without one they are the same.
+    With a name, its numbers differ from those of `random()` and of other names; without one, they are the
+    same.
     """
     if name is not None and not isinstance(name, str):
-        raise UsageError(f"the name of a random source is a text, not {type(name).__name__}")
+        raise UsageError(f"the name of a random source must be a str, not {type(name).__name__}")
 
     def mixed(seed: int) -> int | str:
         return seed if name is None else f"{seed}:{name}"
@@ -238,63 +247,70 @@ def new_random(name: str | None = None) -> _random.Random:
 
 
 def register_random_seed_callback(callback: Callable[[int], object]) -> None:
-    """Have a function called with each new seed, to keep a generator of your own in step. It must not wait for anything."""
+    """Register a function that is called with each new seed, to reseed a generator of your own. It must not
+    wait.
+    """
     if not callable(callback):
         raise UsageError(f"a callback of the random seed is a function, not {type(callback).__name__}")
-    live = _unlatched()
+    live = _live_run()
     if live.seed_callbacks is None:
         live.seed_callbacks = []
     live.seed_callbacks.append(callback)
 
 
 def default_id() -> str:
-    """An id for something that the author gave none: the same on every execution, and no randomness of the author's."""
-    return str(_uuid.UUID(int=_unlatched().random.getrandbits(128), version=4))
+    """Return a generated id, the same on every execution, without affecting the author's random numbers."""
+    return str(_uuid.UUID(int=_live_run().random.getrandbits(128), version=4))
 
 
-def _unlatched() -> LiveRun:
+def _live_run() -> LiveRun:
     live = require_run("workflow.random")
     if live.latched:
-        _refuse_randomness(live)
+        _raise_no_randomness(live)
     return live
 
 
-def _refuse_randomness(live: LiveRun) -> None:
+def _raise_no_randomness(live: LiveRun) -> None:
     if live.dead:
         live.refuse(require_fiber("randomness"), "randomness")
     raise ReadOnlyError(
-        f"randomness is not allowed in {live.read_only}: drawing a number changes what comes next"
+        f"randomness is not allowed in {live.read_only}: it would change the random numbers that follow"
     )
 
 
 def is_replaying() -> bool:
-    """Whether the code is catching up with its history right now. Almost never what you need."""
+    """Return whether the code is being replayed now. Rarely needed."""
     return require_run("workflow.is_replaying").facts.is_replaying
 
 
 def is_catching_up() -> bool:
-    """Whether this code is executed again: replayed, brought back after its worker lost it, or to check it.
+    """Return whether this execution repeats an earlier one: replay, recovery on another worker, or
+    verification.
 
-    Effects of your own belong to the first time alone: what an interceptor counts, sends or writes down. `workflow.logger` and
-    `workflow.metric_meter` see to it by themselves.
+    Your own side effects (counts, messages, files of an interceptor) belong to the first execution only.
+    `workflow.logger` and `workflow.metric_meter` take care of it themselves.
     """
     live = require_run("workflow.is_catching_up")
     return live.facts.is_replaying or live.quiet or live.dead
 
 
 def in_workflow() -> bool:
-    """Whether the caller is workflow code."""
+    """Return whether the caller is workflow code."""
     return current_run() is not None
 
 
 def all_handlers_finished() -> bool:
-    """Whether no signal or update handler is running; wait for it before returning or continuing as new."""
+    """Return whether no signal or update handler is running. Wait for it before you return or continue as
+    new.
+    """
     return require_run("workflow.all_handlers_finished").handlers.all_finished
 
 
 @contextmanager
 def unsafe() -> Iterator[None]:
-    """Allow what the call watcher reports: `with workflow.unsafe(): …`. You vouch that it changes nothing."""
+    """Allow calls that the call watcher reports: `with workflow.unsafe(): …`. You guarantee that they do not
+    affect the run.
+    """
     live = require_run("workflow.unsafe")
     live.unsafe += 1
     try:
@@ -304,12 +320,16 @@ def unsafe() -> Iterator[None]:
 
 
 def patched(patch_id: str, *, event_groups: Sequence[EventGroup] | None = None) -> bool:
-    """Whether to take the new way: True in new runs, False in a run whose history already went the old way."""
+    """Return whether to take the new code path: True in new runs, False in runs whose history took the old
+    one.
+    """
     return _patch(patch_id, event_groups, deprecated=False)
 
 
 def deprecate_patch(patch_id: str, *, event_groups: Sequence[EventGroup] | None = None) -> None:
-    """Say that the old way of a patch is gone from the code: only after all runs that took it have closed."""
+    """Declare that the old code path of a patch has been removed. Do this only after all runs that took it
+    have closed.
+    """
     _patch(patch_id, event_groups, deprecated=True)
 
 
@@ -318,28 +338,30 @@ def _patch(patch_id: str, groups: Sequence[EventGroup] | None, *, deprecated: bo
     live = fiber.run
     if live.patch_memo is None:
         live.patch_memo = {}
-    known = live.patch_memo.get(patch_id)
-    if known is not None:
-        return known
-    taken = not live.facts.is_replaying or patch_id in live.patches
+    remembered = live.patch_memo.get(patch_id)
+    if remembered is not None:
+        return remembered
+    is_active = not live.facts.is_replaying or patch_id in live.patches
     decide = live.settings.patch_activation
-    if decide is not None and taken and not deprecated and patch_id not in live.patches:
-        taken = _decided(live, patch_id, decide)
-    live.patch_memo[patch_id] = taken
-    if taken:
+    if decide is not None and is_active and not deprecated and patch_id not in live.patches:
+        is_active = _ask_callback(live, patch_id, decide)
+    live.patch_memo[patch_id] = is_active
+    if is_active:
         live.issue(SetPatchMarker(patch_id, deprecated, event_groups=check_groups(groups)), fiber)
-    return taken
+    return is_active
 
 
 @dataclass(frozen=True)
 class PatchActivationInput:
-    """A run meets a patch for the first time, and a worker's callback says whether it takes the new way."""
+    """The input of a worker's callback that decides whether a run that reaches a patch for the first time
+    takes the new code path.
+    """
 
     workflow_info: Info
     patch_id: str
 
 
-def _decided(live: LiveRun, patch_id: str, decide: Callable[[PatchActivationInput], bool]) -> bool:
+def _ask_callback(live: LiveRun, patch_id: str, decide: Callable[[PatchActivationInput], bool]) -> bool:
     answers = live.state.patch_answers
     if answers is None:
         answers = live.state.patch_answers = {}
@@ -355,17 +377,17 @@ def _decided(live: LiveRun, patch_id: str, decide: Callable[[PatchActivationInpu
 
 
 class WorkflowLogger(SpeakerLogger):
-    """Logs with the workflow's ids, and stays quiet while a run catches up with its history."""
+    """A logger that adds the workflow's ids, and discards messages during replay."""
 
     def isEnabledFor(self, level: int) -> bool:
-        """Quiet during replay."""
+        """Return False during replay."""
         live = current_run()
         if live is not None and (live.facts.is_replaying or live.quiet):
             return False
         return super().isEnabledFor(level)
 
     def speaker(self) -> Speaker | None:
-        """The workflow; its facts stand under `hourglass_workflow`."""
+        """Return the workflow, with its properties in the record attribute `hourglass_workflow`."""
         live = current_run()
         if live is None or live.started is None:
             return None

@@ -1,5 +1,5 @@
-"""Handlers of signals, queries and updates: the decorators, what they leave in place of the function, and handlers
-as values, which a running body looks up, sets and takes away.
+"""Handlers of signals, queries and updates: the decorators, the objects that replace the decorated functions,
+and handlers as values, which a running workflow gets and sets.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ class _Message(Generic[P, R]):
         is_local = current_fiber() is not None
         parameters = list(inspect.signature(fn).parameters)
         is_method = not is_local and bool(parameters) and parameters[0] == "self"
-        checked = None if dynamic else check_name(name if name is not None else fn.__name__, what)
+        checked_name = None if dynamic else check_name(name if name is not None else fn.__name__, what)
         self.__hourglass_message__ = MessageDefinition(
             kind=self.kind,
-            name=checked,
+            name=checked_name,
             fn=fn,
-            signature=Signature.of(fn, what=f"{self.kind} {checked or fn.__name__}", skip_first=is_method),
+            signature=Signature.of(
+                fn, what=f"{self.kind} {checked_name or fn.__name__}", skip_first=is_method
+            ),
             description=description or (inspect.getdoc(fn) or "").split("\n")[0],
             unfinished_policy=HandlerUnfinishedPolicy(unfinished_policy),
             is_async=is_async,
@@ -73,20 +75,20 @@ class _Message(Generic[P, R]):
 
     @property
     def name(self) -> str | None:
-        """The handler's name on the wire; None for the dynamic one."""
+        """The handler's name; None for a dynamic handler."""
         return self.__hourglass_message__.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the handler as the plain function that it is."""
+        """Call the handler as a plain function."""
         result: R = self.__hourglass_message__.fn(*args, **kwargs)
         return result
 
-    def _reached(self, obj: Any) -> Any:
+    def _bound(self, obj: Any) -> Any:
         return self if obj is None else types.MethodType(self.__hourglass_message__.fn, obj)
 
 
 class Signal(_Message[P, None]):
-    """A signal's handler."""
+    """A signal handler."""
 
     kind: MessageKind = "signal"
 
@@ -95,12 +97,12 @@ class Signal(_Message[P, None]):
     @overload
     def __get__(self: Signal[Concatenate[S, Q]], obj: S, owner: type[S]) -> Callable[Q, None]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        """Return the handler on the class, for clients, and the bound method on an instance."""
+        return self._bound(obj)
 
 
 class AsyncSignal(_Message[P, None]):
-    """A signal's handler that is an `async def`."""
+    """A signal handler that is an `async def`."""
 
     kind: MessageKind = "signal"
 
@@ -111,12 +113,12 @@ class AsyncSignal(_Message[P, None]):
         self: AsyncSignal[Concatenate[S, Q]], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, None]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        """Return the handler on the class, for clients, and the bound method on an instance."""
+        return self._bound(obj)
 
 
 class Query(_Message[P, R]):
-    """A query's handler."""
+    """A query handler."""
 
     kind: MessageKind = "query"
 
@@ -125,22 +127,22 @@ class Query(_Message[P, R]):
     @overload
     def __get__(self: Query[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        """Return the handler on the class, for clients, and the bound method on an instance."""
+        return self._bound(obj)
 
 
 class _Update(_Message[P, R]):
-    """An update's handler; `@name.validator` adds a function that may refuse an update before it leaves a trace."""
+    """An update handler. `@name.validator` adds a function that may reject an update before it is recorded."""
 
     kind: MessageKind = "update"
 
     def validator(self, fn: Callable[P, None], /) -> Callable[P, None]:
-        """Take a function with the same parameters that raises to refuse an update."""
+        """Set the validator: a function with the same parameters that raises to reject an update."""
         check_plain_function(fn, f"validator {getattr(fn, '__name__', fn)}")
-        mine = list(inspect.signature(self.__hourglass_message__.fn).parameters)
-        if list(inspect.signature(fn).parameters) != mine:
+        parameters = list(inspect.signature(self.__hourglass_message__.fn).parameters)
+        if list(inspect.signature(fn).parameters) != parameters:
             raise DefinitionError(
-                f"the validator of update {self.name} must have the same parameters as its handler: {', '.join(mine)}"
+                f"the validator of update {self.name} must have the same parameters as its handler: {', '.join(parameters)}"
             )
         self.__hourglass_message__ = dataclasses.replace(self.__hourglass_message__, validator=fn)
         if current_fiber() is not None:
@@ -149,19 +151,19 @@ class _Update(_Message[P, R]):
 
 
 class Update(_Update[P, R]):
-    """An update's handler that is a plain `def`."""
+    """An update handler that is a plain `def`."""
 
     @overload
     def __get__(self: Update[Concatenate[S, Q], T], obj: None, owner: type[S]) -> Update[Q, T]: ...
     @overload
     def __get__(self: Update[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        """Return the handler on the class, for clients, and the bound method on an instance."""
+        return self._bound(obj)
 
 
 class AsyncUpdate(_Update[P, R]):
-    """An update's handler that is an `async def`; `R` is what it returns when it is awaited."""
+    """An update handler that is an `async def`; `R` is the type of its awaited result."""
 
     @overload
     def __get__(self: AsyncUpdate[Concatenate[S, Q], T], obj: None, owner: type[S]) -> AsyncUpdate[Q, T]: ...
@@ -170,8 +172,8 @@ class AsyncUpdate(_Update[P, R]):
         self: AsyncUpdate[Concatenate[S, Q], T], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """On the class: the handler, for clients. On an object: the bound method."""
-        return self._reached(obj)
+        """Return the handler on the class, for clients, and the bound method on an instance."""
+        return self._bound(obj)
 
 
 class _DecorateSignal(Protocol):
@@ -208,10 +210,11 @@ def signal(
     description: str | None = None,
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Any:
-    """Handle a signal: on a method of a workflow class, or on a local function inside a running workflow.
+    """Define a signal handler: a method of a workflow class, or a local function inside a running workflow.
 
-    The dynamic handler takes every signal that no other handler does, as `(name, arguments)`. A handler that has not
-    finished when the workflow closes is abandoned with a warning, unless `unfinished_policy` is `ABANDON`.
+    The dynamic handler receives every signal without a handler of its own, as `(name, arguments)`. A handler
+    that is still running when the workflow closes is abandoned with a warning, unless `unfinished_policy` is
+    `ABANDON`.
     """
     return _handler(fn, Signal, AsyncSignal, name, dynamic, description, unfinished_policy)
 
@@ -225,7 +228,7 @@ def query(
 def query(
     fn: Any = None, *, name: str | None = None, dynamic: bool = False, description: str | None = None
 ) -> Any:
-    """Answer a query: on a method of a workflow class, or on a local function inside a running workflow."""
+    """Define a query handler: a method of a workflow class, or a local function inside a running workflow."""
     if fn is None:
         return lambda fn: Query(fn, name, dynamic, description)
     return Query(fn, name, dynamic, description)
@@ -251,20 +254,17 @@ def update(
     description: str | None = None,
     unfinished_policy: HandlerUnfinishedPolicy = _WARN,
 ) -> Any:
-    """Handle an update: on a method of a workflow class, or on a local function inside a running workflow."""
+    """Define an update handler: a method of a workflow class, or a local function inside a running workflow."""
     return _handler(fn, Update, AsyncUpdate, name, dynamic, description, unfinished_policy)
 
 
-def _handler(fn: Any, plain: Any, awaited: Any, *said: Any) -> Any:
-    """What a decorator makes of a function, or the decorator where that is still to come."""
+def _handler(fn: Any, plain: Any, awaited: Any, *options: Any) -> Any:
+    """Return the handler for a decorated function, or the decorator if there is no function yet."""
 
-    def made(fn: Any) -> Any:
-        return (awaited if is_coroutine_function(fn) else plain)(fn, *said)
+    def decorate(fn: Any) -> Any:
+        return (awaited if is_coroutine_function(fn) else plain)(fn, *options)
 
-    return made if fn is None else made(fn)
-
-
-# --- handlers as values ----------------------------------------------------------------------------------------------
+    return decorate if fn is None else decorate(fn)
 
 
 def _set_handler(
@@ -288,72 +288,72 @@ def _set_handler(
 
 
 def _get_handler(kind: MessageKind, name: str | None) -> Callable[..., Any] | None:
-    found = require_run(f"looking for a {kind} handler").handlers.known.get((kind, name))
-    if found is None:
+    registered = require_run(f"looking for a {kind} handler").handlers.known.get((kind, name))
+    if registered is None:
         return None
-    message, obj = found
+    message, obj = registered
     return message.fn if obj is None else types.MethodType(message.fn, obj)
 
 
 def set_signal_handler(name: str, handler: Callable[..., Any] | None) -> None:
-    """Have a function take the signals of a name; those that waited for it are handled now. None takes it away."""
+    """Set the handler of a signal; signals that are waiting for it are handled now. None removes it."""
     _set_handler("signal", name, handler)
 
 
 def set_query_handler(name: str, handler: Callable[..., Any] | None) -> None:
-    """Have a function answer the queries of a name. None takes it away."""
+    """Set the handler of a query. None removes it."""
     _set_handler("query", name, handler)
 
 
 def set_update_handler(
     name: str, handler: Callable[..., Any] | None, *, validator: Callable[..., Any] | None = None
 ) -> None:
-    """Have a function handle the updates of a name, and another one refuse them. None takes it away."""
+    """Set the handler and the validator of an update. None removes them."""
     _set_handler("update", name, handler, validator)
 
 
 def set_dynamic_signal_handler(handler: Callable[..., Any] | None) -> None:
-    """Have a function take the signals that no other handler is for."""
+    """Set the handler of signals that have no handler of their own. None removes it."""
     _set_handler("signal", None, handler)
 
 
 def set_dynamic_query_handler(handler: Callable[..., Any] | None) -> None:
-    """Have a function answer the queries that no other handler is for."""
+    """Set the handler of queries that have no handler of their own. None removes it."""
     _set_handler("query", None, handler)
 
 
 def set_dynamic_update_handler(
     handler: Callable[..., Any] | None, *, validator: Callable[..., Any] | None = None
 ) -> None:
-    """Have a function handle the updates that no other handler is for, and another one refuse them."""
+    """Set the handler and the validator of updates that have no handler of their own. None removes them."""
     _set_handler("update", None, handler, validator)
 
 
 def get_signal_handler(name: str) -> Callable[..., Any] | None:
-    """The handler of a signal; None if there is none of its own."""
+    """Return the handler of a signal, or None if it has no handler of its own."""
     return _get_handler("signal", name)
 
 
 def get_query_handler(name: str) -> Callable[..., Any] | None:
-    """The handler of a query; None if there is none of its own."""
+    """Return the handler of a query, or None if it has no handler of its own."""
     return _get_handler("query", name)
 
 
 def get_update_handler(name: str) -> Callable[..., Any] | None:
-    """The handler of an update; None if there is none of its own."""
+    """Return the handler of an update, or None if it has no handler of its own."""
     return _get_handler("update", name)
 
 
 def get_dynamic_signal_handler() -> Callable[..., Any] | None:
-    """The handler of the signals that no other is for."""
+    """Return the handler of signals that have no handler of their own, or None."""
     return _get_handler("signal", None)
 
 
 def get_dynamic_query_handler() -> Callable[..., Any] | None:
-    """The handler of the queries that no other is for."""
+    """Return the handler of queries that have no handler of their own, or None."""
     return _get_handler("query", None)
 
 
 def get_dynamic_update_handler() -> Callable[..., Any] | None:
-    """The handler of the updates that no other is for."""
+    """Return the handler of updates that have no handler of their own, or None."""
     return _get_handler("update", None)

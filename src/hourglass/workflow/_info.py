@@ -1,4 +1,4 @@
-"""What `workflow.info()` says: who a run is, who began it, and what has become of it so far."""
+"""`workflow.info()`: the identity, origin and current state of a run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from hourglass._evaluator.options import RetryPolicy, policy_from
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass.converter import Payload, decode_search_attribute
 
-_LARGE_HISTORY, _LONG_HISTORY = 4 * 1024 * 1024, 4096  # where Temporal begins to suggest
+# the limits at which Temporal suggests continuing as new
+_LARGE_HISTORY, _LONG_HISTORY = 4 * 1024 * 1024, 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class BasicInfo:
-    """Who a workflow is: what both faces of `info()` tell in the same way."""
+    """The properties of a run that the plain and the `async` interface share."""
 
     workflow_id: str
     run_id: str
@@ -30,12 +31,12 @@ class BasicInfo:
     task_queue: str
     attempt: int
     start_time: datetime
-    """When its first task began."""
+    """The time of its first task."""
     workflow_start_time: datetime
-    """When it was started; its first task may have waited for a worker."""
+    """The time when it was started; its first task may have waited for a worker."""
     first_execution_run_id: str
     original_execution_run_id: str
-    """The run id with which it began: a run that was reset has another since."""
+    """The run id that it started with; a reset creates a new run id."""
     continued_run_id: str | None
     parent_namespace: str | None
     parent_workflow_id: str | None
@@ -50,7 +51,8 @@ class BasicInfo:
     history_length: int
     history_size: int
     continue_as_new_reasons: tuple[str, ...]
-    """Why, if it is suggested: `HISTORY_SIZE_TOO_LARGE`, `TOO_MANY_HISTORY_EVENTS`, `TOO_MANY_UPDATES`."""
+    """The reasons of a suggestion: `HISTORY_SIZE_TOO_LARGE`, `TOO_MANY_HISTORY_EVENTS`, `TOO_MANY_UPDATES`.
+    """
     cancel_requested: bool
     cancel_reason: str | None
     priority_key: int
@@ -58,55 +60,61 @@ class BasicInfo:
     fairness_weight: float
     headers: Mapping[str, Payload] = field(repr=False)
     raw_memo: Mapping[str, Payload] = field(repr=False)
-    """The memo as it stands, not decoded; `workflow.memo()` decodes it."""
+    """The current memo, encoded; `workflow.memo()` decodes it."""
     raw_search_attributes: Mapping[str, Payload] = field(repr=False)
     current_deployment_version: WorkerDeploymentVersion | None = None
-    """The version of the worker that handles the current workflow task; None where it has none."""
+    """The deployment version of the worker that handles the current workflow task; None if it has none."""
 
     @property
     def parent(self) -> ParentInfo | None:
-        """The workflow that this one is a child of; None where it is no child."""
+        """The parent workflow; None if this is not a child."""
         if self.parent_workflow_id is None:
             return None
         return ParentInfo(self.parent_namespace or "", self.parent_run_id or "", self.parent_workflow_id)
 
     @property
     def root(self) -> RootInfo | None:
-        """The workflow at the top of the family: for one that is no child, itself, or None where the server does not say."""
+        """The root of the tree of child workflows: the workflow itself if it is not a child; None if the
+        server does not report it.
+        """
         if self.root_workflow_id is None:
             return None
         return RootInfo(self.root_run_id or "", self.root_workflow_id)
 
     @property
     def search_attributes(self) -> dict[str, Any]:
-        """The search attributes as they stood when this was asked for, each of the type that it has on the server."""
+        """The search attributes at the time of the call of `info()`, with the types that they have on the
+        server.
+        """
         return {name: decode_search_attribute(value) for name, value in self.raw_search_attributes.items()}
 
     def get_current_history_length(self) -> int:
-        """The same as `history_length`, by the name that it has elsewhere."""
+        """Return `history_length`, under its name in temporalio."""
         return self.history_length
 
     def get_current_history_size(self) -> int:
-        """The same as `history_size`, by the name that it has elsewhere."""
+        """Return `history_size`, under its name in temporalio."""
         return self.history_size
 
     def get_current_deployment_version(self) -> WorkerDeploymentVersion | None:
-        """The same as `current_deployment_version`, by the name that it has elsewhere."""
+        """Return `current_deployment_version`, under its name in temporalio."""
         return self.current_deployment_version
 
     def get_current_build_id(self) -> str:
-        """The build id of the worker that handles the current workflow task; empty where it has none."""
+        """Return the build id of the worker that handles the current workflow task; empty if it has none."""
         version = self.current_deployment_version
         return "" if version is None else version.build_id
 
 
 @dataclass(frozen=True, kw_only=True)
 class Info(BasicInfo):
-    """Who a workflow is, and where it stands."""
+    """The properties of a run."""
 
     is_continue_as_new_suggested: bool
     is_target_worker_deployment_version_changed: bool = False
-    """Whether this run, which is pinned, would go to another version were it begun now: a good time to continue as new."""
+    """Whether this pinned run would start on another version if it started now: a good time to continue as
+    new.
+    """
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ class ParentInfo:
 
 @dataclass(frozen=True)
 class RootInfo:
-    """The workflow at the top of a family of workflows."""
+    """The workflow at the root of a tree of child workflows."""
 
     run_id: str
     workflow_id: str
@@ -128,19 +136,19 @@ class RootInfo:
 
 @dataclass(frozen=True)
 class UpdateInfo:
-    """Which update a handler, or what it spawned, works for."""
+    """The update that a handler, or a task spawned by it, works for."""
 
     id: str
     name: str
 
 
 def info() -> Info:
-    """Who this workflow is, and where it stands."""
+    """Return the properties of this run."""
     live = require_run("workflow.info")
     if live.outbound is None:
         return _info_of(live)
-    told: Info = live.outbound.info(InfoInput(_proceed=lambda _: _info_of(live)))
-    return told
+    intercepted: Info = live.outbound.info(InfoInput(_proceed=lambda _: _info_of(live)))
+    return intercepted
 
 
 def _info_of(live: LiveRun) -> Info:
@@ -152,7 +160,7 @@ def _info_of(live: LiveRun) -> Info:
 
 
 def facts_of(live: LiveRun) -> dict[str, Any]:
-    """The fields of `BasicInfo`."""
+    """Return the fields of `BasicInfo`."""
     started = live.started
     assert started is not None
     facts = live.facts
@@ -194,11 +202,11 @@ def facts_of(live: LiveRun) -> dict[str, Any]:
 
 
 def current_update_info() -> UpdateInfo | None:
-    """The update whose handler or validator this is, or that spawned this function; None elsewhere."""
+    """Return the update of the current handler, validator, or task spawned by them; None elsewhere."""
     live = require_run("workflow.current_update_info")
-    asked = current_update.get()
-    if asked is not None:
-        return UpdateInfo(*asked)
+    update = current_update.get()
+    if update is not None:
+        return UpdateInfo(*update)
     fiber = current_fiber()
     path = () if fiber is None else fiber.path
     if fiber is None or len(path) < 2 or path[0] != "update":
@@ -214,12 +222,12 @@ def _span(value: float) -> timedelta | None:
 
 
 def _moment(nanoseconds: int) -> datetime:
-    # Integer arithmetic: a float of seconds since the epoch is off by up to a microsecond.
+    # Integer arithmetic, because a float of seconds since the epoch is inaccurate by up to a microsecond.
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=nanoseconds // 1000)
 
 
 def _reasons(facts: Activation) -> tuple[str, ...]:
-    """Why continuing as new is suggested. An engine that does not say has Temporal's own limits."""
+    """Return why continuing as new is suggested. If the engine does not report it, apply Temporal's limits."""
     if facts.continue_as_new_reasons or not facts.continue_as_new_suggested:
         return facts.continue_as_new_reasons
     too_large = ("HISTORY_SIZE_TOO_LARGE",) if facts.history_size >= _LARGE_HISTORY else ()

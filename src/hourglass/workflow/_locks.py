@@ -1,4 +1,6 @@
-"""`Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, fair and in the turns of asyncio's."""
+"""`Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, with asyncio's fairness and order
+of turns.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,25 @@ from hourglass.errors import Cancelled, ChannelEmptyError, UsageError
 T = TypeVar("T")
 
 _Waiters: TypeAlias = OrderedDict[Future, None]
-"""The tasks that wait, in order. Thousands may: finding the first, or giving one up, looks at no others."""
+"""The waiting tasks in order. There may be thousands: finding the first or removing one does not scan the
+others.
+"""
 
 
-def _waiter(waiters: _Waiters, what: str) -> Future:
-    fiber = require_fiber(what)
+def _waiter(waiters: _Waiters, action: str) -> Future:
+    fiber = require_fiber(action)
     future = Future(fiber.scheduler)
     waiters[future] = None
     return future
 
 
 def _wake_first(waiters: _Waiters) -> bool:
-    """Wake the task that has waited longest, and strike it off; False if none waits."""
+    """Wake the task that has waited longest, and remove it. Return False if none is waiting."""
     while waiters:
         waiter = next(iter(waiters))
         pending = waiter.state == PENDING
         if pending:
-            waiter.resolve()  # raises in a query, where no task can be woken: then none is struck off
+            waiter.resolve()  # raises in a query, where no task may be woken; then nothing is removed
         del waiters[waiter]
         if pending:
             return True
@@ -44,11 +48,11 @@ class Lock:
         self._waiters: _Waiters = OrderedDict()
 
     def locked(self) -> bool:
-        """Whether a task holds it."""
+        """Return whether a task holds it."""
         return self._locked
 
     def acquire(self) -> None:
-        """Take the lock; wait while another task holds it."""
+        """Acquire the lock; wait while another task holds it."""
         if not self._locked and all(waiter.state == CANCELLED for waiter in self._waiters):
             require_fiber("taking a lock")
             self._locked = True
@@ -60,7 +64,7 @@ class Lock:
             finally:
                 del self._waiters[waiter]
         except Cancelled:
-            # It may have been woken already, and is the only one that was: pass the lock on, or the others wait for
+            # It may have been woken already, as the only one: wake the next task, or the others wait for
             # ever.
             if not self._locked:
                 self._wake_first()
@@ -68,7 +72,7 @@ class Lock:
         self._locked = True
 
     def release(self) -> None:
-        """Give the lock back; the task that waited longest takes it."""
+        """Release the lock; the task that has waited longest acquires it."""
         if not self._locked:
             raise UsageError("a lock was released that no task holds")
         self._locked = False
@@ -89,35 +93,35 @@ class Lock:
 
 
 class Semaphore:
-    """At most so many tasks of one workflow at a time: `with semaphore: …`."""
+    """A limit on the number of concurrent tasks of one workflow: `with semaphore: …`."""
 
     def __init__(self, value: int = 1) -> None:
         if value < 0:
             raise UsageError(f"a semaphore cannot begin at {value}")
         self._value = value
         self._waiters: _Waiters = OrderedDict()
-        self._asleep: _Waiters = OrderedDict()  # those of them that have not been woken
+        self._unwoken: _Waiters = OrderedDict()  # the waiting tasks that have not been woken
 
     def locked(self) -> bool:
-        """Whether a task would have to wait for a place."""
+        """Return whether a task would have to wait."""
         return self._value == 0 or any(waiter.state != CANCELLED for waiter in self._waiters)
 
     def acquire(self) -> None:
-        """Take a place; wait while there is none."""
+        """Acquire a slot; wait while there is none."""
         if not self.locked():
             require_fiber("taking a semaphore")
             self._value -= 1
             return
         waiter = _waiter(self._waiters, "waiting for a semaphore")
-        self._asleep[waiter] = None
+        self._unwoken[waiter] = None
         try:
             try:
                 wait_for(waiter)
             finally:
                 del self._waiters[waiter]
-                self._asleep.pop(waiter, None)
+                self._unwoken.pop(waiter, None)
         except Cancelled:
-            if waiter.state != CANCELLED:  # the place was ours already: hand it on
+            if waiter.state != CANCELLED:  # the slot was ours already: pass it on
                 self._value += 1
                 self._wake_next()
             raise
@@ -125,12 +129,12 @@ class Semaphore:
             self._wake_next()
 
     def release(self) -> None:
-        """Give a place back."""
+        """Release a slot."""
         self._value += 1
         self._wake_next()
 
     def _wake_next(self) -> None:
-        if _wake_first(self._asleep):
+        if _wake_first(self._unwoken):
             self._value -= 1
 
     def __enter__(self) -> None:
@@ -150,22 +154,22 @@ class Event:
         self._waiters: _Waiters = OrderedDict()
 
     def is_set(self) -> bool:
-        """Whether the flag is up."""
+        """Return whether the flag is set."""
         return self._set
 
     def set(self) -> None:
-        """Raise the flag: all tasks that wait go on."""
+        """Set the flag, and wake all waiting tasks."""
         if not self._set:
             self._set = True
             for waiter in self._waiters:
                 waiter.release()
 
     def clear(self) -> None:
-        """Lower the flag."""
+        """Clear the flag."""
         self._set = False
 
     def wait(self) -> None:
-        """Wait until the flag is up."""
+        """Wait until the flag is set."""
         if self._set:
             return
         waiter = _waiter(self._waiters, "waiting for an event")
@@ -188,11 +192,11 @@ class Queue(Generic[T]):
         return len(self._items)
 
     def empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Return whether the queue is empty."""
         return not self._items
 
     def full(self) -> bool:
-        """Whether a task would have to wait to put an item."""
+        """Return whether a task would have to wait to add an item."""
         return 0 < self._maxsize <= len(self._items)
 
     def put(self, item: T) -> None:
@@ -209,13 +213,13 @@ class Queue(Generic[T]):
         _wake_first(self._getters)
 
     def get(self) -> T:
-        """Take the next item; wait while there is none."""
+        """Remove and return the next item; wait while there is none."""
         while not self._items:
             self._wait(self._getters, lambda: bool(self._items))
         return self.get_nowait()
 
     def get_nowait(self) -> T:
-        """Take the next item, or raise `ChannelEmptyError` if there is none."""
+        """Remove and return the next item, or raise `ChannelEmptyError` if there is none."""
         if not self._items:
             raise ChannelEmptyError("the queue is empty")
         item = self._items.popleft()
@@ -229,6 +233,6 @@ class Queue(Generic[T]):
         except BaseException:
             if waiter in waiters:
                 del waiters[waiter]
-            elif ready():  # we were woken and give up: wake the next one
+            elif ready():  # we were woken but give up, so wake the next one
                 _wake_first(waiters)
             raise

@@ -1,10 +1,11 @@
-"""What callers may give for a workflow or a message, reduced to a name and a signature; and channels.
+"""Resolution of references to workflows and messages to a name and a signature; and channels.
 
-Workflows and messages come, in a workflow or outside, as decorated objects, as classes, as channels or as plain
-names. Names carry no types: arguments are sent as they are and answers decoded as JSON says. Pure; knows nothing of
-connections.
+Callers, in a workflow or outside, refer to workflows and messages by decorated objects, classes, channels or
+plain names. A name has no types: arguments are encoded as they are, and results decoded as plain JSON. Pure;
+must not know connections.
 
-A channel is signals as a queue that the workflow reads when it likes, with one module-level token for both sides.
+A channel is a queue of signals that the workflow reads when it wants, with one module-level object for both
+sides.
 """
 
 from __future__ import annotations
@@ -24,19 +25,16 @@ from hourglass.converter import Converter, Payload, Signature
 from hourglass.errors import ArgumentError, ChannelEmptyError, PayloadError, UsageError
 from hourglass.workflow._tasks import wait_with_timeout
 
-# --- channels -------------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
-_NOTHING = Payload(b"", "binary/null")
+_NULL = Payload(b"", "binary/null")
 
 
 class Channel(Generic[T]):
     """A named stream of messages into a workflow.
 
-    Made once, at module level, it serves both sides: `decisions.receive()` in the workflow, `handle.signal(decisions, …)`
-    outside. On the wire a message is a signal of this name with one argument.
+    Create it once, at module level, for both sides: `decisions.receive()` in the workflow,
+    `handle.signal(decisions, …)` outside. A message is sent as a signal with this name and one argument.
     """
 
     @overload
@@ -53,13 +51,15 @@ class Channel(Generic[T]):
         return f"<channel {self.name}>"
 
     def receive(self, timeout: Duration | None = None) -> T:
-        """The next message, in the order of arrival; waits for it, after `timeout` raises `TimeoutError`."""
+        """Return the next message in the order of arrival, or wait for it. Raise `TimeoutError` after
+        `timeout`.
+        """
         fiber = require_fiber(f"receiving from channel {self.name}")
         limit = optional_seconds(timeout, "the timeout of receive")
         live = fiber.run
         while True:
-            found, message = self._take(live)
-            if found:
+            is_present, message = self._take(live)
+            if is_present:
                 return message  # type: ignore[return-value]
             arrival = Future(fiber.scheduler)
             live.handlers.receivers_of(self.name)[arrival] = None
@@ -69,24 +69,24 @@ class Channel(Generic[T]):
                 else:
                     wait_with_timeout(fiber, arrival, limit, waits_for_signal(self.name))
             except BaseException:
-                self._hand_on(live, arrival)
+                self._stop_waiting(live, arrival)
                 raise
 
     def receive_nowait(self) -> T:
-        """The next message if one is there; else raise `ChannelEmptyError`."""
+        """Return the next message, or raise `ChannelEmptyError` if there is none."""
         fiber = require_fiber(f"receiving from channel {self.name}")
-        found, message = self._take(fiber.run)
-        if not found:
+        is_present, message = self._take(fiber.run)
+        if not is_present:
             raise ChannelEmptyError(f"channel {self.name} is empty")
         return message  # type: ignore[return-value]
 
     def drain(self) -> list[T]:
-        """All messages that are there."""
+        """Return all messages that have arrived."""
         fiber = require_fiber(f"draining channel {self.name}")
         messages: list[T] = []
         while True:
-            found, message = self._take(fiber.run)
-            if not found:
+            is_present, message = self._take(fiber.run)
+            if not is_present:
                 return messages
             messages.append(message)  # type: ignore[arg-type]
 
@@ -97,30 +97,29 @@ class Channel(Generic[T]):
             if not waiting:
                 del live.state.signals[self.name]
             try:
-                value = live.converter.decode(payloads[0], self.type) if payloads else self._nothing(live)
+                value = (
+                    live.converter.decode(payloads[0], self.type) if payloads else self._empty_message(live)
+                )
             except PayloadError as error:
                 live.notices += (f"a message to channel {self.name!r} was dropped: {error}",)
                 continue
             return True, value
         return False, None
 
-    def _nothing(self, live: LiveRun) -> Any:
-        """What a signal without a value is: None, where the channel's type has it."""
+    def _empty_message(self, live: LiveRun) -> Any:
+        """Return the value of a signal without arguments: None, if the channel's type allows it."""
         try:
-            return live.converter.decode(_NOTHING, self.type)
+            return live.converter.decode(_NULL, self.type)
         except PayloadError as error:
-            raise PayloadError(f"it came without a value ({error})") from error
+            raise PayloadError(f"it has no value ({error})") from error
 
-    def _hand_on(self, live: LiveRun, arrival: Future) -> None:
-        """Give up waiting; if a message woke this receiver in the meantime, wake the next one instead."""
+    def _stop_waiting(self, live: LiveRun, arrival: Future) -> None:
+        """Stop waiting; if a message has woken this receiver meanwhile, wake the next one instead."""
         receivers = live.handlers.receivers_of(self.name)
         if arrival in receivers:
             del receivers[arrival]
         elif arrival.state != PENDING and live.state.signals.get(self.name) and not live.dead:
             live.handlers.wake_receiver(self.name)
-
-
-# --- resolved references --------------------------------------------------------------------------
 
 
 MessageKind = Literal["signal", "query", "update"]
@@ -134,7 +133,7 @@ _EXAMPLES: dict[MessageKind, str] = {
 
 @dataclass(frozen=True)
 class Given:
-    """Something that can be addressed: its name on the wire, and its signature where it is known."""
+    """A resolved reference: the name of a workflow or message, and its signature if it is known."""
 
     what: str
     name: str
@@ -143,73 +142,71 @@ class Given:
     single: bool = False
 
     def encode(self, converter: Converter, arguments: Sequence[Any]) -> tuple[Payload, ...]:
-        """Arguments bound by the signature and encoded. Raises `ArgumentError` before anything is sent."""
+        """Bind arguments to the signature and encode them. Raise `ArgumentError` before anything is sent."""
         if self.signature is not None:
             return tuple(self.signature.encode(converter, tuple(arguments), {}))
         if self.single and len(arguments) != 1:
-            raise ArgumentError(f"{self.what} carries one value, not {len(arguments)}")
+            raise ArgumentError(f"{self.what} takes one value, not {len(arguments)}")
         return tuple(converter.encode_all(arguments))
 
     def refuse_misfits(
         self, converter: Converter, arguments: Sequence[Any], encoded: Sequence[Payload]
     ) -> None:
-        """Refuse arguments of types that the signature does not take. Raises `ArgumentError`."""
+        """Raise `ArgumentError` for arguments whose types do not match the signature."""
         if self.signature is not None:
             self.signature.refuse_misfits(converter, arguments, encoded)
 
 
 def given_workflow(workflow: object) -> Given:
-    """The workflow that a decorated function, a class, its run method or a name means."""
+    """Resolve a workflow from a decorated function, a class, its run method or a name."""
     if isinstance(workflow, str):
-        return Given(f"workflow {_named(workflow, 'workflow')}", workflow)
+        return Given(f"workflow {_checked_name(workflow, 'workflow')}", workflow)
     definition = workflow_definition(workflow)
     if definition is None:
-        raise UsageError(f"{_describe(workflow)} is {_instead(workflow)}")
+        raise UsageError(f"{_describe(workflow)} is {_mismatch_advice(workflow)}")
     if definition.dynamic:
-        raise UsageError(
-            f"workflow {definition.name} is dynamic and takes any type: give the type's name as a text"
-        )
+        raise UsageError(f"workflow {definition.name} is dynamic and handles any type: pass the type's name")
     signature = definition.signature
     return Given(f"workflow {definition.name}", definition.name, signature, signature.return_type)
 
 
 def given_message(kind: MessageKind, message: object) -> Given:
-    """The signal, query or update that a decorated method, a channel or a name means."""
+    """Resolve a signal, query or update from a decorated method, a channel or a name."""
     if isinstance(message, str):
-        return Given(f"{kind} {_named(message, kind)}", message)
+        return Given(f"{kind} {_checked_name(message, kind)}", message)
     definition = message_definition(message)
     if definition is not None:
         if definition.kind != kind:
             raise UsageError(f"{_describe(message)} is a {definition.kind}, and was used as a {kind}")
         if definition.name is None:
-            raise UsageError(f"{_describe(message)} takes {kind}s of any name: give the name as a text")
+            raise UsageError(f"{_describe(message)} handles {kind}s with any name: pass the name")
         signature = definition.signature
         return Given(f"{kind} {definition.name}", definition.name, signature, signature.return_type)
     if kind == "signal" and isinstance(message, Channel):
         return Given(f"channel {message.name}", message.name, single=True)
-    raise UsageError(f"{_describe(message)} is no {kind}: give {_EXAMPLES[kind]}")
+    raise UsageError(f"{_describe(message)} is not a {kind}: pass {_EXAMPLES[kind]}")
 
 
-def _named(name: str, what: str) -> str:
+def _checked_name(name: str, kind: str) -> str:
     if not name:
-        raise UsageError(f"the {what}'s name is empty")
-    return check_text(name, f"the {what}'s name")
+        raise UsageError(f"the {kind}'s name is empty")
+    return check_text(name, f"the {kind}'s name")
 
 
-def _instead(thing: object) -> str:
-    """What is wrong with a thing that was given for a workflow, and what to do."""
-    if activity_definition(thing) is not None:
+def _mismatch_advice(workflow: object) -> str:
+    """Return why an object is not a workflow, and what to use instead."""
+    if activity_definition(workflow) is not None:
         return (
-            "an activity, no workflow: call it in a workflow (@workflow.defn) and start that; or run it alone, by "
-            "client.execute_activity(…)"
+            "an activity, not a workflow: call it in a workflow (@workflow.defn) and start that; or run it alone "
+            "with client.execute_activity(…)"
         )
-    if thing is None or not (callable(thing) or isinstance(thing, type)):
-        return "no workflow: give the function that is decorated with @workflow.defn, or its name as a text"
-    return "no workflow: decorate it with @workflow.defn, or give a name"
+    if workflow is None or not (callable(workflow) or isinstance(workflow, type)):
+        return "not a workflow: pass the function that is decorated with @workflow.defn, or its name"
+    return "not a workflow: decorate it with @workflow.defn, or pass a name"
 
 
-def _describe(thing: object) -> str:
-    if thing is None:
+def _describe(reference: object) -> str:
+    if reference is None:
         return "None"
-    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
-    return name if isinstance(name, str) else f"an object of type {type(thing).__name__}"
+    name = getattr(reference, "__qualname__", None) or getattr(reference, "__name__", None)
+    return name if isinstance(name, str) else f"an object of type {type(reference).__name__}"

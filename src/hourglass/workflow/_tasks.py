@@ -1,4 +1,6 @@
-"""Waiting and doing several things at once. The turns of each are those of asyncio under Temporal's Python SDK (I1)."""
+"""Waiting, and running several things concurrently. The order of turns is that of asyncio under Temporal's
+Python SDK (I1).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from hourglass._evaluator import operations
 from hourglass._evaluator.call_sites import call_site
 from hourglass._evaluator.context import current_run
-from hourglass._evaluator.event_groups import EventGroup, block_of, carried, check_groups
+from hourglass._evaluator.event_groups import EventGroup, block_of, check_groups, with_current_groups
 from hourglass._evaluator.fibers import FiberTask, LoopFiber, Task, error_of, require_fiber, was_cancelled
 from hourglass._evaluator.fibers import wait_for as wait_until
 from hourglass._evaluator.interception import SleepInput
@@ -34,7 +36,7 @@ ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 def sleep(
     duration: Duration, /, *, summary: str = "", event_groups: Sequence[EventGroup] | None = None
 ) -> None:
-    """Wait, for seconds or for months. `sleep(0)` only gives way to the other tasks of this workflow."""
+    """Wait, for seconds or for months. `sleep(0)` only yields to the other tasks of this workflow."""
     if event_groups is not None:
         with block_of(check_groups(event_groups)):
             sleep(duration, summary=summary)
@@ -42,8 +44,8 @@ def sleep(
     length = seconds(duration, "the duration of a sleep")
     run = current_run()
     if run is not None and run.outbound is not None:
-        go_on: Callable[[SleepInput], None] = lambda call: operations.sleep(call.duration, call.summary)  # noqa: E731
-        run.outbound.sleep(SleepInput(duration=length, summary=summary, _proceed=go_on))
+        proceed: Callable[[SleepInput], None] = lambda call: operations.sleep(call.duration, call.summary)  # noqa: E731
+        run.outbound.sleep(SleepInput(duration=length, summary=summary, _proceed=proceed))
     else:
         operations.sleep(length, summary)
 
@@ -53,14 +55,16 @@ def spawn(fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P
 @overload
 def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]: ...
 def spawn(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task[Any]:
-    """Run a function of the workflow's, plain or `async def`, side by side with the caller; `task.result()` waits for it."""
+    """Run a function of the workflow, plain or `async def`, concurrently with the caller. `task.result()`
+    waits for it.
+    """
     fiber = require_fiber("workflow.spawn")
     if not callable(fn):
         raise UsageError(f"workflow.spawn takes a function, not {type(fn).__name__}")
     label = getattr(fn, "__name__", type(fn).__name__)
     call: Callable[[], Any] = lambda: _awaited(fn(*args, **kwargs))  # noqa: E731
     if fiber.run.grouped:
-        call = carried(call)
+        call = with_current_groups(call)
     task: FiberTask[Any] = FiberTask(fiber.run, fiber.next_child_path(), label, call)
     task.scope = fiber.scope
     if fiber.scope is not None:
@@ -76,10 +80,11 @@ def _awaited(value: Any) -> Any:
 
 
 def run_async(coroutine: Coroutine[Any, Any, R], /) -> R:
-    """Run a coroutine on the run's event loop and wait for its result: `workflow.run_async(fetch_all(orders))`.
+    """Run a coroutine on the run's event loop and wait for its result:
+    `workflow.run_async(fetch_all(orders))`.
 
-    In it asyncio works as in an `async def` workflow: `asyncio.sleep` is a durable timer, activities are awaited. When the
-    caller is cancelled, the coroutine is.
+    asyncio works there as in an `async def` workflow: `asyncio.sleep` is a durable timer, activities are
+    awaited. Cancelling the caller cancels the coroutine.
     """
     if not inspect.iscoroutine(coroutine):
         raise UsageError(
@@ -89,11 +94,13 @@ def run_async(coroutine: Coroutine[Any, Any, R], /) -> R:
     try:
         fiber = require_fiber("workflow.run_async")
         if isinstance(fiber, LoopFiber):
-            raise UsageError("workflow.run_async waits, and stands in `async def` code: await the coroutine")
+            raise UsageError(
+                "workflow.run_async must not be called in `async def` code, because it waits: await the coroutine"
+            )
     except BaseException:
         coroutine.close()
         raise
-    from hourglass._evaluator.event_loop import CoroutineTask  # asyncio is loaded where it is used
+    from hourglass._evaluator.event_loop import CoroutineTask  # import asyncio only if it is needed
 
     task: CoroutineTask[R] = CoroutineTask(fiber.run.loop, coroutine)
     task.looked_at = True
@@ -120,9 +127,9 @@ def gather(*tasks: Task[T], return_exceptions: Literal[False] = False) -> list[T
 @overload
 def gather(*tasks: Task[T], return_exceptions: Literal[True]) -> list[T | BaseException]: ...
 def gather(*tasks: Task[Any], return_exceptions: bool = False) -> Any:
-    """Wait for all tasks and return their results in order; raise what the first that fails raised.
+    """Wait for all tasks and return their results in order. Raise the exception of the first task that fails.
 
-    The others go on when one fails. With `return_exceptions` errors are returned in the place of results.
+    The other tasks continue when one fails. With `return_exceptions`, exceptions are returned like results.
     """
     fiber = require_fiber("workflow.gather")
     children = list(dict.fromkeys(_tasks(tasks, "workflow.gather")))
@@ -143,37 +150,38 @@ def _value(task: Task[Any], return_exceptions: bool) -> Any:
     return error_of(task)
 
 
-def _tasks(given: Iterable[Any], where: str) -> list[Task[Any]]:
-    if callable(given) and not isinstance(given, Iterable):
+def _tasks(candidates: Iterable[Any], where: str) -> list[Task[Any]]:
+    if callable(candidates) and not isinstance(candidates, Iterable):
         raise UsageError(f"{where} takes tasks, not a function; for a condition: workflow.wait_condition(fn)")
-    if isinstance(given, Task):
+    if isinstance(candidates, Task):
         raise UsageError(f"{where} takes several tasks, as a list; for the result of one: task.result()")
-    tasks = list(given)
-    for item in tasks:
-        if not isinstance(item, Task):
+    tasks = list(candidates)
+    for candidate in tasks:
+        if not isinstance(candidate, Task):
             raise UsageError(
-                f"{where} takes tasks, not {type(item).__name__}: start one with activity.start(…) or workflow.spawn(fn, …)"
+                f"{where} takes tasks, not {type(candidate).__name__}: start one with activity.start(…) or workflow.spawn(fn, …)"
             )
     return tasks
 
 
 def map(fn: Callable[[T], R], items: Iterable[T], /, *, limit: int | None = None) -> list[R]:
-    """Call an activity or a function for every item, at most `limit` at a time, and return the results in order.
+    """Call an activity or a function for every item, at most `limit` at a time, and return the results in
+    order.
 
-    When one fails, the others are cancelled and its error is raised.
+    If one fails, cancel the others and raise its exception.
     """
     require_fiber("workflow.map")
     if limit is not None and limit < 1:
         raise UsageError(f"limit must be at least 1, not {limit}")
-    todo = list(items)
+    all_items = list(items)
     results: dict[int, R] = {}
-    waiting = iter(enumerate(todo))
+    waiting = iter(enumerate(all_items))
 
     def work() -> None:
         for index, item in waiting:
             results[index] = fn(item)
 
-    width = len(todo) if limit is None else min(limit, len(todo))
+    width = len(all_items) if limit is None else min(limit, len(all_items))
     workers = [spawn(work) for _ in range(width)]
     try:
         gather(*workers)
@@ -181,7 +189,7 @@ def map(fn: Callable[[T], R], items: Iterable[T], /, *, limit: int | None = None
         for worker in workers:
             worker.cancel()
         raise
-    return [results[index] for index in range(len(todo))]
+    return [results[index] for index in range(len(all_items))]
 
 
 def wait(
@@ -189,7 +197,7 @@ def wait(
     timeout: Duration | None = None,
     return_when: ReturnWhen = "ALL_COMPLETED",
 ) -> tuple[list[Task[T]], list[Task[T]]]:
-    """Wait for some of several tasks; return those that are done and those that are not, in the given order."""
+    """Wait for some of several tasks. Return the finished tasks and the others, in the given order."""
     fiber = require_fiber("workflow.wait")
     watched = _tasks(tasks, "workflow.wait")
     if not watched:
@@ -225,7 +233,7 @@ def wait(
 
 
 def as_completed(tasks: Iterable[Task[T]]) -> Iterator[Task[T]]:
-    """Iterate over tasks in the order in which they end."""
+    """Iterate over tasks in the order in which they finish."""
     fiber = require_fiber("workflow.as_completed")
     watched = _tasks(tasks, "workflow.as_completed")
     ended: deque[Task[T]] = deque()
@@ -261,9 +269,9 @@ def wait_condition(
     timeout_summary: str = "",
     event_groups: Sequence[EventGroup] | None = None,
 ) -> None:
-    """Wait until a function returns something true; after `timeout` raise `TimeoutError`.
+    """Wait until a function returns a true value. Raise `TimeoutError` after `timeout`.
 
-    The function is called again and again while the workflow runs: it must only look, quickly, and change nothing.
+    The function is called repeatedly while the workflow runs: it must be fast and must not change anything.
     """
     if event_groups is not None:
         with block_of(check_groups(event_groups)):
@@ -295,7 +303,7 @@ def wait_condition(
 
 
 def wait_for(task: Task[T], timeout: Duration | None) -> T:
-    """The result of a task, at most so late: after `timeout` the task is cancelled and `TimeoutError` raised."""
+    """Return the result of a task. After `timeout`, cancel the task and raise `TimeoutError`."""
     fiber = require_fiber("workflow.wait_for")
     (watched,) = _tasks([task], "workflow.wait_for")
     watched.looked_at = True
@@ -305,9 +313,10 @@ def wait_for(task: Task[T], timeout: Duration | None) -> T:
 
 
 def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summary: str = "") -> Any:
-    """Wait for a future at most so long, in the turns of `asyncio.wait_for` as Python 3.11 has it.
+    """Wait for a future for at most `limit` seconds, in the turns of `asyncio.wait_for` in Python 3.11.
 
-    In runs that temporalio began on a later Python, as that one has it: a time limit around an ordinary wait.
+    In runs that temporalio began on a later Python version, use the turns of that version: a timeout around
+    an ordinary wait.
     """
     if limit > 0 and fiber.run.behaviour.limited_waits_are_blocks:
         return _wait_within(future, Timeout(limit, summary))
@@ -325,8 +334,8 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
             wait_until(waiter)
         except Cancelled:
             if future.state != PENDING:
-                # asyncio forgets the cancellation here, unless what was waited for is cancelled itself; in our own runs it is
-                # never lost.
+                # asyncio drops the cancellation here, unless the awaited future is cancelled itself; in our
+                # own runs it is never lost.
                 if fiber.run.behaviour.cancellation_beats_limited_wait or was_cancelled(future):
                     raise
                 return wait_until(future)
@@ -345,14 +354,15 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
 
 
 def _wait_within(future: Future, limit: Timeout) -> Any:
-    """Wait for a future as `asyncio.wait_for` does from Python 3.12 on."""
+    """Wait for a future like `asyncio.wait_for` from Python 3.12 on."""
     try:
         with limit:
             return wait_until(future)
-    except TimeoutError as late:
-        stopped = late.__cause__
-        if isinstance(stopped, Cancelled) and stopped.__cause__ is not None and future.state == FAILED:
-            # Remote work that was cancelled for the limit's sake fails; that is what temporalio's authors see, no `TimeoutError`.
+    except TimeoutError as error:
+        cause = error.__cause__
+        if isinstance(cause, Cancelled) and cause.__cause__ is not None and future.state == FAILED:
+            # Remote work that is cancelled because of the timeout fails; authors of temporalio see its error
+            # instead of `TimeoutError`.
             raise error_of(future) from None
         raise
 

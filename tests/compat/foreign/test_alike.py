@@ -229,7 +229,7 @@ def mark(number: int, **more: Any) -> LocalMark:
 def told(waiting: list[int], marks: list[LocalMark], later: list[LocalMark], *cancelled: int) -> list[Any]:
     """Whose ends are told, in order; some are cancelled first."""
     found = ForeignLocalActivities()
-    found.foresee([*marks, *later])
+    found.prepare([*marks, *later])
     for seq in waiting:
         found.schedule(local(seq), seq)
     for seq in cancelled:
@@ -238,7 +238,7 @@ def told(waiting: list[int], marks: list[LocalMark], later: list[LocalMark], *ca
     ends: list[e.AnyEvent] = []
     while more := found.next_end():
         ends += more
-    assert found.untold() is None
+    assert found.unmatched_mark() is None
     return [getattr(each, "seq", 0) for each in ends]
 
 

@@ -48,10 +48,10 @@ def test_the_search_goes_back_from_where_it_missed() -> None:
     search = TurnSearch(10, has_updates=False)
     seen = []
     for order in search.orders():
-        seen.append(dict(order.ways))
-        search.missed(2, [4, 1, 4, 4])
+        seen.append(dict(order.modes))
+        search.reject(2, [4, 1, 4, 4])
     assert seen[:6] == [{}, {2: 1}, {2: 2}, {2: 3}, {0: 1}, {0: 1, 2: 1}]
-    assert len(seen) == len({str(sorted(ways.items())) for ways in seen}) == 16
+    assert len(seen) == len({str(sorted(modes.items())) for modes in seen}) == 16
 
 
 def test_the_search_ends() -> None:
@@ -62,7 +62,7 @@ def test_the_search_ends() -> None:
         count = 0
         for _ in search.orders():
             count += 1
-            search.missed(len(choices) - 1, choices)
+            search.reject(len(choices) - 1, choices)
         return count
 
     assert tries(10, has_updates=False, choices=[1, 1]) == 1
@@ -76,5 +76,5 @@ def test_a_recording_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     history = History.from_file(Path(__file__).parent / "typescript" / "random08.json")
     with Replayer(workflows=list(TWINS.values())) as replayer:
         assert replayer.try_replay(history).does_the_same
-        monkeypatch.setattr(_foreign_walk, "_WAYS", 1)
+        monkeypatch.setattr(_foreign_walk, "_MODES", 1)
         assert not replayer.try_replay(history).does_the_same

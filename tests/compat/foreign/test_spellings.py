@@ -186,7 +186,7 @@ def test_a_nexus_operation() -> None:
     history.asked("NEXUS_OPERATION_SCHEDULED", endpoint="e", service="s", operation="o")
     error = replay(history, lambda: None).error
     assert isinstance(error, NondeterminismError)
-    assert "the history says: Nexus operation s.o" in str(error)
+    assert "expected by the history: Nexus operation s.o" in str(error)
 
 
 def _skips_timer(name: str) -> Any:

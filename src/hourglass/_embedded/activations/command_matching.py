@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from hourglass._embedded.activations.outcomes import Outcomes
 from hourglass._embedded.transitions.run import RequestCancelChild
 from hourglass._evaluator import commands as c
-from hourglass._evaluator.words import AskedCommand, asked, describe
+from hourglass._evaluator.words import CommandSummary, describe, summarize
 from hourglass._history import events as h
 from hourglass._history import words
 from hourglass._history.walk import is_patch_index
@@ -157,7 +157,5 @@ def _mismatch(event: h.HistoryEvent, command: c.Command | None) -> Nondeterminis
 def _described(command: c.Command) -> str:
     if isinstance(command, h.RecordLocalActivity):
         marker = command.marker
-        return (
-            f"the end of {describe(AskedCommand('local activity', marker.activity_id, marker.activity_type))}"
-        )
-    return describe(asked(command))
+        return f"the end of {describe(CommandSummary('local activity', marker.activity_id, marker.activity_type))}"
+    return describe(summarize(command))

@@ -153,7 +153,7 @@ def headline(moments: Sequence[Moment], index: int) -> str:
 def summary(moment: Moment) -> str:
     """Return a step in one line."""
     commands = ", ".join(command.what for command in moment.issued) or "nothing"
-    return f"{', '.join(moment.told) or 'nothing new'} -> {commands}"
+    return f"{', '.join(moment.events) or 'nothing new'} -> {commands}"
 
 
 def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
@@ -163,7 +163,7 @@ def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
     moment = moments[index]
     before = moments[index - 1] if index else None
     yield headline(moments, index)
-    for event in moment.told or ("nothing new",):
+    for event in moment.events or ("nothing new",):
         yield f"told    {event}"
     if before is not None:
         for change in changes(before, moment):

@@ -162,7 +162,7 @@ class Watched:
         if previous is not None and previous[0] == description.history_length:
             return description, previous[1]
         run_handle = self.client.get_workflow_handle(self.workflow_id, run_id=description.run_id)
-        events = run_handle.history()._told
+        events = run_handle.history()._lenient_events
         if not self.failures:
             return _hide_last_failures(description), without_messages(events)
         codec = self.client.codec
@@ -200,7 +200,7 @@ def story_of(
 
 def picture(description: WorkflowDescription, history: History, codec: Codec | None) -> str:
     """Return a run as a picture for a notebook, without payloads."""
-    events = history._told
+    events = history._lenient_events
     story = story_of(description, events if codec is None else unsealed(events, decoder(codec)))
     return f'<div style="overflow-x:auto">{svg.draw(story, limit=_IN_A_NOTEBOOK)}</div>'
 

@@ -1,5 +1,5 @@
-"""What is done: the handlers of all forms. Each reads the form, asks the client, and answers with a redirect, so that going back
-repeats nothing; what went wrong is a page.
+"""The handlers of all forms. Each reads the form, calls the client, and responds with a redirect, so that
+going back does not repeat the action. Errors are rendered as a page.
 """
 
 from __future__ import annotations
@@ -14,51 +14,49 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from hourglass._tools.timeline.watching import HIDDEN
-from hourglass._tools.web import addresses, asked, finding, forms, pages, run_view
+from hourglass._tools.web import addresses, finding, forms, pages, requests, run_view
 from hourglass._tools.web.bulk import BulkOperations, ConfirmedScope
 from hourglass._tools.web.site import Site
 from hourglass.client import ScheduleBackfill
 from hourglass.client._bulk import open_ones
 from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError, UsageError
 
-_MOST_AT_ONCE = 100_000
-_OF_WORKFLOW_CODE = (QueryFailedError, UpdateFailedError)
-"""Errors whose messages are those of workflow code."""
+_MAX_BULK_RUNS = 100_000
+_WORKFLOW_ERRORS = (QueryFailedError, UpdateFailedError)
+"""Errors whose messages come from workflow code."""
 
 
 class PageActions:
-    """What the forms of one site do."""
+    """The form handlers of one site."""
 
     def __init__(self, site: Site, operations: BulkOperations) -> None:
         self._site = site
         self._operations = operations
 
-    # --- one run ------------------------------------------------------------------------------------------------------
-
     def start(self, request: Request, fields: Mapping[str, Any]) -> Response:
         """Start a workflow."""
         self._check_may_change()
-        kind, given = str(fields.get("type", "")).strip(), str(fields.get("id", "")).strip()
+        kind, workflow_id = str(fields.get("type", "")).strip(), str(fields.get("id", "")).strip()
         try:
             if not kind:
-                raise UsageError("say which workflow: its type is missing")
-            options: dict[str, Any] = {"id": given} if given else {}
+                raise UsageError("the workflow type is missing")
+            options: dict[str, Any] = {"id": workflow_id} if workflow_id else {}
             queue = str(fields.get("queue", "")).strip()
             if queue:
                 options["task_queue"] = queue
-            handle = self._site.client.start_workflow(kind, *asked.arguments(fields), **options)
+            handle = self._site.client.start_workflow(kind, *requests.arguments(fields), **options)
         except (HourglassError, ValueError) as error:
-            known = forms.workflows_in(self._site.modules)
-            kept = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
+            known_forms = forms.workflows_in(self._site.modules)
+            entered = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
             return HTMLResponse(
-                pages.start(asked.view(self._site, request), known, kind, str(error), kept), 400
+                pages.start(requests.view(self._site, request), known_forms, kind, str(error), entered), 400
             )
         return RedirectResponse(addresses.workflow(handle.id), 303)
 
     def act(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to one run."""
+        """Signal, query, update, cancel, terminate or reset one run."""
         self._check_may_change()
-        workflow_id, run_id = asked.part(request, "id"), asked.part(request, "run_id")
+        workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         handle = self._site.client.get_workflow_handle(workflow_id, run_id=run_id)
         back = addresses.run(workflow_id, run_id)
         action = request.path_params["action"]
@@ -66,79 +64,85 @@ class PageActions:
         try:
             match action:
                 case "signal":
-                    handle.signal(asked.named(name, action), *asked.arguments(fields))
-                    told = f"signal {name} was sent"
+                    handle.signal(requests.required_name(name, action), *requests.arguments(fields))
+                    notice = f"signal {name} was sent"
                 case "query":
-                    found = handle.query(asked.named(name, action), *asked.arguments(fields))
-                    return self._answered(request, fields, f"query {name}", found, back)
+                    result = handle.query(requests.required_name(name, action), *requests.arguments(fields))
+                    return self._answer_page(request, fields, f"query {name}", result, back)
                 case "update":
-                    found = handle.execute_update(asked.named(name, action), *asked.arguments(fields))
-                    return self._answered(request, fields, f"update {name}", found, back)
+                    result = handle.execute_update(
+                        requests.required_name(name, action), *requests.arguments(fields)
+                    )
+                    return self._answer_page(request, fields, f"update {name}", result, back)
                 case "cancel":
                     handle.cancel(str(fields.get("reason", "")))
-                    told = "it was asked to cancel"
+                    notice = "cancellation was requested"
                 case "terminate":
                     handle.terminate(str(fields.get("reason", "")))
-                    told = "it was terminated"
+                    notice = "the workflow was terminated"
                 case "reset":
-                    fresh = handle.reset(
+                    new_run = handle.reset(
                         event_id=int(str(fields.get("event_id", ""))),
                         reason=str(fields.get("reason", "")),
                         reapply_signals="without_signals" not in fields,
                         reapply_updates="without_updates" not in fields,
                     )
-                    return RedirectResponse(addresses.run(workflow_id, fresh.run_id or run_id), 303)
+                    return RedirectResponse(addresses.run(workflow_id, new_run.run_id or run_id), 303)
                 case _:
-                    raise UsageError(f"there is no action {action!r}")
+                    raise UsageError(f"unknown action {action!r}")
         except (HourglassError, QueryFailedError, ValueError) as error:
-            shows = self._shows(request, fields) or not isinstance(error, _OF_WORKFLOW_CODE)
-            return asked.failure(self._site, request, 400, run_view.error_text(error, shows=shows), back)
-        return RedirectResponse(f"{back}?notice={quote(told)}", 303)
+            shows = self._shows(request, fields) or not isinstance(error, _WORKFLOW_ERRORS)
+            return requests.failure(self._site, request, 400, run_view.error_text(error, shows=shows), back)
+        return RedirectResponse(f"{back}?notice={quote(notice)}", 303)
 
     def _shows(self, request: Request, fields: Mapping[str, Any]) -> bool:
-        """Whether values may be shown in the answer to a form."""
-        return asked.shows_payloads(self._site, request) or "payloads" in fields
+        """Whether values may be displayed in the response to a form."""
+        return requests.shows_payloads(self._site, request) or "payloads" in fields
 
-    def _answered(
+    def _answer_page(
         self, request: Request, fields: Mapping[str, Any], title: str, value: Any, back: str
     ) -> Response:
         shows = self._shows(request, fields)
-        told = json.dumps(value, indent=2, ensure_ascii=False, default=repr) if shows else HIDDEN
-        return HTMLResponse(pages.answer(asked.view(self._site, request), title, told, back))
-
-    # --- many ---------------------------------------------------------------------------------------------------------
+        text = json.dumps(value, indent=2, ensure_ascii=False, default=repr) if shows else HIDDEN
+        return HTMLResponse(pages.answer(requests.view(self._site, request), title, text, back))
 
     def bulk(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to many runs: those that were chosen, or all that the search finds. The reader is asked first."""
+        """Act on many runs: the selected ones, or all that the search finds. The first request asks for
+        confirmation.
+        """
         self._check_may_change()
         client = self._site.client
         action, reason = str(fields.get("action", "")), str(fields.get("reason", ""))
-        name, arguments = str(fields.get("name", "")).strip(), asked.arguments(fields)
+        name, arguments = str(fields.get("name", "")).strip(), requests.arguments(fields)
         if action not in _BULK_ACTIONS or (action == "signal" and not name):
-            raise UsageError("say what is to be done: signal (with its name), cancel, terminate or reset")
-        runs = [addresses.run_at(str(each)) for each in fields.get("runs", [])]
+            raise UsageError(
+                "no action was selected: choose signal (with its name), cancel, terminate or reset"
+            )
+        runs = [addresses.run_at(str(path)) for path in fields.get("runs", [])]
         scope = ConfirmedScope(len(runs), runs)
         if fields.get("all"):
-            # Runs that begin after the question are not part of its answer.
-            fields = {"asked": finding.written(datetime.now(UTC)), **fields}
-            scope = self._found(fields, action)
+            # Runs that start after the question are not covered by the confirmation.
+            fields = {"asked_at": finding.filter_time(datetime.now(UTC)), **fields}
+            scope = self._matching_scope(fields, action)
         if not scope.count:
             raise UsageError(
-                "no open workflow is found"
+                "no open workflow matches the search"
                 if scope.is_all and action != "reset"
-                else "no workflow was chosen"
+                else "no workflow was selected"
             )
-        is_answer = "confirmed" in fields
-        refusal = (
-            scope.refusal(str(fields.get("expected", "")), str(fields.get("typed", ""))) if is_answer else ""
+        is_confirmed = "confirmed" in fields
+        rejection = (
+            scope.rejection(str(fields.get("expected", "")), str(fields.get("typed", "")))
+            if is_confirmed
+            else ""
         )
-        if not is_answer or refusal:
-            view = asked.view(self._site, request)
-            shown = pages.confirm(view, action, scope, _repeated(fields), refusal)
-            return HTMLResponse(shown, 400 if refusal else 200)
+        if not is_confirmed or rejection:
+            view = requests.view(self._site, request)
+            page = pages.confirm(view, action, scope, _repeated_fields(fields), rejection)
+            return HTMLResponse(page, 400 if rejection else 200)
         if scope.is_all:
-            found = client.list_workflows(scope.query, page_size=1000, limit=_MOST_AT_ONCE)
-            runs = [(each.id, each.run_id) for each in found]
+            matching_runs = client.list_workflows(scope.query, page_size=1000, limit=_MAX_BULK_RUNS)
+            runs = [(run.id, run.run_id) for run in matching_runs]
 
         def act(workflow_id: str, run_id: str) -> None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
@@ -152,33 +156,35 @@ class PageActions:
                 case _:
                     handle.reset(reason=reason)
 
-        started = self._operations.start(f"{action} {len(runs)} workflows", runs, act)
-        return RedirectResponse(f"/operations/{started.number}", 303)
+        operation = self._operations.start(f"{action} {len(runs)} workflows", runs, act)
+        return RedirectResponse(f"/operations/{operation.number}", 303)
 
-    def _found(self, fields: Mapping[str, Any], action: str) -> ConfirmedScope:
-        """All runs that the search of a form finds; only open ones, where a closed one can take no part."""
-        search, now = asked.searched(fields), datetime.now(UTC)
+    def _matching_scope(self, fields: Mapping[str, Any], action: str) -> ConfirmedScope:
+        """Return all runs that the search of a form finds; only open ones if the action cannot apply to
+        closed ones.
+        """
+        search, now = requests.search_in_form(fields), datetime.now(UTC)
         query = finding.visible_filter(self._site.client, search, now)
-        query = f"({query}) AND StartTime <= {finding.text(finding.moment(str(fields['asked'])))}"
+        query = f"({query}) AND StartTime <= {finding.literal(finding.parse_time(str(fields['asked_at'])))}"
         if action != "reset":
             query = open_ones(query)
-        shown = " AND ".join(each for each in (finding.filter_of(search, now), search.problem) if each)
+        displayed = " AND ".join(
+            condition for condition in (finding.filter_of(search, now), search.problem) if condition
+        )
         return ConfirmedScope(
-            int(self._site.client.count_workflows(query)), query=query, shown=shown, is_all=True
+            int(self._site.client.count_workflows(query)), query=query, shown=displayed, is_all=True
         )
 
     def stop_operation(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Do no more of it."""
+        """Stop an operation before its remaining runs."""
         number = int(request.path_params["number"])
         self._operations.stop(number)
         return RedirectResponse(f"/operations/{number}", 303)
 
-    # --- schedules ----------------------------------------------------------------------------------------------------
-
     def act_on_schedule(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to a schedule."""
+        """Pause, resume, trigger, backfill or delete one schedule."""
         self._check_may_change()
-        schedule_id = asked.part(request, "id")
+        schedule_id = requests.path_part(request, "id")
         handle = self._site.client.get_schedule_handle(schedule_id)
         back = addresses.schedule(schedule_id)
         note = str(fields.get("note", ""))
@@ -196,20 +202,18 @@ class PageActions:
                     handle.delete()
                     return RedirectResponse("/schedules", 303)
                 case action:
-                    raise UsageError(f"there is no action {action!r}")
+                    raise UsageError(f"unknown action {action!r}")
         except (HourglassError, ValueError) as error:
-            return asked.failure(self._site, request, 400, str(error), back)
+            return requests.failure(self._site, request, 400, str(error), back)
         return RedirectResponse(f"{back}?notice={quote(request.path_params['action'])}", 303)
 
     def act_on_schedules(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Something is done to many schedules."""
+        """Act on many schedules."""
         self._check_may_change()
         action = str(fields.get("action", ""))
-        chosen = [str(each) for each in fields.get("runs", [])]
-        if action not in ("pause", "resume", "trigger", "backfill", "delete") or not chosen:
-            raise UsageError(
-                "choose schedules, and what is to be done: pause, resume, trigger, backfill or delete"
-            )
+        selected = [str(schedule_id) for schedule_id in fields.get("runs", [])]
+        if action not in ("pause", "resume", "trigger", "backfill", "delete") or not selected:
+            raise UsageError("select schedules and an action: pause, resume, trigger, backfill or delete")
         backfill = _backfill(fields) if action == "backfill" else None
 
         def act(schedule_id: str, _: str) -> None:
@@ -228,16 +232,14 @@ class PageActions:
                 case "delete":
                     handle.delete()
 
-        started = self._operations.start(
-            f"{action} {len(chosen)} schedules", [(each, "") for each in chosen], act
+        operation = self._operations.start(
+            f"{action} {len(selected)} schedules", [(schedule_id, "") for schedule_id in selected], act
         )
-        return RedirectResponse(f"/operations/{started.number}", 303)
-
-    # --- who may ------------------------------------------------------------------------------------------------------
+        return RedirectResponse(f"/operations/{operation.number}", 303)
 
     def _check_may_change(self) -> None:
         if self._site.read_only:
-            raise PermissionError("this page is read-only")
+            raise PermissionError("this web UI is read-only")
 
 
 _BULK_ACTIONS = ("cancel", "terminate", "signal", "reset")
@@ -254,16 +256,16 @@ _NOT_REPEATED = (
 )
 
 
-def _repeated(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The fields of a form, for the form that asks whether it is meant."""
+def _repeated_fields(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the fields of a form, for the form that asks for confirmation."""
     single = [(name, str(value)) for name, value in fields.items() if name not in _NOT_REPEATED]
-    several = (("run", "runs"), ("status", "statuses"), ("argument", "arguments"))
-    return single + [(name, str(value)) for name, names in several for value in fields.get(names, ())]
+    lists = (("run", "runs"), ("status", "statuses"), ("argument", "arguments"))
+    return single + [(name, str(value)) for name, names in lists for value in fields.get(names, ())]
 
 
 def _backfill(fields: Mapping[str, Any]) -> ScheduleBackfill:
-    """The time that a form gives. Raises ValueError."""
+    """Return the period in a form. Raise ValueError."""
     start, end = (
-        datetime.fromisoformat(finding.moment(str(fields.get(each, "")))) for each in ("start", "end")
+        datetime.fromisoformat(finding.parse_time(str(fields.get(name, "")))) for name in ("start", "end")
     )
     return ScheduleBackfill(start_at=start, end_at=end)

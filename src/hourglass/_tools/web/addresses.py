@@ -1,7 +1,7 @@
 """Addresses of pages. Pure.
 
-An id may hold anything: slashes, dots, percent signs. In a path it is quoted twice, since servers undo one quoting before they
-look for a route, and browsers resolve dots.
+An id may contain any characters: slashes, dots, percent signs. In a path it is quoted twice, because servers
+undo one quoting before they match routes, and browsers resolve dots.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from urllib.parse import quote, unquote
 
 
 def quoted(name: str) -> str:
-    """A name as one part of a path."""
+    """Quote a name as one part of a path."""
     return quote(quote(name, safe="").replace(".", "%2E"), safe="")
 
 
 def unquoted(part: str) -> str:
-    """The name that a part of a path stands for, after a server has undone one quoting."""
+    """Return the name that a part of a path stands for, after a server has undone one quoting."""
     return unquote(part)
 
 
 def workflow(workflow_id: str) -> str:
-    """The page of a workflow's latest run."""
+    """Return the path of a workflow's latest run."""
     return f"/workflows/{quoted(workflow_id)}"
 
 
 def run(workflow_id: str, run_id: str) -> str:
-    """The page of a run."""
+    """Return the path of a run."""
     return f"/workflows/{quoted(workflow_id)}/{quoted(run_id)}"
 
 
 def schedule(schedule_id: str) -> str:
-    """The page of a schedule."""
+    """Return the path of a schedule."""
     return f"/schedules/{quoted(schedule_id)}"
 
 
 def run_at(path: str) -> tuple[str, str]:
-    """The workflow id and the run id of a run's page. Raises ValueError."""
+    """Return the workflow id and the run id of a run's path. Raise ValueError."""
     try:
         _, _, workflow_id, run_id = path.split("/")
     except ValueError:

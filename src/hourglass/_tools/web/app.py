@@ -1,7 +1,8 @@
-"""The routes, and how each is answered: what is read on a thread that may be left alone, what is done to its end.
+"""The routes and the threads of their handlers: a handler that reads may be abandoned, a handler that acts
+runs to its end.
 
-A page whose data cannot be had because the server is away is answered as soon as that is known; a form is refused then, and
-nothing is done.
+If the engine becomes unreachable, a page is answered with an error at once, and a form is rejected before
+anything is done.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 
 from hourglass._http.access import Access
 from hourglass._http.names import OwnNames
-from hourglass._tools.web import asked, finding, security
+from hourglass._tools.web import finding, requests, security
 from hourglass._tools.web.actions import PageActions
 from hourglass._tools.web.bulk import BulkOperations
 from hourglass._tools.web.login import LoginPages
@@ -41,105 +42,105 @@ from hourglass.errors import (
     WorkflowNotFoundError,
 )
 
-# --- server-sent events ---------------------------------------------------------------------------
-#
-# An event says only that what an open page shows has changed, and the page fetches it anew; so a page holds no second copy of the
-# truth, and one left open all day does not grow. What is compared is a short mark of the content (`mark_of`), asked for every
-# second while the page is open. That something is the matter is an event, too: the page says what it is, and that it is over.
+# Server-sent events only report that the content of an open page has changed, and the page fetches it again.
+# So a page holds no second copy of the data, and a page that stays open all day does not grow. Changes are
+# detected by comparing a short fingerprint of the content (`fingerprint_of`) every second while the page is
+# open. Problems are events too: the page displays the message and removes it afterwards.
 
 
 PAUSE = 1.0
-SELDOM = 2.0
-"""The same for what takes many questions: all task queues."""
+SLOW_PAUSE = 2.0
+"""The pause between checks that need many requests: the task queues."""
 
 _SILENCE = 15.0
 
-Mark: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
-"""What a page shows, so short that it can be compared (a number of events, a hash); and what is the matter, if anything."""
+Fingerprint: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
+"""Returns a short fingerprint of the content of a page (a number of events, a hash), and a message if there
+is a problem.
+"""
 
 
 async def changes(
-    mark: Mark, gone: Callable[[], Awaitable[bool]], pause: float = PAUSE
+    fingerprint: Fingerprint, gone: Callable[[], Awaitable[bool]], pause: float = PAUSE
 ) -> AsyncIterator[bytes]:
-    """Events for one open page, until it is closed."""
-    known: str | None = None
-    told: str | None = None
+    """Yield the events for one open page until it is closed."""
+    previous: str | None = None
+    shown_trouble: str | None = None
     quiet = 0.0
     while not await gone():
-        found: str | None = None
+        current: str | None = None
         try:
-            found, trouble = await mark()
+            current, trouble = await fingerprint()
         except HourglassError as error:
             trouble = str(error).partition("\n")[0]
-        if trouble != told:
+        if trouble != shown_trouble:
             yield event("trouble", {"message": trouble}) if trouble else event("well", {})
-            told, quiet = trouble, 0.0
-        if found is not None:
-            # The first one, too: what a page shows may have changed between its making and this connection.
-            if found != known:
+            shown_trouble, quiet = trouble, 0.0
+        if current is not None:
+            # The first check counts too: the page may have changed between its rendering and this connection.
+            if current != previous:
                 yield event("change", {})
                 quiet = 0.0
-            known = found
+            previous = current
         await sleep(pause)
         quiet += pause
-        if quiet >= _SILENCE:  # so that a connection that has gone is noticed
+        if quiet >= _SILENCE:  # so that a closed connection is noticed
             yield b": still here\n\n"
             quiet = 0.0
 
 
-def mark_of(site: Site, operations: BulkOperations, request: Request) -> str:
-    """What a page shows now, so short that it can be compared. Its address says which page: a run, an operation, the workers,
-    whether all is well and nothing else (`state`), or else a list.
+def fingerprint_of(site: Site, operations: BulkOperations, request: Request) -> str:
+    """Return a fingerprint of the current content of a page. Its address names the page: a run, an operation,
+    the workers, only the health (`state`), or else a list.
     """
     client, params = site.client, request.query_params
     if "state" in params:
         return ""
     if "run" in params:
-        found = client.get_workflow_handle(params.get("id", ""), run_id=params["run"]).describe()
-        pending = [(each.id, each.attempt, each.state) for each in found.pending_activities]
-        updates = [each.id for each in found.pending_updates]
-        return f"{found.history_length} {found.status} {found.task_attempt} {pending} {updates}"
+        description = client.get_workflow_handle(params.get("id", ""), run_id=params["run"]).describe()
+        pending = [
+            (activity.id, activity.attempt, activity.state) for activity in description.pending_activities
+        ]
+        updates = [update.id for update in description.pending_updates]
+        return f"{description.history_length} {description.status} {description.task_attempt} {pending} {updates}"
     if "operation" in params:
-        operation = operations.find(asked.number(request, "operation") or 0)
+        operation = operations.find(requests.number(request, "operation") or 0)
         return "" if operation is None else f"{operation.done} {operation.failed} {operation.ended}"
     if "workers" in params:
-        return f"{[_queue(each) for each in task_queues(client)]} {[worker_facts(each) for each in site.workers()]}"
-    search, now = asked.search(request), datetime.now(UTC)
+        return f"{[_queue(entry) for entry in task_queues(client)]} {[worker_facts(entry) for entry in site.workers()]}"
+    search, now = requests.search(request), datetime.now(UTC)
     page = client.list_page(finding.visible_filter(client, search, now), page_size=finding.PAGE_SIZE)
     problems = site.problems(page.items)
-    shown = [(each.run_id, each.status, problems.get(each.run_id)) for each in page.items]
-    return f"{shown} {finding.counts(client, search, now)}"
+    rows = [(run.run_id, run.status, problems.get(run.run_id)) for run in page.items]
+    return f"{rows} {finding.counts(client, search, now)}"
 
 
 def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:
-    """Without when its pollers were last seen: that is always another moment."""
+    """Return the queue without the last poll times, which always change."""
     tasks, activities = (
-        tuple(replace(each, last_seen=None) for each in pollers)
+        tuple(replace(poller, last_seen=None) for poller in pollers)
         for pollers in (queue.workflow_pollers, queue.activity_pollers)
     )
     return replace(queue, workflow_pollers=tasks, activity_pollers=activities)
 
 
 def event(name: str, data: object) -> bytes:
-    """One event, as it travels."""
+    """Return one event in its wire format."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
-
-
-# --- the routes -----------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
 
-_SLOW_AT_ONCE = 8
-_LOOK_AGAIN = 0.2
+_MAX_SLOW_REQUESTS = 8
+_HEALTH_INTERVAL = 0.2
 
 
-class _AwayError(ServiceError):
-    """What the page shows cannot be asked for now."""
+class _UnreachableError(ServiceError):
+    """The engine cannot be reached at present."""
 
 
 class PageApp:
-    """The application of one site."""
+    """The web application of one site."""
 
     def __init__(self, site: Site, login: LoginPages) -> None:
         self._site = site
@@ -147,59 +148,69 @@ class PageApp:
         self.operations = BulkOperations()
         self._reads = PageReads(site, self.operations)
         self._actions = PageActions(site, self.operations)
-        # What asks the code of workflows or replays them may take seconds: it must not take all threads.
-        self._slow = anyio.CapacityLimiter(_SLOW_AT_ONCE)
+        # Handlers that query workflow code or replay it may take seconds, and must not occupy all threads.
+        self._slow = anyio.CapacityLimiter(_MAX_SLOW_REQUESTS)
 
-    def _reading(
+    def _page_handler(
         self, handle: Callable[[Request], Response], *, slow: bool = False
     ) -> Callable[[Request], Any]:
-        """A handler of a page: done on a thread, and left alone when the server turns out to be away."""
+        """Return a route handler for a page. It runs on a thread, which is abandoned if the engine becomes
+        unreachable.
+        """
 
-        async def answer(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             limiter = self._slow if slow else None
             try:
-                return await self._unless_away(lambda: handle(request), limiter)
-            except _AwayError as away:
-                return asked.failure(self._site, request, 503, str(away))
+                return await self._run_while_reachable(lambda: handle(request), limiter)
+            except _UnreachableError as unreachable:
+                return requests.failure(self._site, request, 503, str(unreachable))
 
-        return answer
+        return respond
 
-    def _doing(self, handle: Callable[[Request, Mapping[str, Any]], Response]) -> Callable[[Request], Any]:
-        """A handler of a form: the form is read on the loop, the rest is done on a thread, to its end: it may take effect."""
+    def _form_handler(
+        self, handle: Callable[[Request, Mapping[str, Any]], Response]
+    ) -> Callable[[Request], Any]:
+        """Return a route handler for a form. The form is read on the loop; the action runs on a thread to its
+        end, because it may take effect.
+        """
 
-        async def posted(request: Request) -> Response:
-            if away := self._site.pulse.health().away:
-                return asked.failure(self._site, request, 503, f"nothing was done: {away}")
-            return await anyio.to_thread.run_sync(handle, request, await asked.fields(request))
+        async def respond(request: Request) -> Response:
+            if unreachable := self._site.health_monitor.health().unreachable:
+                return requests.failure(self._site, request, 503, f"nothing was done: {unreachable}")
+            return await anyio.to_thread.run_sync(handle, request, await requests.fields(request))
 
-        return posted
+        return respond
 
-    async def _unless_away(self, work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
-        health = self._site.pulse.health
-        if away := health().away:
-            raise _AwayError(away)
-        task = asyncio.ensure_future(anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter))
+    async def _run_while_reachable(
+        self, call: Callable[[], T], limiter: anyio.CapacityLimiter | None = None
+    ) -> T:
+        health = self._site.health_monitor.health
+        if unreachable := health().unreachable:
+            raise _UnreachableError(unreachable)
+        task = asyncio.ensure_future(anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter))
         try:
-            while not (await asyncio.wait({task}, timeout=_LOOK_AGAIN))[0]:
-                if away := health().away:
-                    raise _AwayError(away)
+            while not (await asyncio.wait({task}, timeout=_HEALTH_INTERVAL))[0]:
+                if unreachable := health().unreachable:
+                    raise _UnreachableError(unreachable)
             return task.result()
         finally:
             task.cancel()
 
     async def live(self, request: Request) -> Response:
-        """Events for an open page: what it shows has changed."""
+        """Stream the events for an open page."""
 
-        async def mark() -> tuple[str, str]:
-            found = await self._unless_away(lambda: mark_of(self._site, self.operations, request))
-            return found, self._site.pulse.health().notice
+        async def fingerprint() -> tuple[str, str]:
+            current = await self._run_while_reachable(
+                lambda: fingerprint_of(self._site, self.operations, request)
+            )
+            return current, self._site.health_monitor.health().notice
 
-        pause = SELDOM if "workers" in request.query_params else PAUSE
-        events = changes(mark, request.is_disconnected, pause)
+        pause = SLOW_PAUSE if "workers" in request.query_params else PAUSE
+        events = changes(fingerprint, request.is_disconnected, pause)
         return StreamingResponse(events, media_type="text/event-stream")
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """What went wrong, as a page."""
+        """Render an error as a page."""
         match error:
             case WorkflowNotFoundError() | ScheduleNotFoundError():
                 status = 404
@@ -215,42 +226,44 @@ class PageApp:
                 status = 503
             case _:
                 status = 500
-        return asked.failure(self._site, request, status, str(error) or type(error).__name__)
+        return requests.failure(self._site, request, status, str(error) or type(error).__name__)
 
     def app(self) -> Starlette:
-        """All routes."""
+        """Return the application with all routes."""
         run = "/workflows/{id}/{run_id}"
         reads, actions = self._reads, self._actions
         routes = [
             Route("/", reads.home),
-            Route("/workflows", self._reading(reads.workflows)),
-            Route("/workflows/chart", self._reading(reads.chart)),
-            Route("/workflows/problems", self._reading(reads.problems)),
+            Route("/workflows", self._page_handler(reads.workflows)),
+            Route("/workflows/chart", self._page_handler(reads.chart)),
+            Route("/workflows/problems", self._page_handler(reads.problems)),
             Route("/start", reads.start_page),
-            Route("/start", self._doing(actions.start), methods=["POST"]),
-            Route("/bulk", self._doing(actions.bulk), methods=["POST"]),
+            Route("/start", self._form_handler(actions.start), methods=["POST"]),
+            Route("/bulk", self._form_handler(actions.bulk), methods=["POST"]),
             Route("/operations/{number:int}", reads.operation),
-            Route("/operations/{number:int}/stop", self._doing(actions.stop_operation), methods=["POST"]),
-            Route("/schedules", self._reading(reads.schedules)),
-            Route("/schedules", self._doing(actions.act_on_schedules), methods=["POST"]),
-            Route("/schedules/{id}", self._reading(reads.schedule)),
-            Route("/schedules/{id}/{action}", self._doing(actions.act_on_schedule), methods=["POST"]),
-            Route("/workers", self._reading(reads.workers)),
-            Route("/limits", self._reading(reads.limits, slow=True)),
+            Route(
+                "/operations/{number:int}/stop", self._form_handler(actions.stop_operation), methods=["POST"]
+            ),
+            Route("/schedules", self._page_handler(reads.schedules)),
+            Route("/schedules", self._form_handler(actions.act_on_schedules), methods=["POST"]),
+            Route("/schedules/{id}", self._page_handler(reads.schedule)),
+            Route("/schedules/{id}/{action}", self._form_handler(actions.act_on_schedule), methods=["POST"]),
+            Route("/workers", self._page_handler(reads.workers)),
+            Route("/limits", self._page_handler(reads.limits, slow=True)),
             Route("/live", self.live),
             Route("/health", reads.health),
             Route(security.LOGIN, self._login.show),
             Route(security.LOGIN, self._login.submit, methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("hourglass._tools.web") / "static"))),
-            Route("/workflows/{id}", self._reading(reads.latest)),
-            Route(f"{run}/why", self._reading(reads.why, slow=True)),
-            Route(f"{run}/unread", self._reading(reads.unread, slow=True)),
-            Route(f"{run}/history", self._reading(reads.history)),
-            Route(f"{run}/history.json", self._reading(reads.history_json)),
-            Route(f"{run}/moments", self._reading(reads.moments, slow=True)),
-            Route(f"{run}/reset", self._reading(reads.reset_page)),
-            Route(f"{run}/{{action}}", self._doing(actions.act), methods=["POST"]),
-            Route(run, self._reading(reads.run)),
+            Route("/workflows/{id}", self._page_handler(reads.latest)),
+            Route(f"{run}/why", self._page_handler(reads.why, slow=True)),
+            Route(f"{run}/unread", self._page_handler(reads.unread, slow=True)),
+            Route(f"{run}/history", self._page_handler(reads.history)),
+            Route(f"{run}/history.json", self._page_handler(reads.history_json)),
+            Route(f"{run}/moments", self._page_handler(reads.moments, slow=True)),
+            Route(f"{run}/reset", self._page_handler(reads.reset_page)),
+            Route(f"{run}/{{action}}", self._form_handler(actions.act), methods=["POST"]),
+            Route(run, self._page_handler(reads.run)),
         ]
         handlers: Any = {
             Exception: self.failed,
@@ -262,6 +275,6 @@ class PageApp:
 
 
 def build(site: Site, *, names: OwnNames, access: Access) -> security.RequestGuard:
-    """Return the application of a site, guarded."""
+    """Return the application of a site, behind its `RequestGuard`."""
     app = PageApp(site, LoginPages(access, names)).app()
     return security.RequestGuard(app, names=names, access=access)

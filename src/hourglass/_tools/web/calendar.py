@@ -1,6 +1,7 @@
-"""A schedule's year: on which days it acts, and how often. Pure.
+"""A year of a schedule: the days on which it acts, and how often. Pure.
 
-Must not know: HTML. The times are computed by the rules of the embedded engine, which are the server's; jitter is left out.
+Must not know: HTML. The rules of the embedded engine, which are the server's, compute the times; jitter is
+ignored.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from hourglass.client._schedule_data import spec_form
 DAYS = 371
 """53 weeks: a year from any day of the week."""
 
-MOST = 5_000
-"""Times that are computed; a schedule that acts more often is drawn as far as they reach, and its later days alike."""
+MAX_TIMES = 5_000
+"""The maximum number of times to compute. For a schedule that acts more often, the later days are drawn like
+the busiest one.
+"""
 
 
 @dataclass(frozen=True)
 class Day:
-    """A day, in UTC: its column and row in the picture, and how often the schedule acts on it."""
+    """A day in UTC: its column and row in the picture, and how often the schedule acts on it."""
 
     date: date
     week: int
@@ -30,7 +33,7 @@ class Day:
 
     @property
     def level(self) -> int:
-        """How strong it is drawn, from 0 to 4."""
+        """The intensity of its color, from 0 to 4."""
         return (
             0
             if not self.count
@@ -45,26 +48,26 @@ class Day:
 
 
 def year_of(spec: ScheduleSpec, now: datetime) -> tuple[Day, ...]:
-    """The days from this week on."""
+    """Return the days of a year, beginning with the current week."""
     first = now.astimezone(UTC).date() - timedelta(days=now.astimezone(UTC).weekday())
     end = datetime.combine(first + timedelta(days=DAYS), datetime.min.time(), UTC)
     counts: dict[date, int] = {}
     table = Timetable(spec_form(spec))
     after = int(now.timestamp() * 1e9)
     reached = end
-    most = max(100, MOST // (1 + table.size // 10))
-    for number in range(most):
+    max_times = max(100, MAX_TIMES // (1 + table.size // 10))
+    for number in range(max_times):
         moment = table.next(after)
         if moment is None or moment.nominal_ns >= end.timestamp() * 1e9:
             break
         after = moment.nominal_ns
         at = datetime.fromtimestamp(after // 1_000_000_000, UTC)
         counts[at.date()] = counts.get(at.date(), 0) + 1
-        if number == most - 1:
+        if number == max_times - 1:
             reached = at
-    often = max(counts.values(), default=0)
+    busiest = max(counts.values(), default=0)
     days = (first + timedelta(days=number) for number in range(DAYS))
     return tuple(
-        Day(day, number // 7, number % 7, often if day > reached.date() else counts.get(day, 0))
+        Day(day, number // 7, number % 7, busiest if day > reached.date() else counts.get(day, 0))
         for number, day in enumerate(days)
     )

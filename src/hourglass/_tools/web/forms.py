@@ -1,7 +1,8 @@
-"""From text in a form to the arguments of a workflow, a signal, an update; and from a definition to the fields of its form. Pure.
+"""From text in a form to the arguments of a workflow, a signal or an update; and from a definition to the
+fields of its form. Pure.
 
-An argument is written as JSON. A text without quotes that is no JSON is taken as it is, where the type is a text or not known: a
-reader who types `order-1` means that.
+An argument is written as JSON. Unquoted text that is not JSON is taken as a `str`, so that a reader can type
+`order-1`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class FormField:
 
 @dataclass(frozen=True)
 class Form:
-    """The parameters of something that can be called by its name; `fields` is None where they are not known."""
+    """The parameters of a callable. `fields` is None if they are unknown."""
 
     name: str
     fields: tuple[FormField, ...] | None
@@ -38,54 +39,56 @@ class Form:
 
 
 def arguments(texts: Sequence[str]) -> list[Any]:
-    """The arguments that were typed, one a line or a field; those at the end that were left empty are left out."""
-    given = list(texts)
-    while given and not given[-1].strip():
-        given.pop()
-    return [value(each) for each in given]
+    """Return the values of the arguments, one per field; empty ones at the end are omitted."""
+    entered = list(texts)
+    while entered and not entered[-1].strip():
+        entered.pop()
+    return [value(text) for text in entered]
 
 
 def value(text: str) -> Any:
-    """One argument. Raises ValueError where it was meant as JSON and is none."""
+    """Return the value of one argument. Raise ValueError if it begins like JSON but is malformed."""
     stripped = text.strip()
     try:
         return json.loads(stripped)
     except ValueError:
         if stripped[:1] in ("{", "[", '"'):
-            raise ValueError(f"an argument is no JSON: {stripped[:80]}") from None
+            raise ValueError(f"an argument is not valid JSON: {stripped[:80]}") from None
         return stripped
 
 
 def form_of(name: str, signature: inspect.Signature | None, description: str = "") -> Form:
-    """The form of a callable, from its signature; `self` is not asked for."""
+    """Return the form of a callable from its signature, without `self`."""
     if signature is None:
         return Form(name, None, description)
-    fields = tuple(_field(each) for each in signature.parameters.values() if each.name != "self")
+    fields = tuple(
+        _field(parameter) for parameter in signature.parameters.values() if parameter.name != "self"
+    )
     return Form(name, fields, description)
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """With its annotations as types, where they can be had."""
+    """Return a signature with its annotations as types, if they can be evaluated."""
     try:
         return inspect.signature(function, eval_str=True)
-    except Exception:  # names that only type checkers see
+    except Exception:  # e.g. a name imported only for type checkers
         return inspect.signature(function)
 
 
 def _field(parameter: inspect.Parameter) -> FormField:
     annotation = parameter.annotation
-    known = annotation is not inspect.Parameter.empty
-    shown = (
+    has_annotation = annotation is not inspect.Parameter.empty
+    type_text = (
         ""
-        if not known
+        if not has_annotation
         else annotation
         if isinstance(annotation, str)
         else inspect.formatannotation(annotation)
     )
     return FormField(
         parameter.name,
-        shown,
-        _example(annotation) if known else "",
+        type_text,
+        _example(annotation) if has_annotation else "",
         parameter.default is inspect.Parameter.empty,
     )
 
@@ -101,24 +104,29 @@ def _example(annotation: Any) -> str:
         schema = msgspec.json.schema(annotation)
     except (TypeError, ValueError, NotImplementedError):
         return ""
-    return json.dumps(_of_schema(schema, schema.get("$defs", {}), 4), ensure_ascii=False)
+    return json.dumps(_schema_example(schema, schema.get("$defs", {}), 4), ensure_ascii=False)
 
 
-def _of_schema(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Any:
+def _schema_example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:
     if depth == 0:
         return None
     if "$ref" in schema:
-        return _of_schema(known.get(str(schema["$ref"]).rpartition("/")[2], {}), known, depth - 1)
+        return _schema_example(
+            definitions.get(str(schema["$ref"]).rpartition("/")[2], {}), definitions, depth - 1
+        )
     if "default" in schema:
         return schema["default"]
     if "enum" in schema:
         return schema["enum"][0]
     for choice in schema.get("anyOf", ())[:1]:
-        return _of_schema(choice, known, depth - 1)
+        return _schema_example(choice, definitions, depth - 1)
     match schema.get("type"):
         case "object":
             inner = schema.get("properties", {})
-            return {name: _of_schema(each, known, depth - 1) for name, each in inner.items()}
+            return {
+                name: _schema_example(property_schema, definitions, depth - 1)
+                for name, property_schema in inner.items()
+            }
         case "array":
             return []
         case "string":
@@ -133,27 +141,29 @@ def _of_schema(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) 
 
 
 def workflows_in(modules: Sequence[ModuleType]) -> dict[str, Form]:
-    """The workflows that loaded code defines, by type, with their forms."""
-    found: dict[str, Form] = {}
+    """Return the workflows that the loaded code defines, with their forms, by type."""
+    forms_by_type: dict[str, Form] = {}
     for module in modules:
         for value in vars(module).values():
             definition = workflow_definition(value)
             if definition is not None and not definition.dynamic:
-                about = inspect.getdoc(definition.target) or ""
-                found[definition.name] = form_of(definition.name, _signature(definition.run), about)
-    return dict(sorted(found.items()))
+                description = inspect.getdoc(definition.target) or ""
+                forms_by_type[definition.name] = form_of(
+                    definition.name, _signature(definition.run), description
+                )
+    return dict(sorted(forms_by_type.items()))
 
 
 def messages_of(modules: Sequence[ModuleType], workflow_type: str, kind: str) -> dict[str, Form]:
-    """The signals, queries or updates that loaded code defines for a type of workflow."""
+    """Return the signals, queries or updates that the loaded code defines for a workflow type."""
     for module in modules:
         for value in vars(module).values():
             definition = workflow_definition(value)
             if definition is not None and definition.name == workflow_type:
-                known: Mapping[str | None, Any] = getattr(definition, kind)
+                handlers: Mapping[str | None, Any] = getattr(definition, kind)
                 return {
-                    name: form_of(name, _signature(each.fn), each.description)
-                    for name, each in known.items()
+                    name: form_of(name, _signature(handler.fn), handler.description)
+                    for name, handler in handlers.items()
                     if name is not None
                 }
     return {}

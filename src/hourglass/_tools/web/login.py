@@ -1,6 +1,6 @@
-"""The login: from a token, or from the code of the one-time link, to a cookie.
+"""The login: exchanges a token, or the code of the one-time link, for a cookie.
 
-Shows nothing of the site, because everybody may ask for it.
+Displays nothing of the site, because anybody may request it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from hourglass._http.access import Access, Verdict
 from hourglass._http.names import OwnNames
-from hourglass._tools.web import asked, pages, security
+from hourglass._tools.web import pages, requests, security
 
 AFTER = "/workflows"
 _BARE = pages.View(target="")
 
 
 class LoginPages:
-    """The handlers of `/login`. They run on the event loop, as `Access` must."""
+    """The handlers of `/login`. They run on the event loop, as `Access` requires."""
 
     def __init__(self, access: Access, names: OwnNames) -> None:
         self._access = access
@@ -30,25 +30,25 @@ class LoginPages:
             return HTMLResponse(pages.login(_BARE))
         if not self._access.redeem(code):
             return HTMLResponse(
-                pages.login(_BARE, "this link was used already, or is wrong: enter the token"), 403
+                pages.login(_BARE, "this link has been used already, or is invalid: enter the token"), 403
             )
-        # A page that leads on, not a redirect: a browser that came here from elsewhere, as from a terminal's file, sends a
-        # SameSite=Strict cookie only with what this page itself asks for.
+        # Respond with a page that loads the next one, not with a redirect: if the browser comes from another
+        # site or a file, it sends a SameSite=Strict cookie only with requests that this page itself makes.
         return self._logged_in(
             request, HTMLResponse(pages.logged_in(_BARE, AFTER), headers={"refresh": f"0;url={AFTER}"})
         )
 
     async def submit(self, request: Request) -> Response:
         """Check the token of the form."""
-        token = str((await asked.fields(request)).get("token", "")).strip()
+        token = str((await requests.fields(request)).get("token", "")).strip()
         match self._access.check_token(token, request.client.host if request.client else ""):
             case Verdict.ADMITTED:
                 return self._logged_in(request, RedirectResponse(AFTER, 303))
             case Verdict.REFUSED:
-                return HTMLResponse(pages.login(_BARE, "this is not the token"), 401)
+                return HTMLResponse(pages.login(_BARE, "wrong token"), 401)
             case Verdict.LIMITED:
-                refusal = security.too_many_guesses()
-                return PlainTextResponse(refusal.message, refusal.status, dict(refusal.headers))
+                rejection = security.too_many_guesses()
+                return PlainTextResponse(rejection.message, rejection.status, dict(rejection.headers))
 
     def _logged_in(self, request: Request, response: Response) -> Response:
         secure = self._names.is_secure(request.headers)

@@ -1,7 +1,7 @@
-"""Pages from data: each function takes what is to be shown and gives HTML. The only user of templates.
+"""Pages: each function takes data and returns HTML. The only user of templates.
 
-Everything that is shown is escaped by the templates (`autoescape`); nothing here marks text as safe but `time_of`, which escapes
-what it is given. Text of others is made harmless first: what steers or turns a line is shown as an escape.
+The templates escape all values (`autoescape`). Only `time_of` marks text as safe, and it escapes its
+argument. Control and line-separator characters in external text are displayed as escapes.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from hourglass.replay import Moment, ValueChange
 
 @dataclass(frozen=True)
 class View:
-    """What every page shows around its content."""
+    """The data that every page displays around its content."""
 
     target: str
     read_only: bool = False
     has_code: bool = False
     hides_payloads: bool = False
-    payloads_asked: bool = False
+    payloads_requested: bool = False
     trouble: str = ""
 
 
 def time_of(moment: datetime | int | None) -> Markup:
-    """A moment with its zone, UTC; a script writes it in the reader's zone."""
+    """Return the HTML of a time in UTC; a script converts it to the reader's time zone."""
     if moment is None or moment == 0:
         return Markup("")
     at = datetime.fromtimestamp(moment / 1e9, UTC) if isinstance(moment, int) else moment.astimezone(UTC)
@@ -61,27 +61,29 @@ def time_of(moment: datetime | int | None) -> Markup:
 
 
 def lasted(start: datetime | None, end: datetime | None) -> str:
-    """How long something took, or has taken so far."""
+    """Return the duration between two times, or until now."""
     if start is None:
         return ""
-    taken = (end or datetime.now(UTC)) - start
-    return duration(max(0, int(taken.total_seconds() * 1e9)))
+    elapsed = (end or datetime.now(UTC)) - start
+    return duration(max(0, int(elapsed.total_seconds() * 1e9)))
 
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("hourglass._tools.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda each: (
-            each if isinstance(each, Markup) else harmless("" if each is None else str(each))
+        finalize=lambda value: (
+            value if isinstance(value, Markup) else harmless("" if value is None else str(value))
         ),
     )
-    made.filters.update(time=time_of, duration=duration, near=near, near_place=near_place, is_ours=is_ours)
-    made.globals.update(
+    environment.filters.update(
+        time=time_of, duration=duration, near=near, near_place=near_place, is_ours=is_ours
+    )
+    environment.globals.update(
         lasted=lasted,
         lasted_for=lambda length: duration(int(length.total_seconds() * 1e9)),
         statuses=STATUSES,
@@ -90,23 +92,20 @@ def _templates() -> Environment:
         standing_of=standing,
         address=addresses,
     )
-    return made
+    return environment
 
 
-def _page(name: str, view: View, **shown: Any) -> str:
-    return _templates().get_template(f"{name}.html").render(view=view, **shown)
-
-
-# --- workflows --------------------------------------------------------------------------------------------------------
+def _page(name: str, view: View, **data: Any) -> str:
+    return _templates().get_template(f"{name}.html").render(view=view, **data)
 
 
 def workflows(
     view: View, search: Search, listing: Listing | None, error: str = "", known_types: Sequence[str] = ()
 ) -> str:
-    """The list of workflows. What is typed is completed by what is in use: types, search attributes."""
+    """Render the list of workflows. Input fields are completed with the types and search attributes in use."""
     items = () if listing is None else listing.items
-    types = dict.fromkeys([*known_types, *sorted({each.workflow_type for each in items})])
-    attributes = sorted({name for each in items for name in each.search_attributes}.difference(FIELDS))
+    types = dict.fromkeys([*known_types, *sorted({run.workflow_type for run in items})])
+    attributes = sorted({name for run in items for name in run.search_attributes}.difference(FIELDS))
     return _page(
         "workflows",
         view,
@@ -121,14 +120,14 @@ def workflows(
 
 
 def problem_counts(view: View, search: Search, counts: Sequence[ProblemCount]) -> str:
-    """How many open runs do not go on, by what keeps them."""
+    """Render the numbers of open runs per problem."""
     return _page("problems", view, search=search, counts=counts)
 
 
 def confirm(
     view: View, action: str, scope: ConfirmedScope, fields: Sequence[tuple[str, str]], error: str = ""
 ) -> str:
-    """The question before something is done to many runs. `fields` are those of the form that asked for it."""
+    """Render the question before an action on many runs. `fields` are those of the form that requested it."""
     verb, consequence = _VERBS[action]
     return _page(
         "confirm",
@@ -143,16 +142,19 @@ def confirm(
 
 
 _VERBS = {
-    "cancel": ("Cancel", "Their code is asked to stop: it may clean up, take its time, or refuse."),
-    "terminate": ("Terminate", "They end at once. Their code is not asked and cannot clean up."),
-    "reset": ("Reset", "Each begins anew from its last workflow task."),
-    "signal": ("Signal", "Each gets the signal."),
+    "cancel": (
+        "Cancel",
+        "Cancellation is requested. The code of the workflow may clean up first, and may ignore the request.",
+    ),
+    "terminate": ("Terminate", "They end immediately. Their code is not notified and cannot clean up."),
+    "reset": ("Reset", "Each workflow starts a new run from its last workflow task."),
+    "signal": ("Signal", "Each workflow receives the signal."),
 }
 
 
 def chart(view: View, buckets: Sequence[Bucket]) -> str:
-    """Starts, ends and failures over time."""
-    most = max((max(each.started, each.closed) for each in buckets), default=0)
+    """Render the numbers of starts, ends and failures over time."""
+    most = max((max(bucket.started, bucket.closed) for bucket in buckets), default=0)
     return _page("chart", view, buckets=buckets, most=most)
 
 
@@ -160,60 +162,64 @@ def run(
     view: View,
     description: WorkflowDescription,
     story: Story,
-    drawn: Waterfall,
+    waterfall: Waterfall,
     span: Span | None,
     chain: Sequence[tuple[str, str, str]],
-    unheard: Sequence[HistoryEvent],
+    unprocessed_signals: Sequence[HistoryEvent],
     runs: Sequence[WorkflowExecution],
     problems: Mapping[str, Problem],
     messages: Mapping[str, Mapping[str, Form]],
-    chosen: Mapping[str, str],
+    selected: Mapping[str, str],
     notice: str = "",
 ) -> str:
-    """One run: what it does, its timeline, what it waits for, and what can be done with it."""
+    """Render the page of a run: its state, its timeline, its pending steps, and the actions on it."""
     return _page(
         "run",
         view,
         title=description.id,
         run=description,
         story=story,
-        waterfall=drawn,
-        waiting=[each for each in story.spans[1:] if each.end is None and each.kind in _ELSEWHERE],
+        waterfall=waterfall,
+        waiting=[step for step in story.spans[1:] if step.end is None and step.kind in _OTHER_PENDING_KINDS],
         span=span,
         chain=chain,
-        unheard=unheard,
+        unprocessed_signals=unprocessed_signals,
         runs=runs,
         problems={
-            **{each.run_id: found for each in runs if (found := problem_of(each)) is not None},
+            **{
+                run_of_id.run_id: problem
+                for run_of_id in runs
+                if (problem := problem_of(run_of_id)) is not None
+            },
             **problems,
         },
         messages=messages,
-        chosen=chosen,
+        chosen=selected,
         notice=notice,
     )
 
 
-_ELSEWHERE = (Kind.TIMER, Kind.UPDATE, Kind.SIGNAL, Kind.EXTERNAL, Kind.NEXUS, Kind.LOCAL)
-"""Kinds of steps that a description does not list among what is pending."""
+_OTHER_PENDING_KINDS = (Kind.TIMER, Kind.UPDATE, Kind.SIGNAL, Kind.EXTERNAL, Kind.NEXUS, Kind.LOCAL)
+"""Kinds of pending steps that a description does not list."""
 
 
 def why(view: View, diagnosis: Diagnosis | None, error: str = "") -> str:
-    """Why a run stands as it does."""
+    """Render the reasons for a run's state."""
     return _page("why", view, diagnosis=diagnosis, error=error)
 
 
 def unread(view: View, signals: Mapping[str, Any]) -> str:
-    """Signals that a run's code has got and not read, by name."""
+    """Render the signals that a run has received but not handled, by name."""
     return _page("unread", view, signals=signals)
 
 
 def history(view: View, table: HistoryTable) -> str:
-    """The events of a run as a table."""
+    """Render the events of a run as a table."""
     return _page("history", view, title=f"History of {table.workflow_id}", table=table)
 
 
 def confirm_reset(view: View, workflow_id: str, run_id: str, plan: ResetPlan) -> str:
-    """What a reset would do, before it is done."""
+    """Render the effects of a reset before its confirmation."""
     return _page(
         "reset",
         view,
@@ -228,20 +234,20 @@ def moments(
     view: View,
     workflow_id: str,
     run_id: str,
-    known: Sequence[Moment],
+    all_moments: Sequence[Moment],
     at: Moment | None,
     changed: Sequence[ValueChange],
     sources: Mapping[tuple[str, int], Sequence[tuple[int, str]]],
     error: str,
 ) -> str:
-    """A run at one moment of its past."""
+    """Render a run at one moment of its past."""
     return _page(
         "moments",
         view,
-        title=f"{workflow_id}, step by step",
+        title=f"Time travel: {workflow_id}",
         id=workflow_id,
         run_id=run_id,
-        moments=known,
+        moments=all_moments,
         at=at,
         changed=changed,
         sources=sources,
@@ -251,42 +257,45 @@ def moments(
 
 def start(
     view: View,
-    known: Mapping[str, Form],
-    chosen: str,
+    known_forms: Mapping[str, Form],
+    selected: str,
     error: str = "",
-    given: Mapping[str, str] | None = None,
+    entered: Mapping[str, str] | None = None,
 ) -> str:
-    """The form to start a workflow."""
+    """Render the form to start a workflow."""
     return _page(
-        "start", view, title="Start a workflow", forms=known, chosen=chosen, error=error, given=given or {}
+        "start",
+        view,
+        title="Start a workflow",
+        forms=known_forms,
+        chosen=selected,
+        error=error,
+        given=entered or {},
     )
 
 
 def answer(view: View, title: str, value: str, back: str) -> str:
-    """What a query or an update answered."""
+    """Render the result of a query or an update."""
     return _page("answer", view, title=title, value=value, back=back)
 
 
-def operation(view: View, found: BulkOperation) -> str:
-    """How far a thing that is done to many runs has come."""
-    return _page("operation", view, title=found.title, operation=found)
+def operation(view: View, bulk_operation: BulkOperation) -> str:
+    """Render the progress of a bulk operation."""
+    return _page("operation", view, title=bulk_operation.title, operation=bulk_operation)
 
 
-# --- others -----------------------------------------------------------------------------------------------------------
+def schedules(view: View, listed: Sequence[ScheduleListDescription], error: str = "") -> str:
+    """Render the list of schedules."""
+    return _page("schedules", view, title="Schedules", schedules=listed, error=error)
 
 
-def schedules(view: View, known: Sequence[ScheduleListDescription], error: str = "") -> str:
-    """The list of schedules."""
-    return _page("schedules", view, title="Schedules", schedules=known, error=error)
-
-
-def schedule(view: View, found: ScheduleDescription, year: Sequence[Day], notice: str = "") -> str:
-    """One schedule."""
-    return _page("schedule", view, title=found.id, schedule=found, year=year, notice=notice)
+def schedule(view: View, description: ScheduleDescription, year: Sequence[Day], notice: str = "") -> str:
+    """Render one schedule."""
+    return _page("schedule", view, title=description.id, schedule=description, year=year, notice=notice)
 
 
 def workers(view: View, queues: Sequence[Any], local: Sequence[Mapping[str, Any]], error: str = "") -> str:
-    """Task queues and who serves them; workers of this process in detail."""
+    """Render the task queues with their pollers, and details of the workers in this process."""
     return _page("workers", view, title="Workers", queues=queues, local=local, error=error)
 
 
@@ -297,22 +306,22 @@ def limits(
     bursts: Sequence[Mapping[str, Any]],
     error: str = "",
 ) -> str:
-    """Slots: which workflows hold them, which wait. Throttles: the turns that are to come. Bursts: calls that will be run."""
-    return _page(
-        "limits", view, title="Limits", keepers=slots, throttles=throttles, bursts=bursts, error=error
-    )
+    """Render the slots with their holders and waiting workflows, the pending turns of throttles, and the
+    pending calls of debouncers.
+    """
+    return _page("limits", view, title="Limits", slots=slots, throttles=throttles, bursts=bursts, error=error)
 
 
 def login(view: View, error: str = "") -> str:
-    """Return the form that asks for the token."""
+    """Render the form that asks for the token."""
     return _page("login", view, title="Log in", error=error)
 
 
 def logged_in(view: View, after: str) -> str:
-    """Return the page that leads a browser on after its login."""
+    """Render the page that leads a browser on after its login."""
     return _page("logged_in", view, title="Logged in", after=after)
 
 
-def failure(view: View, title: str, message: str, back: str, *, comes_back: bool = False) -> str:
-    """A page that could not be made; one that may come back looks for that by itself."""
-    return _page("failure", view, title=title, message=message, back=back, comes_back=comes_back)
+def failure(view: View, title: str, message: str, back: str, *, reloads: bool = False) -> str:
+    """Render an error page. With `reloads`, the page reloads when its content becomes available again."""
+    return _page("failure", view, title=title, message=message, back=back, reloads=reloads)

@@ -1,7 +1,8 @@
-"""The program of the child process that replays histories for the web UI, and the messages between the two (see `replays`).
+"""The program of the child process that replays histories for the web UI, and the messages between the two
+(see `replays`).
 
-Runs the author's code. Ends when its parent hangs up or is silent for long, and by an alarm where a replay outlives its deadline
-and its parent.
+It runs the author's code. It ends when its parent closes the connection or is silent for long, and by an
+alarm if a replay outlives its deadline and its parent.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LONGEST_IDLE: Final = 300.0
 
 
 class ReplayerSetup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The code to replay on, as names of modules that the parent has loaded, and how payloads are read."""
+    """The code to replay on, as names of modules that the parent has loaded, and the decoding of payloads."""
 
     modules: list[str]
     converter: str
@@ -42,11 +43,13 @@ class ReplayerSetup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Whether the parent has a codec."""
     wants_context: bool
     limit: float
-    """Seconds that a replay may take."""
+    """The maximum duration of a replay in seconds."""
 
 
 class Walk(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Replay a history. `at` is the moment to return in full; None is the last one."""
+    """A request to replay a history. `at` is the number of the moment to return in full, None for the last
+    one.
+    """
 
     workflow_id: str
     history: bytes
@@ -54,24 +57,24 @@ class Walk(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Walked(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The moments of a history. `number` is the one that is there in full, with the one before it."""
+    """The moments of a history. The one with this `number` and its predecessor have all details."""
 
     moments: tuple[Moment, ...]
     number: int = 0
     error: str = ""
-    """Why the replay stopped before the end of the history."""
+    """The reason why the replay stopped before the end of the history."""
     error_type: str = ""
     is_nondeterminism: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The code cannot be loaded."""
+    """The report that the code cannot be loaded."""
 
     message: str
 
 
 class Decode(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The child needs payloads as they were before the codec. One context at most is set."""
+    """A request for decoded payloads. At most one context is set."""
 
     payloads: list[Payload]
     workflow: WorkflowSerializationContext | None = None
@@ -80,12 +83,12 @@ class Decode(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     @property
     def context(self) -> SerializationContext | None:
-        """What the payloads belong to."""
+        """The serialization context of the payloads."""
         return self.workflow or self.activity or self.nexus
 
 
 class Decoded(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The payloads that were asked for, or why they cannot be decoded."""
+    """The decoded payloads, or the reason why they cannot be decoded."""
 
     payloads: list[Payload] = []
     error: str = ""
@@ -100,7 +103,7 @@ _from_parent: msgspec.msgpack.Decoder[ReplayerSetup | Walk | Decoded] = msgspec.
 
 
 class _Parent:
-    """The parent process, seen from the child."""
+    """The child's connection to its parent process."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._channel = ProcessChannel(sock)
@@ -111,7 +114,9 @@ class _Parent:
         self._channel.send(message)
 
     def receive(self, kind: type[Any]) -> Any:
-        """Wait for a message of a kind. Raise `EOFError` if the parent hangs up, `TimeoutError` if it is silent for long."""
+        """Wait for a message of a type. Raise `EOFError` if the parent closes the connection, `TimeoutError`
+        if it is silent for long.
+        """
         while not self._frames:
             frames = self._channel.receive()
             if frames is None:
@@ -139,11 +144,11 @@ class ParentsCodec:
         return ParentsCodec(self._parent, self._lock, wants_context=True, context=context)
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Raise: a replay encodes nothing."""
+        """Raise `NotImplementedError`: a replay does not encode."""
         raise NotImplementedError
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Return the payloads as the parent decodes them. Raise `DecodeError`."""
+        """Return the payloads as decoded by the parent. Raise `DecodeError`."""
         context = self._context
         request = Decode(
             payloads=list(payloads),
@@ -172,14 +177,14 @@ def _replayer(parent: _Parent, setup: ReplayerSetup) -> Replayer:
     )
 
 
-def _walked(replayer: Replayer, request: Walk) -> Walked:
+def _replay(replayer: Replayer, request: Walk) -> Walked:
     history = History.from_json(request.history, workflow_id=request.workflow_id)
     number = request.at
     if number is None:
         number = max(0, len(replayer.moments(history, range(0))[0]) - 1)
     moments, result = replayer.moments(history, range(max(0, number - 1), number + 1))
     if moments and number >= len(moments):
-        return _walked(replayer, Walk(workflow_id=request.workflow_id, history=request.history))
+        return _replay(replayer, Walk(workflow_id=request.workflow_id, history=request.history))
     error = result.error
     return Walked(
         moments=moments,
@@ -193,17 +198,17 @@ def _walked(replayer: Replayer, request: Walk) -> Walked:
 def _serve(parent: _Parent) -> None:
     setup: ReplayerSetup = parent.receive(ReplayerSetup)
     alarm = math.ceil(setup.limit) + 1
-    signal.alarm(alarm)  # its default action ends the process, whatever holds the interpreter's lock
+    signal.alarm(alarm)  # its default action ends the process, even if code holds the GIL
     try:
         replayer = _replayer(parent, setup)
     except BaseException as error:  # an import may raise anything
-        parent.send(Refused(f"the code cannot be loaded to replay it: {type(error).__name__}: {error}"))
+        parent.send(Refused(f"the code cannot be imported for the replay: {type(error).__name__}: {error}"))
         return
     while True:
         signal.alarm(0)
         request: Walk = parent.receive(Walk)
         signal.alarm(alarm)
-        parent.send(_walked(replayer, request))
+        parent.send(_replay(replayer, request))
 
 
 def main() -> NoReturn:
@@ -217,4 +222,4 @@ def main() -> NoReturn:
         pass
     except BaseException:
         os._exit(1)
-    os._exit(0)  # what the code left running must not keep the process
+    os._exit(0)  # threads that the code left running must not keep the process alive

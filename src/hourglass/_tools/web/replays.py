@@ -1,10 +1,11 @@
-"""Time travel in a child process: replays run the author's code, which must not run in the process of the web UI.
+"""Time travel in a child process: replays run the author's code, which must not run in the process of the web
+UI.
 
-A replay can take for ever, and a regular expression that backtracks holds the interpreter's lock meanwhile: in this process it
-would stop the web UI and its answer to SIGTERM. So a child process replays, is killed at a deadline, and is replaced. It inherits
-nothing secret: no descriptor but its socket, and of the environment only what an interpreter needs (`SAFE_VARIABLES`) and the
-variables that the user names in HOURGLASS_REPLAY_ENV. The codec stays here with its keys: the child asks for the payloads that
-it needs decoded.
+A replay may never end, and a backtracking regular expression holds the GIL meanwhile: in this process it
+would block the web UI and its reaction to SIGTERM. So a child process replays, is killed at a deadline, and
+is replaced. It inherits no secrets: no descriptor except its socket, and from the environment only the
+variables that an interpreter needs (`SAFE_VARIABLES`) and those that the user names in HOURGLASS_REPLAY_ENV.
+The codec and its keys stay here: the child asks for the payloads that it needs decoded.
 
 Must not know: HTTP, HTML. Calls block; one replay at a time.
 """
@@ -40,9 +41,9 @@ from hourglass.errors import HourglassError, PayloadError, UsageError
 from hourglass.replay import History
 
 LIMIT: Final = 20.0
-"""Seconds that a replay may take, with the start of its process."""
+"""The maximum duration of a replay in seconds, including the start of its process."""
 
-PASSED: Final = "HOURGLASS_REPLAY_ENV"
+PASSED_VARIABLES: Final = "HOURGLASS_REPLAY_ENV"
 SAFE_VARIABLES: Final = frozenset(
     (
         "HOME",
@@ -64,51 +65,52 @@ _LARGEST_ANSWER: Final = 256 * 1024 * 1024
 
 
 class ReplayFailedError(HourglassError):
-    """A replay that was ended, or whose process died."""
+    """A replay that exceeded its deadline, or whose process died."""
 
 
 class TimeTravel:
-    """Replays histories on loaded code, in a child process that is started when it is needed."""
+    """Replays histories on loaded code, in a child process that is started on demand."""
 
     def __init__(self, modules: Sequence[ModuleType], client: Client, limit: float = LIMIT) -> None:
         self._modules = tuple(module.__name__ for module in modules)
         self._converter, self._codec = client.converter, client.codec
         self._namespace = client.namespace
         self._limit = limit
-        self._turn = threading.Lock()
+        self._replay_lock = threading.Lock()
         self._lock = threading.Lock()
         self._child: _ReplayProcess | None = None
         self._closed = False
 
     def walk(self, history: History, at: int | None) -> Walked:
-        """Replay a history. Return its moments, with the fibers of number `at` (None for the last one) and of the one before.
+        """Replay a history. Return its moments; the one with number `at` (None for the last) and its
+        predecessor include the fibers.
 
-        Raise `ReplayFailedError` if that takes too long, `UsageError` if the child cannot load the code.
+        Raise `ReplayFailedError` if it takes too long, `UsageError` if the child cannot load the code.
         """
-        if not self._turn.acquire(timeout=self._limit):
-            raise ReplayFailedError("other replays take long: try again when they have ended")
+        if not self._replay_lock.acquire(timeout=self._limit):
+            raise ReplayFailedError("other replays are still running: try again later")
         try:
             return self._walk(Walk(workflow_id=history.workflow_id, history=_as_bytes(history), at=at))
         finally:
-            self._turn.release()
+            self._replay_lock.release()
 
     def _walk(self, request: Walk) -> Walked:
         deadline = monotonic() + self._limit
         child = self._running_child()
         try:
-            answer = self._ask(child, request, deadline)
+            answer = self._exchange(child, request, deadline)
             if answer is None and child.exit_code() == 0:  # it had been idle for long, and has just ended
                 child = self._running_child()
-                answer = self._ask(child, request, deadline)
+                answer = self._exchange(child, request, deadline)
         except BaseException as error:
             child.kill()
             if isinstance(error, TimeoutError):
                 raise ReplayFailedError(
-                    f"the replay was ended after {self._limit:g} seconds: the code may be in an endless loop or in a regular "
+                    f"the replay was stopped after {self._limit:g} seconds: the code may be in an endless loop or in a regular "
                     "expression that backtracks, or the history is too long for the web UI (hourglass debug has no limit)"
                 ) from None
             if isinstance(error, OSError):
-                raise ReplayFailedError(f"the process that replays is gone: {error.strerror}") from None
+                raise ReplayFailedError(f"the replay process has ended: {error.strerror}") from None
             raise
         match answer:
             case Walked():
@@ -116,16 +118,16 @@ class TimeTravel:
             case Refused(message):
                 child.kill()
                 raise UsageError(
-                    f"{message}\n  Replays run in a process of their own without this one's environment: name the variables that "
-                    f"the code needs in {PASSED}, separated by commas"
+                    f"{message}\n  Replays run in a separate process without this process's environment: list the variables that "
+                    f"the code needs in {PASSED_VARIABLES}, separated by commas"
                 )
             case None:
-                raise ReplayFailedError(f"the process that replays ended with exit code {child.exit_code()}")
+                raise ReplayFailedError(f"the replay process ended with exit code {child.exit_code()}")
 
     def _running_child(self) -> _ReplayProcess:
         with self._lock:
             if self._closed:
-                raise ReplayFailedError("the web UI is ending")
+                raise ReplayFailedError("the web UI is shutting down")
             if self._child is None or self._child.exit_code() is not None:
                 if self._child is not None:
                     self._child.kill()
@@ -142,19 +144,19 @@ class TimeTravel:
             limit=self._limit,
         )
 
-    def _ask(self, child: _ReplayProcess, request: Walk, deadline: float) -> Walked | Refused | None:
-        """Send a request and answer what the child needs for it. Return None if it has ended."""
+    def _exchange(self, child: _ReplayProcess, request: Walk, deadline: float) -> Walked | Refused | None:
+        """Send a request and serve the child's own requests until it answers. Return None if it has ended."""
         try:
             child.send(request, deadline)
             while True:
                 message = child.receive(deadline)
                 if not isinstance(message, Decode):
                     return message
-                child.send(self._decoded(message), deadline)
+                child.send(self._decode_payloads(message), deadline)
         except (BrokenPipeError, ConnectionResetError):
             return None
 
-    def _decoded(self, request: Decode) -> Decoded:
+    def _decode_payloads(self, request: Decode) -> Decoded:
         if self._codec is None:
             return Decoded(error="there is no codec")
         try:
@@ -164,7 +166,7 @@ class TimeTravel:
             return Decoded(error=str(error))
 
     def close(self) -> None:
-        """End the child at once, also in the middle of a replay."""
+        """Kill the child at once, even during a replay."""
         with self._lock:
             self._closed = True
             child, self._child = self._child, None
@@ -173,7 +175,7 @@ class TimeTravel:
 
 
 class _ReplayProcess:
-    """The child process, seen from its parent."""
+    """The parent's view of the child process."""
 
     def __init__(self, setup: ReplayerSetup, limit: float) -> None:
         ours, theirs = socket.socketpair()
@@ -186,7 +188,7 @@ class _ReplayProcess:
                         theirs.fileno(), os.getpid(), sys.path, program="hourglass._tools.web.replay_child"
                     ),
                     stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,  # what the code prints may hold payloads
+                    stdout=subprocess.DEVNULL,  # the output of the code may contain payloads
                     stderr=subprocess.DEVNULL,
                     env=environment(os.environ),
                     pass_fds=(theirs.fileno(),),
@@ -204,22 +206,22 @@ class _ReplayProcess:
 
     def send(self, message: Walk | Decoded, deadline: float) -> None:
         """Send a message. Raise `TimeoutError` at the deadline."""
-        self._channel.sock.settimeout(_left(deadline))
+        self._channel.sock.settimeout(_remaining(deadline))
         self._channel.send(message)
 
     def receive(self, deadline: float) -> Walked | Refused | Decode | None:
         """Wait for a message; return None if the child has ended. Raise `TimeoutError` at the deadline."""
         while not self._frames:
-            self._channel.sock.settimeout(_left(deadline))
+            self._channel.sock.settimeout(_remaining(deadline))
             frames = self._channel.receive()
             if frames is None:
-                self._process.wait(_left(deadline))
+                self._process.wait(_remaining(deadline))
                 return None
             self._frames = frames
         return from_child.decode(self._frames.pop(0))
 
     def kill(self) -> None:
-        """End it and the processes that its code has started. Safe to call twice, and from any thread."""
+        """Kill it and the processes that its code has started. Safe to call twice, and from any thread."""
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -231,19 +233,19 @@ class _ReplayProcess:
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the child inherits."""
-    named = {name.strip() for name in variables.get(PASSED, "").split(",")}
+    required_name = {name.strip() for name in variables.get(PASSED_VARIABLES, "").split(",")}
     return {
         name: value
         for name, value in variables.items()
-        if name in SAFE_VARIABLES or name in named or name.startswith("LC_")
+        if name in SAFE_VARIABLES or name in required_name or name.startswith("LC_")
     }
 
 
-def _left(deadline: float) -> float:
-    left = deadline - monotonic()
-    if left <= 0:
+def _remaining(deadline: float) -> float:
+    remaining = deadline - monotonic()
+    if remaining <= 0:
         raise TimeoutError
-    return left
+    return remaining
 
 
 def _as_bytes(history: History) -> bytes:

@@ -1,5 +1,5 @@
-"""What the pages of one run are made of, beyond its story: other runs it is linked to, what a reset would do, the source around a
-line, values that are hidden. Pure, but for reading source.
+"""Data for the pages of one run besides its story: linked runs, the effects of a reset, source lines, hidden
+values. Pure, except for reading source files.
 
 Must not know: HTML, the client's calls.
 """
@@ -27,51 +27,46 @@ from hourglass.errors import UsageError
 from hourglass.replay import Moment, ValueChange
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-")
-_AROUND = 4
-
-# --- other runs -------------------------------------------------------------------------------------------------------
+_CONTEXT_LINES = 4
 
 
 def chain(story: Story) -> list[tuple[str, str, str]]:
-    """Other runs that this one is linked to: what, the id to show, the address."""
-    return [(what, value, _link(what, value, story)) for what, value in story.links]
+    """Return the runs that this one is linked to: the relation, the id to display, the address."""
+    return [(relation, linked_id, _link(relation, linked_id, story)) for relation, linked_id in story.links]
 
 
-def _link(what: str, value: str, story: Story) -> str:
-    if what == "child of":
-        return addresses.workflow(value)
-    return addresses.run(story.workflow_id, value) if _RUN_ID.match(value) else ""
+def _link(relation: str, linked_id: str, story: Story) -> str:
+    if relation == "child of":
+        return addresses.workflow(linked_id)
+    return addresses.run(story.workflow_id, linked_id) if _RUN_ID.match(linked_id) else ""
 
 
-# --- what is pending --------------------------------------------------------------------------------------------------
-
-
-def unheard(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    """Signals that came after the last workflow task that was answered: no code has seen them yet."""
-    found: list[HistoryEvent] = []
+def unprocessed_signals(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
+    """Return the signals received after the last completed workflow task: no code has processed them yet."""
+    signals: list[HistoryEvent] = []
     for event in reversed(events):
         if isinstance(event.attributes, WorkflowTaskCompleted):
             break
         if isinstance(event.attributes, WorkflowExecutionSignaled):
-            found.append(event)
-    return tuple(reversed(found))
+            signals.append(event)
+    return tuple(reversed(signals))
 
-
-# --- resets -----------------------------------------------------------------------------------------------------------
 
 _EFFECTS = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL, Kind.NEXUS)
 
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """What a reset to the event `event_id` leaves behind: steps after it that took effect, those that did not, and those that ran
-    after a step had failed or the run had been asked to cancel (`after_failure`): mostly they undid what others had done.
-    `undone` is the first step that they may have undone and that the new run would take for done.
+    """The effects of a reset to the event `event_id`.
+
+    It groups the steps after this event: `effects` took effect, `unsuccessful` did not, and `after_failure` started
+    after a step had failed or a cancellation had been requested; these are usually compensations. `undone` is
+    the first step that they may have compensated and that the new run would consider done.
     """
 
     event_id: int
     effects: tuple[Span, ...]
-    others: tuple[Span, ...]
+    unsuccessful: tuple[Span, ...]
     after_failure: tuple[Span, ...]
     failed: str
     undone: Span | None
@@ -79,52 +74,53 @@ class ResetPlan:
     updates: int
 
 
-def reset_plan(events: Sequence[HistoryEvent], story: Story, wanted: int) -> ResetPlan:
-    """What a reset to the end of the last workflow task at or before an event would do. Raises `UsageError` if there is none."""
-    point = _reset_point(events, wanted)
-    since = [each for each in story.spans[1:] if each.id >= point]
-    again = [each for each in since if each.kind in _EFFECTS]
-    done = [each for each in again if each.outcome is Outcome.DONE]
-    failed, before, _ = around_failure(story)
-    cancel = next((each for each in story.spans[1:] if each.kind is Kind.CANCEL), None)
+def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> ResetPlan:
+    """Return the effects of a reset to the end of the last workflow task at or before an event. Raise
+    `UsageError` if there is none.
+    """
+    reset_id = _reset_point(events, event_id)
+    later_steps = [step for step in story.spans[1:] if step.id >= reset_id]
+    repeated = [step for step in later_steps if step.kind in _EFFECTS]
+    done = [step for step in repeated if step.outcome is Outcome.DONE]
+    failed, earlier_steps, _ = around_failure(story)
+    cancel = next((step for step in story.spans[1:] if step.kind is Kind.CANCEL), None)
     if cancel is not None and (failed is None or cancel.start < (failed.end or cancel.start)):
         failed, failed_at = cancel, cancel.start
-        before = [each for each in story.spans[1:] if each.kind in _EFFECTS and each.start < failed_at]
+        earlier_steps = [step for step in story.spans[1:] if step.kind in _EFFECTS and step.start < failed_at]
     else:
         failed_at = story.until + 1 if failed is None or failed.end is None else failed.end
-    later = [each for each in done if each.start >= failed_at]
-    undone = first_undone(before, later) if failed is not None and failed.id >= point else None
+    after_failure = [step for step in done if step.start >= failed_at]
+    undone = (
+        first_undone(earlier_steps, after_failure) if failed is not None and failed.id >= reset_id else None
+    )
     return ResetPlan(
-        event_id=point,
-        effects=tuple(each for each in done if each.start < failed_at),
-        others=tuple(each for each in again if each.outcome is not Outcome.DONE),
-        after_failure=tuple(later),
+        event_id=reset_id,
+        effects=tuple(step for step in done if step.start < failed_at),
+        unsuccessful=tuple(step for step in repeated if step.outcome is not Outcome.DONE),
+        after_failure=tuple(after_failure),
         failed=""
         if failed is None
-        else "it was asked to cancel"
+        else "the cancellation request"
         if failed.kind is Kind.CANCEL
-        else f"{failed.name} had failed",
-        undone=undone if undone is not None and undone.id < point else None,
-        signals=sum(each.kind is Kind.SIGNAL for each in since),
-        updates=sum(each.kind is Kind.UPDATE for each in since),
+        else f"{failed.name} failed",
+        undone=undone if undone is not None and undone.id < reset_id else None,
+        signals=sum(step.kind is Kind.SIGNAL for step in later_steps),
+        updates=sum(step.kind is Kind.UPDATE for step in later_steps),
     )
 
 
-def _reset_point(events: Sequence[HistoryEvent], wanted: int) -> int:
-    """The end of the last workflow task at or before an event."""
-    ends = [each.id for each in events if isinstance(each.attributes, WorkflowTaskCompleted)]
-    before = [each for each in ends if each <= wanted] or ends[:1]
-    if not before:
+def _reset_point(events: Sequence[HistoryEvent], event_id: int) -> int:
+    """Return the end of the last workflow task at or before an event."""
+    ends = [event.id for event in events if isinstance(event.attributes, WorkflowTaskCompleted)]
+    candidates = [end for end in ends if end <= event_id] or ends[:1]
+    if not candidates:
         raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
-    return before[-1]
-
-
-# --- values -----------------------------------------------------------------------------------------------------------
+    return candidates[-1]
 
 
 @dataclass(frozen=True)
 class HistoryTable:
-    """A page of the table of a run's events. `next_page` asks for the next one; empty: there is none."""
+    """A page of the table of a run's events. `next_page` requests the next one; empty if there is none."""
 
     workflow_id: str
     run_id: str
@@ -135,7 +131,7 @@ class HistoryTable:
 
 
 def event_row(event: Mapping[str, Any], peek: Peek | None) -> dict[str, Any]:
-    """An event as the table of a history shows it: its payloads as values, or hidden without `peek`."""
+    """Return an event as a row of the table: payloads as values, or hidden without `peek`."""
     attributes: Any = next((value for key, value in event.items() if key.endswith("EventAttributes")), {})
     return {
         "id": event.get("eventId"),
@@ -147,39 +143,41 @@ def event_row(event: Mapping[str, Any], peek: Peek | None) -> dict[str, Any]:
 
 def _with_values(node: Any, peek: Peek | None) -> Any:
     if isinstance(node, list):
-        return [_with_values(each, peek) for each in node]
+        return [_with_values(member, peek) for member in node]
     if not isinstance(node, dict):
         return node
     if isinstance(node.get("metadata"), dict) and "encoding" in node["metadata"]:
         return HIDDEN if peek is None else _value(peek([read_payload(node)]))
     return {
         name: HIDDEN
-        if peek is None and name in _TEXTS_OF_FAILURES and _is_failure(node)
-        else _with_values(each, peek)
-        for name, each in node.items()
+        if peek is None and name in _FAILURE_TEXTS and _is_failure(node)
+        else _with_values(member, peek)
+        for name, member in node.items()
     }
 
 
-_TEXTS_OF_FAILURES = ("message", "stackTrace")
+_FAILURE_TEXTS = ("message", "stackTrace")
 
 
 def _is_failure(node: Mapping[str, Any]) -> bool:
-    """Whether this is a failure of Temporal's JSON form, which names its kind in a field such as `applicationFailureInfo`."""
+    """Whether this is a failure in Temporal's JSON form, which names its kind in a field such as
+    `applicationFailureInfo`.
+    """
     return any(
         name.endswith("FailureInfo") or name in ("stackTrace", "cause", "encodedAttributes") for name in node
     )
 
 
-def _value(shown: str) -> Any:
+def _value(text: str) -> Any:
     try:
-        return json.loads(shown)
-    except ValueError:  # cut, or no JSON
-        return shown
+        return json.loads(text)
+    except ValueError:  # truncated, or no JSON
+        return text
 
 
 def hide_moment(moment: Moment) -> Moment:
-    """A moment without the values of variables and the message of its error: with a codec they are as secret as the payloads that
-    they came from.
+    """Return a moment without the values of variables and the message of its error: with a codec they are as
+    secret as the payloads that they came from.
     """
     fibers = moment.fibers or ()
     return msgspec.structs.replace(
@@ -199,12 +197,12 @@ def hide_moment(moment: Moment) -> Moment:
 
 
 def hide_parked(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a worker without the messages of the errors that parked runs raised."""
+    """Return the data of a worker without the error messages of parked runs."""
     return {**facts, "parked": dict.fromkeys(facts["parked"], HIDDEN)}
 
 
 def error_text(error: BaseException, *, shows: bool) -> str:
-    """Return the message of an error, which may quote values; only its type unless values may be shown."""
+    """Return the message of an error, which may quote values; only its type unless values may be displayed."""
     return str(error) if shows else f"{type(error).__name__} {HIDDEN}"
 
 
@@ -218,15 +216,15 @@ def replay_error(walked: Walked, *, shows: bool) -> str:
 
 
 def hide_change(change: ValueChange) -> ValueChange:
-    """That a variable has changed, without its values."""
+    """Return a change of a variable without its values."""
     return msgspec.structs.replace(change, before=change.before and HIDDEN, after=change.after and HIDDEN)
 
 
 def source(file: str, line: int) -> list[tuple[int, str]]:
-    """The lines of a file around one of them."""
-    found = []
-    for number in range(max(1, line - _AROUND), line + _AROUND + 1):
+    """Return the lines of a file around one of them."""
+    lines = []
+    for number in range(max(1, line - _CONTEXT_LINES), line + _CONTEXT_LINES + 1):
         text = linecache.getline(file, number)
         if text:
-            found.append((number, text.rstrip("\n")))
-    return found
+            lines.append((number, text.rstrip("\n")))
+    return lines

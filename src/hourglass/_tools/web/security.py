@@ -1,17 +1,19 @@
-"""Which requests are answered, and the headers of every answer. An ASGI middleware.
+"""Protection of the web UI against unauthorized requests, and the headers of every response. An ASGI
+middleware.
 
-The web UI shows payloads and ends workflows. Every user of the machine can connect to its port, and so can every page that the
-reader has open: by a form or a link (cross-site requests), or by a name of its own that it lets point to 127.0.0.1 (DNS
-rebinding). So:
+The web UI shows payloads and terminates workflows. Every user of the machine can connect to its port, and so
+can every page that the reader has open: by a form or a link (cross-site requests), or by a domain name of its
+own that resolves to 127.0.0.1 (DNS rebinding). So:
 
-- `Host` must be a name of the web UI; any other is refused, whatever is asked.
-- A request that changes something must come from the web UI itself: by its `Origin`, or where a browser sends none by its
-  `Sec-Fetch-Site`. So must a request that only reads; a link on another page leads to a page with a link to follow.
-- Every request needs the token in a header, or the cookie that the login sets; but for the login itself and the static files.
-- Bodies are limited before they are read, and those of strangers to the size of the login form.
-- Answers forbid scripts and styles that are not the web UI's own files, frames, and guesses at types.
+- `Host` must be a name of the web UI; every other request is rejected.
+- A request that changes something must come from the web UI itself, shown by its `Origin`, or if a browser sends none,
+  by its `Sec-Fetch-Site`. The same holds for a request that only reads; a link from another site leads to a page with
+  a link to follow.
+- Every request needs the token in a header, or the cookie that the login sets, except the login and the static files.
+- The size of a body is limited before it is read; without a token, to the size of the login form.
+- Responses forbid scripts and styles other than the web UI's own files, frames, and content sniffing.
 
-Must not know: what is asked.
+Must not know: the meaning of requests.
 """
 
 from __future__ import annotations
@@ -34,12 +36,16 @@ LARGEST_LOGIN = 4096
 LARGEST_FORM = 32 * 1024 * 1024
 
 ON_ADMITTED = "hourglass_on_admitted"
-"""The key, in the state of an ASGI scope, of a function that is called when a request has a valid token or cookie."""
+"""The key, in the state of an ASGI scope, of a function that is called when a request has a valid token or
+cookie.
+"""
 
 _SAFE = frozenset({"GET", "HEAD"})
-_OPEN_FOLDER = "/static/"
-_FROM_HERE = frozenset({"same-origin", "none"})
-"""Values of `Sec-Fetch-Site` for what this page or the reader asked for. Programs and old browsers send no such header."""
+_PUBLIC_FOLDER = "/static/"
+_OWN_SITES = frozenset({"same-origin", "none"})
+"""Values of `Sec-Fetch-Site` for requests of the web UI itself or of the reader. Programs and old browsers do
+not send this header.
+"""
 
 HEADERS = (
     (
@@ -58,8 +64,8 @@ HEADERS = (
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why a request is not answered."""
+class Rejection:
+    """The response to a request that is not allowed."""
 
     status: int
     message: str
@@ -68,7 +74,7 @@ class Refusal:
 
 
 class RequestGuard:
-    """Refuses requests that are not allowed."""
+    """A middleware that rejects requests that are not allowed."""
 
     def __init__(self, app: App, *, names: OwnNames, access: Access) -> None:
         self._app = app
@@ -76,14 +82,14 @@ class RequestGuard:
         self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the application, or refuse."""
+        """Call the application, or reject the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-            # HTTP/2 proxies send one cookie per header.
+            # HTTP/2 proxies send one header per cookie.
             headers[key] = f"{headers[key]}; {text}" if key == "cookie" and key in headers else text
 
         async def guarded(message: MutableMapping[str, Any]) -> None:
@@ -93,34 +99,36 @@ class RequestGuard:
                 message = {**message, "headers": [*message.get("headers", ()), *missing]}
             await send(message)
 
-        refusal = self.refusal(
+        rejection = self.rejection(
             str(scope["method"]), str(scope["path"]), headers, _address(scope), _link(scope)
         )
-        if refusal is None:
-            if not _is_open(str(scope["path"])):
+        if rejection is None:
+            if not _is_public(str(scope["path"])):
                 scope["state"][ON_ADMITTED]()
             await self._app(scope, receive, guarded)
             return
-        # The body of a refused request is not read, so the connection cannot be used again.
-        own = (("content-type", refusal.content_type), ("connection", "close"))
-        encoded = [(name.encode(), value.encode("latin-1")) for name, value in (*own, *refusal.headers)]
-        await guarded({"type": "http.response.start", "status": refusal.status, "headers": encoded})
-        await guarded({"type": "http.response.body", "body": f"{refusal.message}\n".encode()})
+        # The body of a rejected request is not read, so the connection cannot be reused.
+        own_headers = (("content-type", rejection.content_type), ("connection", "close"))
+        encoded = [
+            (name.encode(), value.encode("latin-1")) for name, value in (*own_headers, *rejection.headers)
+        ]
+        await guarded({"type": "http.response.start", "status": rejection.status, "headers": encoded})
+        await guarded({"type": "http.response.body", "body": f"{rejection.message}\n".encode()})
 
-    def refusal(
+    def rejection(
         self, method: str, path: str, headers: dict[str, str], address: str, link: str = "/"
-    ) -> Refusal | None:
-        """Return why a request is refused; None if it is not. Counts wrong tokens.
+    ) -> Rejection | None:
+        """Return the rejection of a request, or None if it is allowed. Counts wrong tokens.
 
-        `path` is the one by which the application chooses a route, `link` leads a browser to the same page.
+        `path` is the decoded path that routes are matched with; `link` leads a browser to the same page.
         """
         if not self._names.is_host(headers.get("host", "")):
-            return Refusal(421, "the web UI is not served under this name: name it with --name")
-        is_open = _is_open(path)
+            return Rejection(421, "this host name is not allowed: add it with --name")
+        is_open = _is_public(path)
         if method not in _SAFE:
             if not self._is_own(headers):
-                return Refusal(403, "a request that changes something must come from the web UI itself")
-        elif headers.get("sec-fetch-site", "none").lower() not in _FROM_HERE and not is_open:
+                return Rejection(403, "a request that changes something must come from the web UI itself")
+        elif headers.get("sec-fetch-site", "none").lower() not in _OWN_SITES and not is_open:
             return _cross_site(link, headers)
         if not is_open:
             match self._access.check_request(headers, address):
@@ -130,40 +138,39 @@ class RequestGuard:
                     return _not_logged_in(method, headers)
                 case Verdict.ADMITTED:
                     pass
-        return _body_refusal(headers, LARGEST_LOGIN if is_open else LARGEST_FORM)
+        return _check_body(headers, LARGEST_LOGIN if is_open else LARGEST_FORM)
 
     def _is_own(self, headers: dict[str, str]) -> bool:
         origin = headers.get("origin")
         if origin is not None:
             return self._names.is_origin(origin)
-        # Browsers that send no Origin send this; programs send neither, and no browser can be made to send nothing.
-        return headers.get("sec-fetch-site", "none").lower() in _FROM_HERE
+        # Browsers that send no Origin send this header; programs send neither, and no page can make a browser
+        # omit both.
+        return headers.get("sec-fetch-site", "none").lower() in _OWN_SITES
 
 
-def _is_open(path: str) -> bool:
-    """Whether strangers may ask for this path."""
-    return path == LOGIN or path.startswith(_OPEN_FOLDER)
+def _is_public(path: str) -> bool:
+    """Whether a request for this path needs no token."""
+    return path == LOGIN or path.startswith(_PUBLIC_FOLDER)
 
 
-def too_many_guesses() -> Refusal:
-    """Return the refusal of an address that has sent too many wrong tokens."""
-    return Refusal(
-        429, "too many wrong tokens came from your address: wait a minute", (("retry-after", "60"),)
-    )
+def too_many_guesses() -> Rejection:
+    """Return the rejection of an address that has sent too many wrong tokens."""
+    return Rejection(429, "too many wrong tokens from your address: wait a minute", (("retry-after", "60"),))
 
 
-def _not_logged_in(method: str, headers: dict[str, str]) -> Refusal:
+def _not_logged_in(method: str, headers: dict[str, str]) -> Rejection:
     message = f"a token is needed: in the header Authorization (Bearer …), or log in at {LOGIN}"
     if method in _SAFE and "text/html" in headers.get("accept", ""):
-        return Refusal(303, message, (("location", LOGIN),))
-    return Refusal(401, message, (("www-authenticate", "Bearer"),))
+        return Rejection(303, message, (("location", LOGIN),))
+    return Rejection(401, message, (("www-authenticate", "Bearer"),))
 
 
-def _cross_site(link: str, headers: dict[str, str]) -> Refusal:
-    """Refuse a request that another page makes. Show a link to a reader who has followed one."""
-    message = "a page of another site asked for this"
+def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
+    """Reject a request from another site. For a followed link, show a page with the link."""
+    message = "cross-site requests are rejected"
     if headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest", "document") != "document":
-        return Refusal(403, message)
+        return Rejection(403, message)
     # One slash at the beginning: two would lead to another host.
     link = escape("/" + link.lstrip("/\\"))
     page = (
@@ -171,23 +178,23 @@ def _cross_site(link: str, headers: dict[str, str]) -> Refusal:
         '<link rel="stylesheet" href="/static/page.css"><main><h1>A link from another site</h1>'
         f'<p>Another site led you here. Nothing was done.</p><p><a href="{link}">Open {link}</a></p></main></html>'
     )
-    return Refusal(403, page, content_type="text/html; charset=utf-8")
+    return Rejection(403, page, content_type="text/html; charset=utf-8")
 
 
-def _body_refusal(headers: dict[str, str], largest: int) -> Refusal | None:
-    """Refuse a body that is too large, or whose length is not known before it is read."""
+def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
+    """Reject a body that is too large, or whose length is unknown before it is read."""
     if "transfer-encoding" in headers:
-        return Refusal(411, "a Content-Length is needed")
+        return Rejection(411, "a Content-Length is required")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        return Refusal(400, "the Content-Length is no number")
+        return Rejection(400, "the Content-Length is not a number")
     if len(length) > 19 or int(length) > largest:
-        return Refusal(413, f"the body is too large: at most {largest} bytes are read")
+        return Rejection(413, f"the body is too large: at most {largest} bytes are allowed")
     return None
 
 
 def _link(scope: Scope) -> str:
-    """Return path and query as they were sent."""
+    """Return the path and query as they were sent."""
     path = bytes(scope.get("raw_path") or b"/").decode("latin-1")
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     return f"{path}?{query}" if query else path

@@ -1,4 +1,4 @@
-"""Serves the web UI: address, credentials, limits on connections."""
+"""The server of the web UI: address, credentials, limits on connections."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ PORT = 8300
 
 
 class LimitedConnection(H11Protocol):
-    """A connection of uvicorn that reports to a gate what it waits for. Each server has a subclass with its own gate.
+    """A connection of uvicorn that reports its phase to a gate. Each server has a subclass with its own gate.
 
-    uvicorn itself limits neither the number of connections that have sent nothing, nor the time for heads and bodies.
+    uvicorn itself limits neither the number of connections that have sent nothing, nor the time for heads and
+    bodies.
 
-    Requests without a token or cookie are answered in the time for the head. If they counted as answers, strangers who send one
-    after another could use up all connections.
+    Requests without a token or cookie must be answered within the time limit for the head. If they counted as
+    being answered, anybody could occupy all connections by sending one after another.
     """
 
     gate: ClassVar[ConnectionGate]
@@ -41,22 +42,22 @@ class LimitedConnection(H11Protocol):
         self._is_admitted = False
 
     def _admit(self) -> None:
-        """Protect this connection while it answers its present request."""
+        """Protect this connection while its current request is answered."""
         self._is_admitted = True
         self._note_phase()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, or close it if there are too many."""
+        """Admit the connection, or close it if there are too many."""
         super().connection_made(transport)
         self.gate.admit(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Remove the connection from the gate."""
         self.gate.leave(self.transport)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle what the peer has sent."""
+        """Process received data."""
         super().data_received(data)
         self._note_phase()
 
@@ -67,12 +68,12 @@ class LimitedConnection(H11Protocol):
         self._note_phase()
 
     def pause_writing(self) -> None:
-        """The peer does not read what was sent to it."""
+        """Note that the peer does not read the response."""
         super().pause_writing()
         self._note_phase()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """Note that the peer reads again."""
         super().resume_writing()
         self._note_phase()
 
@@ -90,7 +91,7 @@ class LimitedConnection(H11Protocol):
 
 
 def bound(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens on the port that was asked for, or on the usual one, or on a free one."""
+    """Return a socket that listens on the requested port, or else on the default port or any free one."""
     for candidate in (port,) if port is not None else (PORT, 0):
         try:
             return listening_socket(host, candidate)
@@ -123,9 +124,9 @@ def served(
     names: tuple[str, ...] = (),
     listening: socket.socket | None = None,
 ) -> Iterator[str]:
-    """Serve the web UI on a thread while the block lasts. Yield its address.
+    """Serve the web UI on a thread during the block. Yield its address.
 
-    `listening` is a socket that is bound already, where one process after another serves.
+    `listening` is a bound socket, for processes that serve on it one after another.
     """
     listening = bound(host, port) if listening is None else listening
     number = listening.getsockname()[1]
@@ -146,11 +147,11 @@ def served(
         backlog=BACKLOG,
         h11_max_incomplete_event_size=LARGEST_HEAD,
         server_header=False,
-        proxy_headers=False,  # a peer on loopback could claim any address, and guess without limit
-        timeout_graceful_shutdown=1,  # pages that are open listen for as long as they are let
+        proxy_headers=False,  # a local peer could claim any address, and guess tokens without limit
+        timeout_graceful_shutdown=1,  # open pages keep their connections open indefinitely
     )
     server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # signals are the program's
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the program handles signals
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listening]}, name="hourglass-ui", daemon=True
     )

@@ -1,4 +1,4 @@
-"""What the pages are about: a client, and whether it can be reached; the code that was loaded; what may be shown and done.
+"""The data source of the pages: a client and its health, loaded code, and permissions.
 
 Must not know: HTTP, HTML. All calls block; handlers make them on threads.
 """
@@ -20,65 +20,65 @@ from hourglass._tools.web.replays import TimeTravel
 from hourglass.client import Client, WorkflowExecution
 from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, StorageError
 
-# --- whether it can be reached ---------------------------------------------------------------------------------
+# Health of the engine: checked every second, with a short timeout, while readers have pages open.
 #
-# Asked with little patience, every second while readers look.
-#
-# A client is patient: it tries for ten seconds to reach a server that is away. A reader hears of it sooner, and from
-# then on at once. Must not know: HTTP. Invariants: at most one thread asks; it ends when no reader has looked for a
-# while.
+# A client retries for ten seconds to reach a server. A reader learns of a failure sooner, and afterwards
+# without delay. Must not know: HTTP. Invariants: at most one thread checks; it ends when no page has asked
+# for a while.
 
 
-PATIENCE = 2.0
+RPC_TIMEOUT = 2.0
 _PAUSE = 1.0
-_WATCHED = 30.0
+_IDLE_TIMEOUT = 30.0
 _LONGEST_PAYLOAD = 20_000
 _AWAY = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 
 
 @dataclass(frozen=True)
 class Health:
-    """`away` says that nothing can be asked, `notice` that what is told may be old; both are empty where all is well."""
+    """The health of the engine: `unreachable` if no request can succeed, `notice` if data may be outdated;
+    both are empty if all is well.
+    """
 
-    away: str = ""
+    unreachable: str = ""
     notice: str = ""
 
     @property
     def trouble(self) -> str:
-        """What a reader should know."""
-        return self.away or self.notice
+        """The message to display, if any."""
+        return self.unreachable or self.notice
 
 
-def look(client: Client) -> Health:
-    """Ask for the shortest answer that there is."""
+def check_health(client: Client) -> Health:
+    """Send the cheapest request, and return the health."""
     try:
-        return Health(notice=client.list_page(page_size=1, rpc_timeout=PATIENCE).notice)
+        return Health(notice=client.list_page(page_size=1, rpc_timeout=RPC_TIMEOUT).notice)
     except StorageError as error:
         return Health(notice=str(error))
     except ServiceTimeoutError:
-        return Health(away=f"{client.target} does not answer: it is away, or too busy")
+        return Health(unreachable=f"{client.target} does not respond: it is down or overloaded")
     except ServiceError as error:
-        # A server that refuses this question is there.
-        return Health(away=str(error)) if error.status in _AWAY else Health()
+        # A server that rejects this request is reachable.
+        return Health(unreachable=str(error)) if error.status in _AWAY else Health()
     except HourglassError as error:
         return Health(notice=str(error))
 
 
-class Pulse:
-    """What was found last."""
+class HealthMonitor:
+    """A monitor that checks the engine's health on a thread, on demand."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._looked_at = 0.0
+        self._last_read = 0.0
         self._health = Health()
 
     def health(self) -> Health:
-        """What was found last; from now on it is looked after for a while."""
+        """Return the latest health, and keep checking for a while."""
         with self._lock:
-            self._looked_at = monotonic()
+            self._last_read = monotonic()
             if self._thread is None and not self._closed.is_set():
                 self._thread = threading.Thread(target=self._run, name="hourglass-ui-pulse", daemon=True)
                 self._thread.start()
@@ -86,74 +86,68 @@ class Pulse:
 
     def _run(self) -> None:
         while True:
-            found = look(self._client)
+            health = check_health(self._client)
             with self._lock:
-                self._health = found
-                if self._closed.is_set() or monotonic() - self._looked_at > _WATCHED:
+                self._health = health
+                if self._closed.is_set() or monotonic() - self._last_read > _IDLE_TIMEOUT:
                     self._thread, self._health = None, Health()
                     return
             self._closed.wait(_PAUSE)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop checking."""
         self._closed.set()
         with self._lock:
             thread = self._thread
         if thread is not None:
-            thread.join(PATIENCE + _PAUSE)
+            thread.join(RPC_TIMEOUT + _PAUSE)
 
 
-# --- what keeps runs from going on ------------------------------------------------------------------------------
-
-
-_FRESH = 3.0
-_MOST_LOOKS = 2000
+_MAX_AGE = 3.0
+_MAX_ENTRIES = 2000
 
 
 class ProblemCache:
-    """What keeps runs from going on. A server is asked for each open run: what it said counts for a few seconds, however many
-    readers look.
+    """A cache of the problems that block runs. A server must be queried for each open run; a result is valid
+    for a few seconds, for all readers.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._looks: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
 
     def look(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
-        """Return what keeps these runs from going on, by run id."""
+        """Return the problems that block these runs, by run id."""
         now = monotonic()
-        opened = [run for run in runs if run.close_time is None]
+        open_runs = [run for run in runs if run.close_time is None]
         with self._lock:
-            known = {
-                run.run_id: self._looks[run.run_id][1]
-                for run in opened
-                # What the engine itself has just reported is newer than what was seen.
-                if run.run_id in self._looks
+            cached = {
+                run.run_id: self._entries[run.run_id][1]
+                for run in open_runs
+                # A report of the engine itself is newer than a cached entry.
+                if run.run_id in self._entries
                 and not run.reported_problems
-                and now - self._looks[run.run_id][0] < _FRESH
+                and now - self._entries[run.run_id][0] < _MAX_AGE
             }
-        unknown = [run for run in opened if run.run_id not in known]
-        found = problems_of(self._client, unknown)
+        missing = [run for run in open_runs if run.run_id not in cached]
+        found_problems = problems_of(self._client, missing)
         with self._lock:
-            for run in unknown:
-                self._looks[run.run_id] = now, found.get(run.run_id)
-                self._looks.move_to_end(run.run_id)
-            while len(self._looks) > _MOST_LOOKS:
-                self._looks.popitem(last=False)
-        return found | {run_id: problem for run_id, problem in known.items() if problem is not None}
-
-
-# --- the site --------------------------------------------------------------------------------------------------
+            for run in missing:
+                self._entries[run.run_id] = now, found_problems.get(run.run_id)
+                self._entries.move_to_end(run.run_id)
+            while len(self._entries) > _MAX_ENTRIES:
+                self._entries.popitem(last=False)
+        return found_problems | {run_id: problem for run_id, problem in cached.items() if problem is not None}
 
 
 @dataclass
 class Site:
-    """One target, seen through one client.
+    """One target with its client.
 
-    `modules` is code, where some was loaded: forms know its types, and a run can be walked back in time. `read_only` refuses
-    what would change anything. `workers` gives the workers of this process. With a codec payloads are shown only to a reader
-    who asks for them.
+    `modules` is loaded code: forms offer its types, and time travel replays it. `read_only` rejects all
+    changes. `workers` returns the workers of this process. With a codec, payloads are displayed only on
+    request.
     """
 
     client: Client
@@ -162,36 +156,36 @@ class Site:
     read_only: bool = False
     decode: Callable[[Any], Any] | None = None
     workers: Callable[[], Sequence[Any]] = tuple
-    pulse: Pulse = field(init=False)
+    health_monitor: HealthMonitor = field(init=False)
     _problems: ProblemCache = field(init=False)
     _time_travel: TimeTravel = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pulse = Pulse(self.client)
+        self.health_monitor = HealthMonitor(self.client)
         self._problems = ProblemCache(self.client)
         self._time_travel = TimeTravel(self.modules, self.client)
 
     def problems(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
-        """What keeps these runs from going on, by run id: as it was a few seconds ago at most."""
+        """Return the problems that block these runs, by run id; at most a few seconds old."""
         return self._problems.look(runs)
 
     @property
     def hides_payloads(self) -> bool:
-        """Whether payloads are shown only on request."""
+        """Whether payloads are displayed only on request."""
         return self.client.codec is not None
 
-    def peek(self, asked: bool) -> Peek:
-        """How payloads are shown to a reader who has asked for them, or not."""
-        if self.hides_payloads and not asked:
+    def peek(self, requested: bool) -> Peek:
+        """Return the function that displays payloads, depending on whether the reader has requested them."""
+        if self.hides_payloads and not requested:
             return hidden
         return peek(self.decode, _LONGEST_PAYLOAD)
 
     @property
     def time_travel(self) -> TimeTravel | None:
-        """The replays of runs; None where no code was loaded."""
+        """Replays of runs; None if no code was loaded."""
         return self._time_travel if self.modules else None
 
     def close(self) -> None:
-        """Free what the pages used."""
-        self.pulse.close()
+        """Release all resources."""
+        self.health_monitor.close()
         self._time_travel.close()

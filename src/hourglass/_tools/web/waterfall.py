@@ -1,7 +1,7 @@
-"""The story of a run as rows of bars, each a share of the time that is looked at. Pure.
+"""The story of a run as rows of bars, positioned on a range of time. Pure.
 
-Places are hundredths of the width, so that a page can draw them as attributes of SVG, in percent, at any size and without a style
-of their own. Must not know: HTML.
+Positions are percentages of the width, so that a page can draw them as SVG attributes at any size without
+inline styles. Must not know: HTML.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Segment, Span,
 from hourglass._tools.timeline.text import duration
 
 WIDTH = 100.0
-LEAST = 0.15
-"""What is shorter is drawn this wide: a moment must be seen."""
+MIN_WIDTH = 0.15
+"""The minimum width of a bar, so that short spans are visible."""
 
-ROWS = 400
-"""Rows before those that are alike become one."""
+MAX_ROWS = 400
+"""The maximum number of rows before similar ones are folded."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class WaterfallRow:
-    """A span with its bars. `key` names it in the page's address."""
+    """A span with its bars. `key` identifies it in the page's address."""
 
     key: str
     span: Span
@@ -59,7 +59,7 @@ class AxisTick:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Rows over the time from `start` to `end`; `folded`: how many spans stand in rows of several."""
+    """Rows from `start` to `end`. `folded` is the number of spans in rows for several spans."""
 
     start: int
     end: int
@@ -67,46 +67,46 @@ class Waterfall:
     ticks: tuple[AxisTick, ...]
     spans: int
     folded: int
-    looks: tuple[tuple[str, int, int], ...] = ()
-    """Other parts of the time to look at, each with what to call it."""
+    zooms: tuple[tuple[str, int, int], ...] = ()
+    """Other ranges of time, each with its label."""
     zoomed: bool = False
 
 
 def waterfall(story: Story, *, start: int | None = None, end: int | None = None) -> Waterfall:
-    """The rows of a story, of all its time or of a part of it."""
-    whole = story.start, max(story.until, story.start + 1)
-    low = whole[0] if start is None else min(max(start, whole[0]), whole[1] - 1)
-    high = whole[1] if end is None else max(min(end, whole[1]), low + 1)
-    # What lies outside is left out first: so a closer look has rows for what was folded.
-    seen = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
-    shown = fold(replace(story, spans=seen), ROWS).spans if seen else ()
+    """Return the rows of a story, for its full duration or a part of it."""
+    full_range = story.start, max(story.until, story.start + 1)
+    low = full_range[0] if start is None else min(max(start, full_range[0]), full_range[1] - 1)
+    high = full_range[1] if end is None else max(min(end, full_range[1]), low + 1)
+    # Spans outside the range are removed first, so that zooming in leaves rows for folded spans.
+    spans = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
+    visible = fold(replace(story, spans=spans), MAX_ROWS).spans if spans else ()
     return Waterfall(
         low,
         high,
-        tuple(_row(span, story, low, high) for span in shown),
+        tuple(_row(span, story, low, high) for span in visible),
         tuple(_ticks(low, high, story.start)),
         len(story.spans),
-        sum(span.count for span in shown if span.count > 1),
-        tuple(_looks(low, high, *whole)),
-        (low, high) != whole,
+        sum(span.count for span in visible if span.count > 1),
+        tuple(_zooms(low, high, *full_range)),
+        (low, high) != full_range,
     )
 
 
-def _looks(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, int, int]]:
-    """The steps of a walk through the time without a mouse."""
+def _zooms(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, int, int]]:
+    """Yield the ranges for navigation without a mouse."""
     quarter = (high - low) // 4
-    if quarter > _CLOSEST:
-        yield "closer", low + quarter, high - quarter
+    if quarter > _MIN_RANGE:
+        yield "Zoom in", low + quarter, high - quarter
     if (low, high) == (first, last):
         return
-    yield "wider", max(first, low - 2 * quarter), min(last, high + 2 * quarter)
+    yield "Zoom out", max(first, low - 2 * quarter), min(last, high + 2 * quarter)
     if low > first:
-        yield "earlier", max(first, low - 2 * quarter), max(first, low - 2 * quarter) + high - low
+        yield "Earlier", max(first, low - 2 * quarter), max(first, low - 2 * quarter) + high - low
     if high < last:
-        yield "later", min(last, high + 2 * quarter) - (high - low), min(last, high + 2 * quarter)
+        yield "Later", min(last, high + 2 * quarter) - (high - low), min(last, high + 2 * quarter)
 
 
-_CLOSEST = 1_000
+_MIN_RANGE = 1_000
 _TICKS = 8
 
 
@@ -116,7 +116,7 @@ def _ends(span: Span, story: Story) -> int:
 
 def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
     pieces = span.segments or (Segment(span.start, _ends(span, story), _phase(span)),)
-    told = [captions.counted(span), _to_come(span, story), span.note, captions.reason(span)]
+    notes = [captions.counted(span), _due_text(span, story), span.note, captions.reason(span)]
     return WaterfallRow(
         key=f"{span.id}-{span.depth}",
         span=span,
@@ -126,17 +126,17 @@ def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
         bad=span.outcome.bad,
         took=captions.length(span, story),
         at=f"+{duration(span.start - story.start)}",
-        caption="; ".join(each for each in told if each),
+        caption="; ".join(note for note in notes if note),
         bars=tuple(_bars(pieces, low, high)),
     )
 
 
-def _to_come(span: Span, story: Story) -> str:
-    """What is to happen to an open step, and when."""
+def _due_text(span: Span, story: Story) -> str:
+    """Return when an open step is due or will be retried."""
     at = span.due or span.next_attempt
     if span.end is not None or at is None or at <= story.until:
         return ""
-    return f"{'due' if span.due else 'again'} in {duration(at - story.until)}"
+    return f"{'due' if span.due else 'retry'} in {duration(at - story.until)}"
 
 
 def _phase(span: Span) -> Phase:
@@ -151,9 +151,11 @@ def _bars(pieces: tuple[Segment, ...], low: int, high: int) -> Iterator[Bar]:
         if piece.end < low or piece.start > high:
             continue
         x = (max(piece.start, low) - low) * scale
-        width = max((min(piece.end, high) - low) * scale - x, LEAST)
+        width = max((min(piece.end, high) - low) * scale - x, MIN_WIDTH)
         title = f"{piece.phase.value} for {duration(piece.end - piece.start)}"
-        yield Bar(round(min(x, WIDTH - LEAST), 3), round(width, 3), piece.phase.value, piece.guessed, title)
+        yield Bar(
+            round(min(x, WIDTH - MIN_WIDTH), 3), round(width, 3), piece.phase.value, piece.guessed, title
+        )
 
 
 _STEPS = tuple(
@@ -171,7 +173,7 @@ _STEPS = tuple(
 
 
 def _ticks(low: int, high: int, zero: int) -> Iterator[AxisTick]:
-    step = next((each for each in _STEPS if (high - low) / each <= _TICKS), _STEPS[-1])
+    step = next((candidate for candidate in _STEPS if (high - low) / candidate <= _TICKS), _STEPS[-1])
     first = -(-(low - zero) // step)
     for number in range(first, (high - zero) // step + 1):
         at = zero + number * step

@@ -1,5 +1,5 @@
-"""The OpenAI Agents SDK: agents whose model calls, tools and MCP calls are activities. `pip install
-'hourglass-temporal[openai-agents]'`.
+"""The OpenAI Agents SDK: agents whose model calls, tools and MCP calls are activities. Install it by `pip
+install 'hourglass-temporal[openai-agents]'`.
 
     runner = DurableRunner(agent, model_options={"start_to_close_timeout": 300})
 
@@ -9,15 +9,15 @@
 
     Worker(client, workflows=[answer], activities=[runner])
 
-    _activities  what is done in activities: calls of models, tools and MCP servers
-    _runner      `DurableRunner`: agents as they run in a workflow, whose models, tools and servers are activities
+    _activities  the code of the activities: calls of models, tools and MCP servers
+    _runner      `DurableRunner`: agents for workflows, whose models, tools and servers are activities
 """
 
 from __future__ import annotations
 
-from hourglass.contrib import _from_extra
+from hourglass.contrib import _require_extra
 
-with _from_extra("openai-agents"):
+with _require_extra("openai-agents"):
     from hourglass.contrib.openai_agents._runner import DurableRunner
 
 __all__ = ["DurableRunner"]

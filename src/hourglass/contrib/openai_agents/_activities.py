@@ -1,7 +1,7 @@
-"""What is done in activities: calls of models, of tools and of MCP servers, with the worker's own objects.
+"""The code of the activities: calls of models, tools and MCP servers, with the worker's own objects.
 
-A request names its agent by the activity that it is sent to, and its tools by their names: what the wire names is looked for in
-the worker's agent, and nothing else is called or imported.
+A request identifies its agent by the activity type, and its tools by name. Names are looked up in the
+worker's agent; a request cannot make the worker import or call anything else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pydantic_core import to_jsonable_python
 from hourglass.errors import ApplicationError
 
 StreamHandler: TypeAlias = Callable[[TResponseStreamEvent], "Awaitable[None] | None"]
-"""What is called with each event of a model's stream, in the activity that reads it."""
+"""A callback for the events of a model's stream, in the activity that reads it."""
 
 SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
@@ -55,26 +55,26 @@ RESULT: TypeAdapter[CallToolResult] = TypeAdapter(CallToolResult)
 
 
 class Function(msgspec.Struct, kw_only=True):
-    """A function that a model may call, as it is told of it."""
+    """The description of a function that a model may call."""
 
     name: str
     description: str
     schema: dict[str, Any]
     strict: bool
     agent: str = ""
-    """The agent that a handoff hands over to."""
+    """The name of the agent that a handoff transfers to."""
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):
-    """What a model is asked."""
+    """A request to a model."""
 
     instructions: str | None
     input: Any
     settings: dict[str, Any]
     tools: list[str]
-    """Those of the agent's own tools that are offered now."""
+    """The names of the agent's own tools that are offered in this request."""
     functions: list[Function]
-    """Further ones: those of MCP servers."""
+    """Additional tools, from MCP servers."""
     handoffs: list[Function]
     previous_response_id: str | None
     conversation_id: str | None
@@ -85,26 +85,27 @@ async def _never(*args: Any) -> Any:
     raise RuntimeError("a model does not call tools itself")
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
-async def ask(
+async def request_response(
     agent: Agent[Any],
     provider: Callable[[], ModelProvider],
     request: ModelRequest,
     handler: StreamHandler | None,
 ) -> Any:
-    """Ask an agent's model. Its client's own retries are off: the activity has a policy."""
+    """Send a request to an agent's model. The client's own retries are disabled, because the activity has a
+    retry policy.
+    """
     model = agent.model if isinstance(agent.model, Model) else provider().get_model(agent.model)
-    own = {tool.name: tool for tool in agent.tools}
-    missing = [name for name in request.tools if name not in own]
+    own_tools = {tool.name: tool for tool in agent.tools}
+    missing = [name for name in request.tools if name not in own_tools]
     if missing:
-        raise _final(f"agent {agent.name} of this worker has no tool {', '.join(missing)}", "UsageError")
+        raise _non_retryable(
+            f"agent {agent.name} of this worker has no tool {', '.join(missing)}", "UsageError"
+        )
     arguments: dict[str, Any] = {
         "system_instructions": request.instructions,
         "input": request.input,
         "model_settings": SETTINGS.validate_python(request.settings),
-        "tools": [*(own[name] for name in request.tools), *map(_function, request.functions)],
+        "tools": [*(own_tools[name] for name in request.tools), *map(_function, request.functions)],
         "output_schema": _output_schema(agent),
         "handoffs": list(map(_handoff, request.handoffs)),
         "tracing": ModelTracing.DISABLED,
@@ -117,15 +118,15 @@ async def ask(
             if handler is None:
                 response = await model.get_response(**arguments)
             else:
-                response = await _streamed(model, arguments, handler)
+                response = await _read_stream(model, arguments, handler)
     except APIStatusError as error:
-        raise _status(error) from error
+        raise _status_failure(error) from error
     except AgentsException as error:
-        raise _final(str(error), type(error).__name__) from error
+        raise _non_retryable(str(error), type(error).__name__) from error
     return RESPONSE.dump_python(response, mode="json", warnings="none")
 
 
-async def _streamed(model: Model, arguments: dict[str, Any], handler: StreamHandler) -> ModelResponse:
+async def _read_stream(model: Model, arguments: dict[str, Any], handler: StreamHandler) -> ModelResponse:
     finished: Response | None = None
     stream: Any = model.stream_response(**arguments)
     try:
@@ -137,7 +138,7 @@ async def _streamed(model: Model, arguments: dict[str, Any], handler: StreamHand
                 if inspect.isawaitable(waited):
                     await waited
             except Exception as error:
-                raise _final(
+                raise _non_retryable(
                     f"the stream_handler raised {type(error).__name__}: {error}", "StreamHandlerError"
                 ) from error
     finally:
@@ -160,24 +161,24 @@ async def _streamed(model: Model, arguments: dict[str, Any], handler: StreamHand
     return ModelResponse(output=finished.output, usage=usage, response_id=finished.id)
 
 
-def _function(told: Function) -> Tool:
+def _function(function: Function) -> Tool:
     return FunctionTool(
-        name=told.name,
-        description=told.description,
-        params_json_schema=told.schema,
+        name=function.name,
+        description=function.description,
+        params_json_schema=function.schema,
         on_invoke_tool=_never,
-        strict_json_schema=told.strict,
+        strict_json_schema=function.strict,
     )
 
 
-def _handoff(told: Function) -> Handoff[Any, Any]:
+def _handoff(function: Function) -> Handoff[Any, Any]:
     return Handoff(
-        tool_name=told.name,
-        tool_description=told.description,
-        input_json_schema=told.schema,
+        tool_name=function.name,
+        tool_description=function.description,
+        input_json_schema=function.schema,
         on_invoke_handoff=_never,
-        agent_name=told.agent,
-        strict_json_schema=told.strict,
+        agent_name=function.agent,
+        strict_json_schema=function.strict,
     )
 
 
@@ -188,22 +189,22 @@ def _output_schema(agent: Agent[Any]) -> AgentOutputSchemaBase | None:
     return kind if isinstance(kind, AgentOutputSchemaBase) else AgentOutputSchema(kind)
 
 
-_PASSING = (
+_RETRYABLE_STATUSES = (
     408,
     409,
     425,
     429,
-)  # of the answers that blame the request, those that another attempt may not get
+)  # client errors that another attempt may not get
 
 
-def _status(error: APIStatusError) -> ApplicationError:
-    """A provider's refusal: whether it is final, and when to ask again."""
-    passing = error.status_code >= 500 or error.status_code in _PASSING
+def _status_failure(error: APIStatusError) -> ApplicationError:
+    """Return the failure for an error response: whether it is final, and the delay before the next attempt."""
+    is_retryable = error.status_code >= 500 or error.status_code in _RETRYABLE_STATUSES
     return ApplicationError(
         f"HTTP {error.status_code}: {error.message}",
         type=type(error).__name__,
-        non_retryable=not passing,
-        next_retry_delay=_retry_after(error.response.headers) if passing else None,
+        non_retryable=not is_retryable,
+        next_retry_delay=_retry_after(error.response.headers) if is_retryable else None,
     )
 
 
@@ -211,25 +212,24 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             return max(0.0, float(headers[name]) * unit)
-        except (KeyError, ValueError):  # not said, or a date
+        except (KeyError, ValueError):  # absent, or a date
             continue
     return None
 
 
-def _final(message: str, kind: str) -> ApplicationError:
+def _non_retryable(message: str, kind: str) -> ApplicationError:
     return ApplicationError(message, type=kind, non_retryable=True)
 
 
 def default_provider() -> ModelProvider:
-    """The library's own, by the name of a model."""
+    """Return the library's default provider, which finds models by name."""
     return MultiProvider()
 
 
-# --- tools ------------------------------------------------------------------------------------------------------------
-
-
 async def call(agent: Agent[Any], tool: FunctionTool, arguments: str, call_id: str, context: Any) -> Any:
-    """Call a function. What it raises is told to the model, or goes out, as its `failure_error_function` says."""
+    """Call a function tool. Its `failure_error_function` decides whether an exception is reported to the
+    model or raised.
+    """
     result = await tool.on_invoke_tool(
         ToolContext(
             context=context,
@@ -244,24 +244,24 @@ async def call(agent: Agent[Any], tool: FunctionTool, arguments: str, call_id: s
 
 
 def _output(result: Any) -> Any:
-    """What a tool returned, as JSON: what the library takes for more than text stays that, all else is its text."""
+    """Return the result of a tool as JSON. Structured outputs of the library are kept, other values become
+    `str`.
+    """
     if result is None or isinstance(
         result, (str, dict, ToolOutputText, ToolOutputImage, ToolOutputFileContent)
     ):
         return to_jsonable_python(result, fallback=str)
     if isinstance(result, list):
-        return [_output(each) for each in result]
+        return [_output(item) for item in result]
     return str(result)
 
-
-# --- MCP servers ------------------------------------------------------------------------------------------------------
 
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = WeakKeyDictionary()
 
 
 @asynccontextmanager
 async def _connected(server: MCPServer) -> AsyncIterator[MCPServer]:
-    """A server, connected for one call. Its object has one connection, so calls wait for each other."""
+    """Connect a server for one call. Its object has a single connection, so concurrent calls wait."""
     lock = _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(id(server), asyncio.Lock())
     untyped: Any = server
     async with lock:
@@ -273,10 +273,10 @@ async def _connected(server: MCPServer) -> AsyncIterator[MCPServer]:
 
 
 async def list_tools(server: MCPServer, agent: Agent[Any], context: Any) -> Any:
-    """Which tools a server has."""
+    """Return the tools of a server."""
     async with _connected(server):
-        found = await server.list_tools(RunContextWrapper(context), agent)
-    return TOOLS.dump_python(found, mode="json", by_alias=True, exclude_none=True)
+        tools = await server.list_tools(RunContextWrapper(context), agent)
+    return TOOLS.dump_python(tools, mode="json", by_alias=True, exclude_none=True)
 
 
 async def call_server(

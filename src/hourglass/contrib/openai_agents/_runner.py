@@ -1,7 +1,7 @@
-"""`DurableRunner`: agents as they run in a workflow. The library's own loop runs there; its models, tools and MCP servers are
-replaced by such as ask for activities, which call the author's own.
+"""`DurableRunner`: agents for workflows. The library's own loop runs in the workflow; models, tools and MCP
+servers are replaced by versions that execute the author's own ones in activities.
 
-The agents that the author made are not changed: the runner has copies.
+The author's agents are not changed: the runner uses copies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast
 
-# Loaded here, and not by the first workflow that waits: that would be in the middle of a run.
+# Import it now: otherwise the first workflow that waits would import it in the middle of a run.
 import anyio._backends._asyncio  # noqa: F401
 from agents import (
     Agent,
@@ -62,37 +62,39 @@ _agents.replace(
                 "run_internal.run_loop",
             )
         },
-        # Kept with the agent, for later runs: it must not come out of one run's numbers.
+        # Stored with the agent for later runs, so it must not use the random numbers of one run.
         "agents.run_context:uuid4": lambda _: _agents.any_uuid4,
         "agents.run_internal.tool_execution:asyncio": lambda _: _agents.OrderedAsyncio(),
-        # Where a guardrail trips, the library imports `temporalio.workflow`, to ask whether this is one of its workflows. That
-        # takes half a second or more, in the middle of a run; the answer is always the same here.
+        # When a guardrail trips, the library imports `temporalio.workflow` to find out whether this is one of
+        # its workflows. The import takes half a second or more in the middle of a run, and the answer is
+        # always the same here.
         "agents.run:should_cancel_parallel_model_task_on_input_guardrail_trip": lambda real: (
             lambda: workflow.in_workflow() or real()
         ),
     },
 )
 
-get_trace_provider()  # made here, and not in the first run: it reads clocks
+get_trace_provider()  # create it now, not in the first run, because it reads clocks
 
-# What an agent's run ends with is the agent's, not a bug of the workflow's.
+# An agent's error is a failure of its run, not a bug in the workflow's code.
 count_as_failures(AgentsException)
 
 
 class DurableRunner(Generic[C]):
-    """Runs an agent in workflows: `runner.run_sync(question)`, or `await runner.run(question)` in an `async def`.
+    """Runs an agent in workflows: `runner.run_sync(question)`, or `await runner.run(question)` in an `async
+    def`.
 
-    Agents that are handed over to are found through the first one's handoffs; those that a handoff makes up at run time are
-    given as `agents`. `context_type` is the type of the `context` that runs are given: it travels to tools as JSON, and what they
-    change in it stays there. `model_provider` makes models from their names, in the worker.
+    Agents are found through the handoffs of the first one; pass agents that a handoff creates at run time as
+    `agents`. `context_type` is the type of the `context` of runs: it is sent to tools as JSON, and their
+    changes to it stay there. `model_provider` creates models from their names, in the worker.
 
-    `options` are options of all activities; `model_options` and `mcp_options` say more for calls of models and MCP servers,
-    `tool_options` for a tool, by its name. False instead of options runs an `async def` tool in the workflow itself, where it may
-    call activities, wait for signals and run other agents. `stream_handler` is called with each event of a model's stream where
-    it arrives, in the activity, so that it can publish tokens. `name` comes before the names of all activities: two runners of
-    one worker that share an agent need it.
+    `options` are the options of all activities; `model_options` and `mcp_options` extend them for calls of
+    models and MCP servers, `tool_options` for a tool, by its name. False instead of options runs an `async
+    def` tool in the workflow itself, where it may call activities, wait for signals and run other agents.
+    `stream_handler` is called in the activity with each event of a model's stream, so that it can publish
+    tokens. `name` is a prefix of all activity types, for two runners in one worker that share an agent.
 
-    Outside of workflows its methods are those of `agents.Runner`.
+    Outside of workflows, the methods behave like those of `agents.Runner`.
     """
 
     def __init__(
@@ -125,35 +127,34 @@ class DurableRunner(Generic[C]):
         self._tool_options = dict(tool_options or {})
         self._activities: list[Activity[..., Any]] = []
         self._durable: dict[int, Agent[Any]] = {}
-        self._kept: list[Agent[Any]] = []  # so that no other agent gets the id of one of ours
-        for each in (agent, *agents):
-            self._make(each)
+        # keeps the agents alive, so that no other agent gets one of their ids
+        self._originals: list[Agent[Any]] = []
+        for given_agent in (agent, *agents):
+            self._make_durable(given_agent)
         self._check(agent.name)
 
     def _check(self, name: str) -> None:
-        known = {tool.name for each in self._kept for tool in each.tools}
-        unknown = sorted(set(self._tool_options) - known)
+        tool_names = {tool.name for original in self._originals for tool in original.tools}
+        unknown = sorted(set(self._tool_options) - tool_names)
         if unknown:
             raise UsageError(
                 f"tool_options: agent {name} and those it hands over to have no tool {', '.join(unknown)}"
             )
-        names = [each.name for each in self._kept]
-        twice = sorted({each for each in names if names.count(each) > 1})
-        if twice:
+        names = [original.name for original in self._originals]
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
             raise UsageError(
-                f"two agents of one runner are called {twice[0]!r}: their activities would be, too"
+                f"two agents of one runner have the name {duplicates[0]!r}: their activities would have the same names"
             )
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
-        """What `Worker(activities=[runner])` registers."""
+        """The activities that `Worker(activities=[runner])` registers."""
         return self._activities
 
     @property
     def agent(self) -> Agent[C]:
-        """The first agent as it runs in workflows: what `RunState.from_json` needs."""
+        """The first agent as it runs in workflows, e.g. for `RunState.from_json`."""
         return self._durable[id(self._original)]
-
-    # --- running ------------------------------------------------------------------------------------------------------
 
     async def run(
         self,
@@ -163,16 +164,16 @@ class DurableRunner(Generic[C]):
         run_config: RunConfig | None = None,
         **options: Any,
     ) -> RunResult:
-        """Run the agent. The options are those of `agents.Runner.run`; `starting_agent` is another of the runner's agents, such
-        as the `last_agent` of the result before.
+        """Run the agent. `options` are those of `agents.Runner.run`; `starting_agent` is another agent of the
+        runner, such as the `last_agent` of the previous result.
         """
         if not workflow.in_workflow():
-            asked: Any = self._original if starting_agent is None else starting_agent
-            return await Runner.run(asked, input, run_config=run_config, **options)
+            agent: Any = self._original if starting_agent is None else starting_agent
+            return await Runner.run(agent, input, run_config=run_config, **options)
         return await Runner.run(
             self.agent if starting_agent is None else self._durable_of(starting_agent),
             input,
-            run_config=_checked(run_config, options),
+            run_config=_run_config_of(run_config, options),
             **options,
         )
 
@@ -184,72 +185,72 @@ class DurableRunner(Generic[C]):
         run_config: RunConfig | None = None,
         **options: Any,
     ) -> RunResult:
-        """Run the agent in a plain workflow, and wait for it."""
+        """Run the agent in a plain workflow, and wait for its result."""
         if not workflow.in_workflow():
-            asked: Any = self._original if starting_agent is None else starting_agent
-            return Runner.run_sync(asked, input, run_config=run_config, **options)
+            agent: Any = self._original if starting_agent is None else starting_agent
+            return Runner.run_sync(agent, input, run_config=run_config, **options)
         return workflow.run_async(
             self.run(input, starting_agent=starting_agent, run_config=run_config, **options)
         )
 
     def run_streamed(self, input: Any, **options: Any) -> RunResultStreaming:
-        """Run the agent outside of workflows, and read its events as they come. In a workflow this is refused."""
+        """Run the agent outside of workflows, and stream its events. Raise `UsageError` in a workflow."""
         if workflow.in_workflow():
             raise UsageError(
-                "run_streamed: a workflow cannot read a model's stream, which arrives in an activity. Give "
+                "run_streamed: a workflow cannot read a model's stream, which is received in an activity. Use "
                 "DurableRunner(stream_handler=…), which is called there with each event and can publish it with "
                 "hourglass.progress, and call run() or run_sync()"
             )
         return Runner.run_streamed(options.pop("starting_agent", None) or self._original, input, **options)
 
     def _durable_of(self, agent: Agent[Any]) -> Agent[Any]:
-        if any(agent is each for each in self._durable.values()):
+        if any(agent is durable_agent for durable_agent in self._durable.values()):
             return agent
-        found = self._durable.get(id(agent))
-        if found is None:
+        durable = self._durable.get(id(agent))
+        if durable is None:
             raise UsageError(
                 f"agent {agent.name} is not known to this DurableRunner, so no worker has its activities: "
                 f"DurableRunner(…, agents=[{agent.name}])"
             )
-        return found
+        return durable
 
-    # --- agents, made durable -----------------------------------------------------------------------------------------
-
-    def _make(self, agent: Agent[Any]) -> Agent[Any]:
-        """A copy of an agent whose model, tools and servers are activities; and of those that it hands over to."""
-        known = self._durable.get(id(agent))
-        if known is not None:
-            return known
+    def _make_durable(self, agent: Agent[Any]) -> Agent[Any]:
+        """Return a copy of an agent whose model, tools and servers are activities; also copy the agents that
+        it hands over to.
+        """
+        existing = self._durable.get(id(agent))
+        if existing is not None:
+            return existing
         if agent.model_settings.retry is not None:
             raise UsageError(
                 f"agent {agent.name} has ModelSettings.retry, which would multiply with the retries of its activities: leave it "
-                f"out, and say model_options={{'retry_policy': RetryPolicy(…)}}"
+                f"out, and use model_options={{'retry_policy': RetryPolicy(…)}}"
             )
         durable = self._durable[id(agent)] = dataclasses.replace(agent)
-        self._kept.append(agent)
+        self._originals.append(agent)
         durable.model = self._model(agent)
         durable.tools = [self._tool(agent, tool) for tool in agent.tools]
         durable.mcp_servers = [self._server(agent, server) for server in agent.mcp_servers]
-        durable.handoffs = [self._handoff(each) for each in agent.handoffs]
+        durable.handoffs = [self._handoff(handoff) for handoff in agent.handoffs]
         return durable
 
-    def _handoff(self, given: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
-        if isinstance(given, Agent):
-            return self._make(given)
-        known = given._agent_ref() if given._agent_ref is not None else None
-        if isinstance(known, Agent):
-            self._make(known)
-        invoke = given.on_invoke_handoff
+    def _handoff(self, original: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
+        if isinstance(original, Agent):
+            return self._make_durable(original)
+        target = original._agent_ref() if original._agent_ref is not None else None
+        if isinstance(target, Agent):
+            self._make_durable(target)
+        invoke = original.on_invoke_handoff
 
         async def hand_over(context: RunContextWrapper[Any], arguments: str) -> Agent[Any]:
             return self._durable_of(await invoke(context, arguments))
 
-        return dataclasses.replace(given, on_invoke_handoff=hand_over)
+        return dataclasses.replace(original, on_invoke_handoff=hand_over)
 
     def _define(self, name: str, options: Mapping[str, Any], fn: Callable[..., Any]) -> Activity[..., Any]:
-        made = activity.defn(name=self._prefix + name, **cast(ActivityOptions, options))(fn)
-        self._activities.append(made)
-        return made
+        definition = activity.defn(name=self._prefix + name, **cast(ActivityOptions, options))(fn)
+        self._activities.append(definition)
+        return definition
 
     def _model(self, agent: Agent[Any]) -> Model:
         def provider() -> ModelProvider:
@@ -257,22 +258,24 @@ class DurableRunner(Generic[C]):
                 self._provider = _activities.default_provider()
             return self._provider
 
-        async def ask(request: ModelRequest) -> Any:
-            return await _activities.ask(agent, provider, request, self._stream_handler)
+        async def request_response(request: ModelRequest) -> Any:
+            return await _activities.request_response(agent, provider, request, self._stream_handler)
 
-        return _DurableModel(agent, self._define(f"{agent.name}.model", self._model_options, ask))
+        return _DurableModel(
+            agent, self._define(f"{agent.name}.model", self._model_options, request_response)
+        )
 
     def _tool(self, agent: Agent[Any], tool: Tool) -> Tool:
-        said = self._tool_options.get(tool.name, {})
-        if not isinstance(tool, FunctionTool) or isinstance(said, bool):
-            return tool  # the provider runs it, or the workflow does
+        tool_options = self._tool_options.get(tool.name, {})
+        if not isinstance(tool, FunctionTool) or isinstance(tool_options, bool):
+            return tool  # it runs at the provider, or in the workflow
 
         async def call(arguments: str, call_id: str, context: Any) -> Any:
             return await _activities.call(agent, tool, arguments, call_id, context)
 
         if self._context_type is not None:
             call.__annotations__["context"] = self._context_type | None
-        perform = self._define(f"{agent.name}.tool.{tool.name}", {**self._common, **said}, call)
+        perform = self._define(f"{agent.name}.tool.{tool.name}", {**self._common, **tool_options}, call)
 
         async def invoke(context: ToolContext[Any], arguments: str) -> Any:
             return await _agents.execute(perform, arguments, context.tool_call_id, context.context)
@@ -296,33 +299,32 @@ class DurableRunner(Generic[C]):
         )
 
 
-def _checked(config: RunConfig | None, options: dict[str, Any]) -> RunConfig:
-    """The configuration of a run in a workflow, without tracing: its spans would be told again on every execution."""
+def _run_config_of(config: RunConfig | None, options: dict[str, Any]) -> RunConfig:
+    """Return the configuration of a run in a workflow, without tracing, because its spans would be repeated
+    on every execution.
+    """
     if options.get("session") is not None:
         raise UsageError(
-            "a session reads and writes outside of the workflow: the workflow itself remembers. Give the next run "
-            "`result.to_input_list()` and what is new"
+            "a session reads and writes outside of the workflow, whose state is durable anyway. Pass "
+            "`result.to_input_list()` and the new input to the next run"
         )
-    made = RunConfig() if config is None else config
-    if not isinstance(made, RunConfig):
-        raise UsageError(f"run_config is a RunConfig, not {type(made).__name__}")
-    if made.model is not None:
+    run_config = RunConfig() if config is None else config
+    if not isinstance(run_config, RunConfig):
+        raise UsageError(f"run_config is a RunConfig, not {type(run_config).__name__}")
+    if run_config.model is not None:
         raise UsageError(
-            "run_config.model: in a workflow a model is its agent's, which workers know: Agent(model=…)"
+            "run_config.model is not supported in a workflow, because workers need to know it: use Agent(model=…)"
         )
-    if made.model_settings is not None and made.model_settings.retry is not None:
+    if run_config.model_settings is not None and run_config.model_settings.retry is not None:
         raise UsageError(
-            "run_config.model_settings.retry would multiply with the retries of activities: leave it out, and say "
+            "run_config.model_settings.retry would multiply with the retries of activities: leave it out, and use "
             "DurableRunner(model_options={'retry_policy': RetryPolicy(…)})"
         )
-    return dataclasses.replace(made, tracing_disabled=True)
-
-
-# --- what runs in the workflow ----------------------------------------------------------------------------------------
+    return dataclasses.replace(run_config, tracing_disabled=True)
 
 
 class _DurableModel(Model):
-    """A model in a workflow: asks for an activity."""
+    """A model in a workflow, which requests an activity."""
 
     def __init__(self, agent: Agent[Any], perform: Activity[..., Any]) -> None:
         self._own = {tool.name for tool in agent.tools}
@@ -342,7 +344,7 @@ class _DurableModel(Model):
         conversation_id: str | None,
         prompt: Any,
     ) -> ModelResponse:
-        """Ask, and wait."""
+        """Request the model's response, and wait for it."""
         request = ModelRequest(
             instructions=system_instructions,
             input=_agents.to_json(input),
@@ -360,13 +362,13 @@ class _DurableModel(Model):
             ],
             handoffs=[
                 Function(
-                    name=each.tool_name,
-                    description=each.tool_description,
-                    schema=each.input_json_schema,
-                    strict=each.strict_json_schema,
-                    agent=each.agent_name,
+                    name=handoff.tool_name,
+                    description=handoff.tool_description,
+                    schema=handoff.input_json_schema,
+                    strict=handoff.strict_json_schema,
+                    agent=handoff.agent_name,
                 )
-                for each in handoffs
+                for handoff in handoffs
             ],
             previous_response_id=previous_response_id,
             conversation_id=conversation_id,
@@ -375,20 +377,20 @@ class _DurableModel(Model):
         return _activities.RESPONSE.validate_python(await _agents.execute(self._perform, request))
 
     def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
-        """Not in a workflow."""
+        """Raise `UsageError`: streaming is not possible in a workflow."""
         raise UsageError(
-            "a workflow cannot read a model's stream: DurableRunner(stream_handler=…) is called where it arrives"
+            "a workflow cannot read a model's stream: use DurableRunner(stream_handler=…), which is called in the activity"
         )
 
 
 class _DurableServer(MCPServer):
-    """An MCP server in a workflow: what is asked of it is an activity."""
+    """An MCP server in a workflow, whose calls are activities."""
 
     def __init__(
         self, server: MCPServer, list_tools: Activity[..., Any], call_tool: Activity[..., Any]
     ) -> None:
         super().__init__()
-        # Approvals, guardrails, and what becomes of errors: as the author said.
+        # Approvals, guardrails and error handling are those of the author's server.
         for setting in list(vars(self)):
             setattr(self, setting, getattr(server, setting))
         self._name = server.name
@@ -397,34 +399,34 @@ class _DurableServer(MCPServer):
 
     @property
     def name(self) -> str:
-        """As the author's is called."""
+        """The name of the author's server."""
         return self._name
 
     async def connect(self) -> None:
-        """Each activity connects for itself."""
+        """Do nothing: each activity connects by itself."""
 
     async def cleanup(self) -> None:
-        """Each activity leaves nothing behind."""
+        """Do nothing: each activity disconnects by itself."""
 
     async def list_tools(
         self, run_context: RunContextWrapper[Any] | None = None, agent: Any = None
     ) -> list[MCPTool]:
-        """Ask which tools there are."""
+        """Return the tools of the server."""
         context = None if run_context is None else run_context.context
         return _activities.TOOLS.validate_python(await _agents.execute(self._list_tools, context))
 
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None, meta: dict[str, Any] | None = None
     ) -> CallToolResult:
-        """Call one."""
+        """Call a tool of the server."""
         return _activities.RESULT.validate_python(
             await _agents.execute(self._call_tool, tool_name, arguments, meta)
         )
 
     async def list_prompts(self) -> ListPromptsResult:
-        """Not in a workflow."""
+        """Raise `UsageError`: prompts are not available in a workflow."""
         raise UsageError("prompts of an MCP server are read in an activity of yours")
 
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> GetPromptResult:
-        """Not in a workflow."""
+        """Raise `UsageError`: prompts are not available in a workflow."""
         raise UsageError("prompts of an MCP server are read in an activity of yours")

@@ -1,18 +1,19 @@
-"""OpenTelemetry: traces that follow a request through clients, workflows and activities, and metrics. `pip install
-'hourglass-temporal[opentelemetry]'`.
+"""OpenTelemetry: metrics, and traces that follow a request through clients, workflows and activities. Install
+it by `pip install 'hourglass-temporal[opentelemetry]'`.
 
-Span names, and the header that carries a trace, are those of Temporal's own SDKs: a trace goes on through workers of theirs.
+The names of spans and the header of a trace are those of Temporal's SDKs, so a trace continues through their
+workers.
 
-    _metrics    a registry's metrics handed to OpenTelemetry
+    _metrics    exports a registry's metrics to OpenTelemetry
     _tracing    `TracingInterceptor`
     _workflows  spans of workflows
 """
 
 from __future__ import annotations
 
-from hourglass.contrib import _from_extra
+from hourglass.contrib import _require_extra
 
-with _from_extra("opentelemetry"):
+with _require_extra("opentelemetry"):
     from hourglass.contrib.opentelemetry._metrics import export_metrics
     from hourglass.contrib.opentelemetry._tracing import TracingInterceptor
     from hourglass.contrib.opentelemetry._workflows import (

@@ -1,4 +1,6 @@
-"""A registry's metrics handed to OpenTelemetry: records as they are made, what a worker knows of itself when it is asked."""
+"""Export of a registry's metrics to OpenTelemetry: user metrics when they are recorded, a worker's statistics
+when they are collected.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from hourglass.metrics._samples import Buckets, Labels
 
 
 class _Bridge:
-    """Records in an instrument of the same name what is recorded in a registry."""
+    """A sink that forwards the records of a registry to OpenTelemetry instruments with the same names."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -24,7 +26,7 @@ class _Bridge:
         self._lock = threading.Lock()
 
     def recorded(self, metric: Metric, value: float, labels: Labels) -> None:
-        """Pass one record on."""
+        """Forward one record."""
         record = self._instruments.get(metric.name)
         if record is None:
             with self._lock:
@@ -49,32 +51,34 @@ class _Bridge:
 
 
 def export_metrics(registry: Registry | None = None, meter: Meter | None = None) -> Callable[[], None]:
-    """Hand the metrics of a registry (this process's by default) to OpenTelemetry's meter. Returns what ends it."""
+    """Export the metrics of a registry (by default this process's) to an OpenTelemetry meter. Return a
+    function that stops the export.
+    """
     source = default_registry if registry is None else registry
     sink = otel.get_meter("hourglass") if meter is None else meter
-    over = threading.Event()
+    stopped = threading.Event()
     for name, kind, text in described():
         make = sink.create_observable_counter if kind == "counter" else sink.create_observable_gauge
-        make(name, callbacks=[_observing(source, name, over)], description=text)
+        make(name, callbacks=[_observing(source, name, stopped)], description=text)
     remove = source.add_sink(_Bridge(sink))
 
     def end() -> None:
-        over.set()
+        stopped.set()
         remove()
 
     return end
 
 
 def _observing(
-    registry: Registry, name: str, over: threading.Event
+    registry: Registry, name: str, stopped: threading.Event
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_: CallbackOptions) -> Iterable[Observation]:
-        if over.is_set():
+        if stopped.is_set():
             return []
-        found = [each for each in registry.collect() if each.name == name]
+        families = [family for family in registry.collect() if family.name == name]
         return [
             Observation(sample.value, dict(sample.labels))
-            for family in found
+            for family in families
             for sample in family.samples
             if not isinstance(sample.value, Buckets)
         ]

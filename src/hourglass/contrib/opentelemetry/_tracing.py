@@ -1,4 +1,4 @@
-"""`TracingInterceptor`: spans of client calls and activities, and the way into the spans of workflows."""
+"""`TracingInterceptor`: spans of client calls and activities, and the entry to the spans of workflows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from hourglass import activity
-from hourglass.contrib.opentelemetry._workflows import NO_IDS, Carrier, TracedWorkflow, is_stable
+from hourglass.contrib.opentelemetry._workflows import NO_IDS, Carrier, TracedWorkflow, has_stable_ids
 from hourglass.errors import UsageError
 from hourglass.interceptors import (
     ActivityInboundInterceptor,
@@ -34,11 +34,13 @@ from hourglass.interceptors import (
 
 
 class TracingInterceptor(Interceptor):
-    """Traces what a client calls, and what the workers of that client, or the worker that it is given to, do.
+    """Traces the calls of a client, and the work of that client's workers or of the worker that it is passed
+    to.
 
-    `tracer` is OpenTelemetry's of the process by default, `propagator` W3C's trace context and baggage. With `durations` a run,
-    and each signal and update that it handles, has one span from its beginning to its end; for that the tracer's provider must
-    have a `RunIdGenerator`. Without it they have spans of no length, which are there as soon as they begin.
+    `tracer` is by default OpenTelemetry's global one, `propagator` W3C's trace context and baggage. With
+    `durations`, a run and each signal and update that it handles have one span from start to end; this
+    requires a `RunIdGenerator` in the tracer's provider. Without it, they have spans of zero length, which
+    are exported when they start.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class TracingInterceptor(Interceptor):
         self._tracer = trace.get_tracer("hourglass") if tracer is None else tracer
         self._carrier = Carrier(propagator)
         self._durations = durations
-        if durations and not is_stable(self._tracer):
+        if durations and not has_stable_ids(self._tracer):
             raise UsageError(NO_IDS)
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
@@ -73,12 +75,12 @@ class TracingInterceptor(Interceptor):
     def intercept_nexus_operation(
         self, next: NexusOperationInboundInterceptor
     ) -> NexusOperationInboundInterceptor:
-        """Trace operations of Nexus."""
+        """Trace Nexus operations."""
         return _TracedOperations(next, self._tracer, self._carrier)
 
 
 class _Calls:
-    """Spans of client calls, the same for both faces."""
+    """Spans of client calls, for the blocking and the asynchronous client."""
 
     def __init__(self, tracer: Tracer, carrier: Carrier) -> None:
         self._tracer = tracer
@@ -86,11 +88,11 @@ class _Calls:
 
     @contextmanager
     def span(self, name: str, workflow_id: str, *headers: Headers, **more: AttributeValue) -> Iterator[None]:
-        """A span around a call, which travels with its headers."""
+        """Start a span around a call, and put its context into the headers."""
         attributes: dict[str, AttributeValue] = {"temporalWorkflowID": workflow_id, **more}
         with self._tracer.start_as_current_span(name, attributes=attributes, kind=SpanKind.CLIENT):
-            for each in headers:
-                self._carrier.put(each, context.get_current())
+            for call_headers in headers:
+                self._carrier.put(call_headers, context.get_current())
             yield
 
     def start(self, input: StartWorkflowInput) -> Any:
@@ -200,11 +202,11 @@ class _TracedOperations(NexusOperationInboundInterceptor):
 
     @contextmanager
     def _span(
-        self, what: str, input: ExecuteNexusOperationStartInput | ExecuteNexusOperationCancelInput
+        self, prefix: str, input: ExecuteNexusOperationStartInput | ExecuteNexusOperationCancelInput
     ) -> Iterator[None]:
         token = context.attach(self._carrier.extract(input.headers))
         operation = input.operation
-        name = f"{what}:{operation.service}/{operation.name}"
+        name = f"{prefix}:{operation.service}/{operation.name}"
         try:
             with self._tracer.start_as_current_span(name, kind=SpanKind.SERVER):
                 yield
@@ -213,7 +215,7 @@ class _TracedOperations(NexusOperationInboundInterceptor):
 
 
 class _TracedActivities(ActivityInboundInterceptor):
-    """A span for each attempt, current while it runs: what the activity calls is traced below it."""
+    """A span for each attempt, current while it runs, so that spans of the activity's code are its children."""
 
     def __init__(self, next: ActivityInboundInterceptor, tracer: Tracer, carrier: Carrier) -> None:
         super().__init__(next)
@@ -238,7 +240,7 @@ class _TracedActivities(ActivityInboundInterceptor):
             "temporalActivityAttempt": facts.attempt,
         }
         parent = self._carrier.get(input.headers)
-        token = None if parent is None else context.attach(parent)  # baggage comes along
+        token = None if parent is None else context.attach(parent)  # the context includes baggage
         try:
             with self._tracer.start_as_current_span(
                 f"RunActivity:{input.activity}", attributes=attributes, kind=SpanKind.SERVER

@@ -1,15 +1,17 @@
-"""Spans of workflows. Runs inside workflow code: all is deterministic but for the spans, which change nothing there.
+"""Spans of workflows. This code runs inside workflow code: it is deterministic except for the spans, which do
+not affect the run.
 
-A run has no span that is open while it waits, for it may wait for months and on another machine: it emits spans that
-are complete, at the time of its task, and none while it catches up with its history. Queries are no part of the
-history, and always have one. With `durations`, a span is emitted when what it is of ends, with the time at which that began:
-both are times of tasks, and known again wherever the run is executed.
+A run has no span that stays open while it waits, because it may wait for months and continue on another
+machine. It emits complete spans at the time of its task, and none during replay. Queries are not recorded in
+the history, and always have a span. With `durations`, a span is emitted at its end, with its start time: both
+are times of tasks, which are the same in every execution.
 
-A span is emitted once, but what the run does later must go on from it, also on another worker, after a crash, years
-later. So its id is not drawn: it follows from the run's id and from what the span is, and is the same however often,
-and wherever, the run is executed. For that the tracer's provider must ask `RunIdGenerator`.
+A span is emitted once, but later spans of the run must be its children, also on another worker, after a
+crash, years later. So its id is not random: it is computed from the run's id and the span's role, and is the
+same in every execution. For this, the tracer's provider must use `RunIdGenerator`.
 
-A trace's context travels as a header: a JSON object of texts, as Temporal's SDKs write it. Reading one never raises.
+A trace's context is sent as a header: a JSON object of strings, in the format of Temporal's SDKs. Reading a
+malformed header never raises.
 """
 
 from __future__ import annotations
@@ -64,32 +66,33 @@ from hourglass.converter import default_converter
 from hourglass.errors import PayloadError, UsageError
 from hourglass.workflow import unsafe
 
-# --- ids of spans ---------------------------------------------------------------------------------
-
-
-_wanted: ContextVar[tuple[int, int] | None] = ContextVar("hourglass_span_ids", default=None)
+_assigned: ContextVar[tuple[int, int] | None] = ContextVar("hourglass_span_ids", default=None)
 
 
 class RunIdGenerator:
-    """For `TracerProvider(id_generator=RunIdGenerator())`: ids that follow from the run for spans of workflows, and are drawn
-    for all others. Without it a run that is executed again goes on from the span that started it.
+    """An id generator for `TracerProvider(id_generator=RunIdGenerator())`: the spans of workflows get ids
+    that are computed from the run, all others random ids.
+
+    Without it, the children of a run's spans are attached to the span that started the run after a replay.
     """
 
     def __init__(self) -> None:
         self._random = random.SystemRandom()
 
     def generate_span_id(self) -> int:
-        """The id of a new span."""
-        wanted = _wanted.get()
-        return self._drawn(64, INVALID_SPAN_ID) if wanted is None else wanted[1]
+        """Return the id of a new span."""
+        ids = _assigned.get()
+        return self._drawn(64, INVALID_SPAN_ID) if ids is None else ids[1]
 
     def generate_trace_id(self) -> int:
-        """The id of a new trace."""
-        wanted = _wanted.get()
-        return self._drawn(128, INVALID_TRACE_ID) if wanted is None else wanted[0]
+        """Return the id of a new trace."""
+        ids = _assigned.get()
+        return self._drawn(128, INVALID_TRACE_ID) if ids is None else ids[0]
 
     def is_trace_id_random(self) -> bool:
-        """Whether samplers may take the id for randomness: those of runs are hashes, which is as good."""
+        """Whether samplers may treat trace ids as random. True, because ids of runs are hashes, which are
+        uniformly distributed too.
+        """
         return True
 
     def _drawn(self, bits: int, invalid: int) -> int:
@@ -99,29 +102,26 @@ class RunIdGenerator:
         return number
 
 
-def is_stable(tracer: Tracer) -> bool:
-    """Whether the tracer asks us for ids."""
+def has_stable_ids(tracer: Tracer) -> bool:
+    """Return whether the tracer uses `RunIdGenerator`."""
     return isinstance(getattr(tracer, "id_generator", None), RunIdGenerator)
 
 
 def ids_of(run_id: str, key: str) -> tuple[int, int]:
-    """The ids of a span of a run: of its trace, should it begin one, and its own."""
+    """Return the ids of a span of a run: the trace id, used if the span is a root, and the span id."""
     trace = hashlib.sha256(f"hourglass trace {run_id}".encode()).digest()
     span = hashlib.sha256(f"hourglass span {run_id} {key}".encode()).digest()
     return int.from_bytes(trace[:16], "big") or 1, int.from_bytes(span[:8], "big") or 1
 
 
 @contextmanager
-def wanting(ids: tuple[int, int] | None) -> Iterator[None]:
-    """While a span with these ids is made."""
-    token = _wanted.set(ids)
+def assigned_ids(ids: tuple[int, int] | None) -> Iterator[None]:
+    """Assign these ids to the span that is created in the block."""
+    token = _assigned.set(ids)
     try:
         yield
     finally:
-        _wanted.reset(token)
-
-
-# --- the header -----------------------------------------------------------------------------------
+        _assigned.reset(token)
 
 
 HEADER = "_tracer-data"
@@ -133,46 +133,43 @@ default_propagator: TextMapPropagator = CompositePropagator(
 
 
 class Carrier:
-    """Puts contexts into headers and takes them out."""
+    """Writes contexts into headers and reads them."""
 
     def __init__(self, propagator: TextMapPropagator | None = None) -> None:
         self._propagator = propagator or default_propagator
 
     def put(self, headers: Headers, context: Context) -> None:
-        """Have the context travel with these headers."""
-        texts: dict[str, str] = {}
-        self._propagator.inject(texts, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
-        if texts:
-            headers[HEADER] = default_converter.encode(texts)
+        """Write the context into the headers of a call."""
+        fields: dict[str, str] = {}
+        self._propagator.inject(fields, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
+        if fields:
+            headers[HEADER] = default_converter.encode(fields)
 
-    def inject(self, texts: dict[str, str], context: Context) -> None:
-        """Have the context travel with headers that are texts."""
-        self._propagator.inject(texts, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
+    def inject(self, headers: dict[str, str], context: Context) -> None:
+        """Write the context into headers that are strings."""
+        self._propagator.inject(headers, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
 
-    def extract(self, texts: Mapping[str, str]) -> Context:
-        """The context that came with headers that are texts."""
-        return self._propagator.extract(texts, Context())
+    def extract(self, headers: Mapping[str, str]) -> Context:
+        """Return the context in headers that are strings."""
+        return self._propagator.extract(headers, Context())
 
     def get(self, headers: Headers) -> Context | None:
-        """The context that came with these headers; None if none came, or it cannot be read."""
+        """Return the context in the headers of a call. None if there is none, or it is malformed."""
         payload = headers.get(HEADER)
         if payload is None:
             return None
         try:
-            texts = default_converter.decode(payload, dict[str, str])
+            fields = default_converter.decode(payload, dict[str, str])
         except PayloadError:
             return None
-        return self._propagator.extract(texts, Context())
-
-
-# --- spans ----------------------------------------------------------------------------------------
+        return self._propagator.extract(fields, Context())
 
 
 Attributes = Mapping[str, AttributeValue]
 
 
 class RunTrace:
-    """The trace of one execution of a run: where it stands, and how spans are added."""
+    """The trace of one execution of a run: its current context, and the creation of spans."""
 
     def __init__(self, tracer: Tracer, carrier: Carrier) -> None:
         self.carrier = carrier
@@ -181,12 +178,12 @@ class RunTrace:
         self._emitted = 0
 
     @property
-    def is_stable(self) -> bool:
-        """Whether ids of spans follow from the run."""
-        return is_stable(self._tracer)
+    def has_stable_ids(self) -> bool:
+        """Whether the ids of spans are computed from the run."""
+        return has_stable_ids(self._tracer)
 
     def begin(self, headers: Headers) -> None:
-        """The run begins, in the trace of the caller that started it."""
+        """Continue the trace of the caller that started the run."""
         self.context = self.carrier.get(headers) or self.context
 
     def add(
@@ -199,11 +196,11 @@ class RunTrace:
         linked: Context | None = None,
         error: BaseException | None = None,
     ) -> Context:
-        """Emit a span, unless the run catches up, and return the context that goes on from it."""
+        """Emit a span, except during replay, and return a context for its children."""
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
         if live.facts.is_replaying or live.quiet or live.dead:
-            return self._as_before(ids)
+            return self._replayed_context(ids)
         return self._emit(live, name, ids, kind, attributes, linked, error)
 
     def open(
@@ -215,16 +212,24 @@ class RunTrace:
         attributes: Attributes | None = None,
         linked: Context | None = None,
     ) -> OpenSpan:
-        """Begin a span that has a duration. Its id is known from here on; it is emitted when it ends."""
+        """Begin a span with a duration. Its id is fixed now; it is emitted at its end."""
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
         parent = self._parent()
         return OpenSpan(
-            self, name, ids, kind, attributes, linked, live.facts.timestamp_ns, parent, self._as_before(ids)
+            self,
+            name,
+            ids,
+            kind,
+            attributes,
+            linked,
+            live.facts.timestamp_ns,
+            parent,
+            self._replayed_context(ids),
         )
 
     def close(self, span: OpenSpan, error: BaseException | None) -> None:
-        """End a span: it is emitted, unless the run catches up, or is thrown away."""
+        """End a span: emit it, unless the run is replaying or dropped."""
         live = require_run("tracing")
         if not (live.facts.is_replaying or live.quiet or live.dead):
             self._emit(
@@ -240,10 +245,10 @@ class RunTrace:
             )
 
     def _parent(self) -> Context:
-        return _inside.get() or self.context
+        return _enclosing_span.get() or self.context
 
     def answer(self, name: str, linked: Context | None) -> None:
-        """Emit the span of a query, which is in no history."""
+        """Emit the span of a query, which is not in the history."""
         self._emit(require_run("tracing"), name, None, SpanKind.SERVER, None, linked, None)
 
     def _emit(
@@ -261,12 +266,12 @@ class RunTrace:
         now = live.facts.timestamp_ns
         parent = self._parent() if parent is None else parent
         links = [Link(trace.get_current_span(linked).get_span_context())] if linked is not None else []
-        with unsafe(), wanting(ids):
+        with unsafe(), assigned_ids(ids):
             span: Span = self._tracer.start_span(
                 name,
                 context=parent,
                 kind=kind,
-                attributes={**_who(live), **(attributes or {})},
+                attributes={**_run_attributes(live), **(attributes or {})},
                 links=links,
                 start_time=now if began is None else began,
             )
@@ -276,18 +281,18 @@ class RunTrace:
         return trace.set_span_in_context(span, parent)
 
     def _ids_for(self, live: LiveRun, key: str, name: str) -> tuple[int, int]:
-        """The ids of the next span: by its key, or else by its name and how many came before it."""
+        """Return the ids of the next span: computed from its key, or else from its name and number."""
         if not key:
             self._emitted += 1
             key = f"{name} {self._emitted}"
         return ids_of(live.state.run_id, key)
 
-    def _as_before(self, ids: tuple[int, int]) -> Context:
-        """The context of a span that was emitted when this happened for the first time, as far as it can be known."""
-        inside = self._parent()
-        if not is_stable(self._tracer):
-            return inside
-        parent = trace.get_current_span(inside).get_span_context()
+    def _replayed_context(self, ids: tuple[int, int]) -> Context:
+        """Return the context of a span that was emitted by the first execution, as far as it is known."""
+        parent_context = self._parent()
+        if not has_stable_ids(self._tracer):
+            return parent_context
+        parent = trace.get_current_span(parent_context).get_span_context()
         context = SpanContext(
             trace_id=parent.trace_id if parent.is_valid else ids[0],
             span_id=ids[1],
@@ -295,15 +300,17 @@ class RunTrace:
             trace_flags=parent.trace_flags if parent.is_valid else TraceFlags(TraceFlags.SAMPLED),
             trace_state=parent.trace_state,
         )
-        return trace.set_span_in_context(NonRecordingSpan(context), inside)
+        return trace.set_span_in_context(NonRecordingSpan(context), parent_context)
 
 
-_inside: ContextVar[Context | None] = ContextVar("hourglass_span", default=None)
-"""The span of the author's that a fiber is in: what it asks for is traced below it."""
+_enclosing_span: ContextVar[Context | None] = ContextVar("hourglass_span", default=None)
+"""The author's span that encloses the current code of a fiber: the commands that it issues become children of
+it.
+"""
 
 
 class OpenSpan:
-    """A span that has begun: all that is needed to emit it when it ends."""
+    """A span that has begun, with all data to emit it at its end."""
 
     def __init__(
         self,
@@ -313,7 +320,7 @@ class OpenSpan:
         kind: SpanKind,
         attributes: Attributes | None,
         linked: Context | None,
-        began: int,
+        start_ns: int,
         parent: Context,
         context: Context,
     ) -> None:
@@ -323,14 +330,14 @@ class OpenSpan:
         self.kind = kind
         self.attributes = attributes
         self.linked = linked
-        self.began = began
+        self.began = start_ns
         self.parent = parent
         self.context = context
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Within the block what is asked for is traced below it; it ends with the block."""
-        token = _inside.set(self.context)
+        """Make the span the parent of the calls in the block. It ends with the block."""
+        token = _enclosing_span.set(self.context)
         error: BaseException | None = None
         try:
             yield
@@ -338,13 +345,13 @@ class OpenSpan:
             error = None if isinstance(raised, ContinueAsNewError) else raised
             raise
         finally:
-            _inside.reset(token)
+            _enclosing_span.reset(token)
             if not require_run("tracing").dead:
                 self.run.close(self, error)
 
 
 class TracedWorkflow(WorkflowInboundInterceptor):
-    """What comes to a run, traced."""
+    """Traces the inbound calls of a run."""
 
     def __init__(
         self, next: WorkflowInboundInterceptor, tracer: Tracer, carrier: Carrier, durations: bool = False
@@ -352,25 +359,27 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         super().__init__(next)
         self.trace = RunTrace(tracer, carrier)
         self._durations = durations
-        self._whole: OpenSpan | None = None
+        self._run_span: OpenSpan | None = None
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        """See what goes out, too. The trace begins here: a signal's handler may run before the body."""
+        """Install the tracing of outbound calls, and begin the trace now, because a signal's handler may run
+        before the body.
+        """
         started = require_run("tracing").started
         assert started is not None
         run = self.trace
         run.begin(dict(started.headers))
         if self._durations:
             name = f"RunWorkflow:{started.workflow_type}"
-            self._whole = run.open(name, key="RunWorkflow", kind=SpanKind.SERVER)
-            run.context = self._whole.context
+            self._run_span = run.open(name, key="RunWorkflow", kind=SpanKind.SERVER)
+            run.context = self._run_span.context
         super().init(_TracedCalls(outbound, run))
 
     def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        """A span for the beginning, one for the end; or one of both."""
+        """Emit a span for the start and one for the end; with `durations` one span for both."""
         run = self.trace
-        if self._whole is not None:
-            with self._whole.around():
+        if self._run_span is not None:
+            with self._run_span.around():
                 return super().execute_workflow(input)
         run.context = run.add(f"RunWorkflow:{input.type}", key="RunWorkflow", kind=SpanKind.SERVER)
         error: BaseException | None = None
@@ -384,7 +393,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
                 run.add(f"CompleteWorkflow:{input.type}", key="CompleteWorkflow", error=error)
 
     def handle_signal(self, input: HandleSignalInput) -> None:
-        """A span in the run's trace, linked to the sender's."""
+        """Emit a span in the run's trace, linked to the sender's."""
         sender, name = self.trace.carrier.get(input.headers), f"HandleSignal:{input.signal}"
         if self._durations:
             with self.trace.open(name, kind=SpanKind.SERVER, linked=sender).around():
@@ -394,31 +403,31 @@ class TracedWorkflow(WorkflowInboundInterceptor):
             super().handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        """A span in the run's trace, linked to the caller's."""
+        """Emit a span in the run's trace, linked to the caller's."""
         self.trace.answer(f"HandleQuery:{input.query}", self.trace.carrier.get(input.headers))
         return super().handle_query(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        """A span; by the update's id, for a validator does not run again."""
+        """Emit a span whose id depends on the update's id, because replay does not run validators."""
         self._update("ValidateUpdate", input)
         super().handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        """A span, linked to the caller's."""
+        """Emit a span linked to the caller's."""
         if self._durations:
             with self.trace.open(
-                f"HandleUpdate:{input.update}", **self._facts("HandleUpdate", input)
+                f"HandleUpdate:{input.update}", **self._update_options("HandleUpdate", input)
             ).around():
                 return super().handle_update_handler(input)
         self._update("HandleUpdate", input)
         return super().handle_update_handler(input)
 
-    def _update(self, what: str, input: HandleUpdateInput) -> None:
-        self.trace.add(f"{what}:{input.update}", **self._facts(what, input))
+    def _update(self, prefix: str, input: HandleUpdateInput) -> None:
+        self.trace.add(f"{prefix}:{input.update}", **self._update_options(prefix, input))
 
-    def _facts(self, what: str, input: HandleUpdateInput) -> dict[str, Any]:
+    def _update_options(self, prefix: str, input: HandleUpdateInput) -> dict[str, Any]:
         return {
-            "key": f"{what} {input.id}",
+            "key": f"{prefix} {input.id}",
             "kind": SpanKind.SERVER,
             "attributes": {"temporalUpdateID": input.id},
             "linked": self.trace.carrier.get(input.headers),
@@ -426,7 +435,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
 
 
 class _TracedCalls(WorkflowOutboundInterceptor):
-    """What a run asks for, traced: each has a span, from which the other side goes on."""
+    """Traces the outbound calls of a run: each has a span, which the receiver's spans are children of."""
 
     def __init__(self, next: WorkflowOutboundInterceptor, run: RunTrace) -> None:
         super().__init__(next)
@@ -453,7 +462,7 @@ class _TracedCalls(WorkflowOutboundInterceptor):
         super().signal_external_workflow(input)
 
     def start_nexus_operation(self, input: StartNexusOperationInput) -> Any:
-        """A span; the trace travels in texts, as Nexus has it."""
+        """Emit a span; Nexus headers carry the trace as strings."""
         context = self._trace.add(
             f"StartNexusOperation:{input.service}/{input.operation}", kind=SpanKind.CLIENT
         )
@@ -471,18 +480,22 @@ class _TracedCalls(WorkflowOutboundInterceptor):
 def completed_span(
     name: str, *, attributes: Attributes | None = None, error: BaseException | None = None
 ) -> None:
-    """Add a span of your own to this run's trace: complete, at the time of the task, and not again when the run is replayed."""
+    """Add a span of your own to this run's trace. It is complete, has the time of the workflow task, and is
+    not repeated on replay.
+    """
     _trace_of("completed_span").add(name, attributes=attributes, error=error)
 
 
 @contextmanager
 def workflow_span(name: str, *, attributes: Attributes | None = None) -> Iterator[None]:
-    """A span of your own around a part of a workflow, with a real duration however long the run waits there; what the run asks
-    for within it is traced below it. It is emitted when it ends, by the worker that the run is on then, and not again when
-    the run is replayed. The tracer's provider must have a `RunIdGenerator`.
+    """Create a span of your own around a part of a workflow, with its real duration however long the run
+    waits.
+
+    Calls of the run within it become child spans. It is emitted at its end, by the worker that has the run
+    then, and is not repeated on replay. The tracer's provider must have a `RunIdGenerator`.
     """
     run = _trace_of("workflow_span")
-    if not run.is_stable:
+    if not run.has_stable_ids:
         raise UsageError(NO_IDS)
     with run.open(name, attributes=attributes).around():
         yield
@@ -491,19 +504,19 @@ def workflow_span(name: str, *, attributes: Attributes | None = None) -> Iterato
 NO_IDS = "spans of workflows with durations need ids that follow from the run: TracerProvider(id_generator=RunIdGenerator())"
 
 
-def _trace_of(what: str) -> RunTrace:
-    live = require_run(what)
+def _trace_of(function: str) -> RunTrace:
+    live = require_run(function)
     if live.latched:
-        raise UsageError(f"{what} is not allowed in {live.read_only or 'a run that is dropped'}")
+        raise UsageError(f"{function} is not allowed in {live.read_only or 'a run that is dropped'}")
     inbound: Any = live.inbound
     while inbound is not None and not isinstance(inbound, TracedWorkflow):
         inbound = getattr(inbound, "next", None)
     if inbound is None:
-        raise UsageError(f"{what} needs a worker with a TracingInterceptor")
-    found: RunTrace = inbound.trace
-    return found
+        raise UsageError(f"{function} needs a worker with a TracingInterceptor")
+    trace_of_run: RunTrace = inbound.trace
+    return trace_of_run
 
 
-def _who(live: LiveRun) -> dict[str, AttributeValue]:
+def _run_attributes(live: LiveRun) -> dict[str, AttributeValue]:
     assert live.started is not None
     return {"temporalWorkflowID": live.started.workflow_id, "temporalRunID": live.state.run_id}

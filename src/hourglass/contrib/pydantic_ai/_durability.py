@@ -1,8 +1,10 @@
-"""`HourglassDurability`: the capability that makes an agent durable. In a workflow its model requests, tool calls and MCP calls
-are activities, each with options of its own; the agent's loop itself runs in the workflow. Elsewhere the agent is what it was.
+"""`HourglassDurability`: the capability that makes an agent durable. In a workflow, its model requests, tool
+calls and MCP calls are activities, each with its own options; the agent's loop runs in the workflow. Outside
+of workflows it does not change the agent.
 
-It stands on Pydantic AI's interface for engines (`pydantic_ai.durable_exec`), which says which operations there are. Here is what
-is ours: an activity for each, their names and options, and the run's time and ids for the agent's loop.
+It implements Pydantic AI's interface for engines (`pydantic_ai.durable_exec`), which defines the operations.
+This module adds an activity for each, their names and options, and the run's time and ids for the agent's
+loop.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
-# Loaded here, and not by the first workflow that waits: that would be in the middle of a run.
+# Import it now: otherwise the first workflow that waits would import it in the middle of a run.
 import anyio._backends._asyncio  # noqa: F401
 from pydantic_ai._utils import disable_threads
 from pydantic_ai.agent import EventStreamHandler
@@ -60,7 +62,7 @@ SPEC = DurabilityEngineSpec(
     durable_unit_plural="activities",
     durable_container_noun="workflow",
     codec=JSON_CODEC,
-    # An activity may run in another process: what is entered for it is entered in it.
+    # An activity may run in another process, so its toolsets are entered there.
     toolset_lifecycles={
         "function": "enter-outside-durable",
         "mcp": "enter-outside-durable",
@@ -97,26 +99,27 @@ _agents.replace(
         "pydantic_ai.conversation:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
         "pydantic_ai.models.instrumented:time": lambda _: _agents.run_time,
         "pydantic_ai.agent:uuid4": lambda _: _agents.uuid4,
-        # Names within a graph that is kept for later runs: they must not come out of one run's numbers.
+        # Names within a graph that is stored for later runs: they must not use the random numbers of one run.
         "pydantic_graph.id_types:uuid": lambda _: SimpleNamespace(uuid4=_agents.any_uuid4),
     },
 )
 
-# What an agent's run ends with is the agent's, not a bug of the workflow's.
+# An agent's error is a failure of its run, not a bug in the workflow's code.
 count_as_failures(AgentRunError, FallbackExceptionGroup, UserError)
 
 
 class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
-    """Makes the agent that it is given to durable: `Agent(…, name="support", capabilities=[HourglassDurability()])`.
+    """Makes an agent durable: `Agent(…, name="support", capabilities=[HourglassDurability()])`.
 
-    `name` identifies the agent's activities, and is the agent's own by default: it must not change while runs are open.
-    `options` are options of all its activities; `model_options` of requests to the model, `tool_options` of tool and MCP calls
-    and `event_options` of the event handler's say more, or otherwise. A tool has its own as
-    `metadata={"hourglass": {…}}`; `{"hourglass": False}` runs an `async def` tool in the workflow itself, where it may call
-    activities, wait for signals and run other agents.
+    `name` identifies the agent's activities, and is the agent's own name by default: it must not change while
+    runs are open. `options` are the options of all its activities; `model_options` (requests to the model),
+    `tool_options` (tool and MCP calls) and `event_options` (the event handler) extend or override them. A
+    tool has its own options in `metadata={"hourglass": {…}}`; `{"hourglass": False}` runs an `async def` tool
+    in the workflow itself, where it may call activities, wait for signals and run other agents.
 
-    `models` are further models, by names that `agent.run(model=…)` may use. `event_stream_handler` is called where the model's
-    answer arrives, in the activity, so that it can publish tokens; and for each further event in an activity of its own.
+    `models` are additional models, by names for `agent.run(model=…)`. `event_stream_handler` is called in the
+    activity that receives the model's response, so that it can publish tokens, and for each other event in an
+    activity of its own.
     """
 
     engine_spec = SPEC
@@ -142,22 +145,26 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             "event": {**common, **(event_options or {})},
             "capability": {**common},
         }
-        for role, each in self._options.items():
-            _checked(each, f"{role} options")
+        for role, role_options in self._options.items():
+            _checked(role_options, f"{role} options")
         self._context_type = run_context_type
         self._backend: _Backend | None = None
-        # Shared with the copies that agents are given: the object that the author has is what the worker gets.
+        # Shared with the copies that agents receive, because the worker receives the author's object.
         self._bound: list[HourglassDurability[Any]] = []
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
-        """What `Worker(activities=[durability])` registers: the activities of all agents that have this capability."""
+        """The activities that `Worker(activities=[durability])` registers: those of all agents with this
+        capability.
+        """
         if not self._bound:
             raise UsageError(
-                "this HourglassDurability belongs to no agent: give it to one, Agent(…, capabilities=[durability])"
+                "this HourglassDurability belongs to no agent: pass it to one, Agent(…, capabilities=[durability])"
             )
-        return [each for bound in self._bound for each in bound.get_durable_operation_backend().activities]
-
-    # --- binding ------------------------------------------------------------------------------------------------------
+        return [
+            bound_activity
+            for bound in self._bound
+            for bound_activity in bound.get_durable_operation_backend().activities
+        ]
 
     def _check_bindable(self) -> None:
         if workflow.in_workflow():
@@ -171,20 +178,18 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             self.name, _Options(self._options), Wire(self.name, agent, SPEC, self._context_type)
         )
         self._bound.append(self)
-        # Else it would be bound in the first run, which is too late for workers.
+        # Otherwise it would be bound in the first run, too late for workers to register it.
         if self._event_stream_handler is not None:
             self._bound_event_operation = self._bind_event_operation(self._backend)
         super()._bind_to_agent(agent)
 
     def get_durable_operation_backend(self) -> _Backend:
-        """Where operations become activities."""
+        """Return the object that turns operations into activities."""
         assert self._backend is not None
         return self._backend
 
     def _toolset_base_config(self, kind: ToolsetKind) -> Any:
         return self._options["tool"]
-
-    # --- in a run -----------------------------------------------------------------------------------------------------
 
     @property
     def in_durable_context(self) -> bool:
@@ -198,19 +203,21 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
         return True
 
     def get_default_run_id(self) -> str | None:
-        """The same on every execution."""
+        """Return an id that is the same on every execution."""
         return f"{workflow.info().run_id}:{_agents.uuid4()}" if self.in_durable_context else None
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
-        """The same on every execution."""
+        """Return an id that is the same on every execution."""
         return conversation_id_from_run_id(run_id) if self.in_durable_context else None
 
     def get_run_clock(self) -> Callable[[], datetime] | None:
-        """Deadlines go by the workflow's time."""
+        """Return the workflow's clock, for deadlines."""
         return workflow.now if self.in_durable_context else None
 
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
-        """What the agent's loop would do in a thread, such as functions that give instructions, it does in place."""
+        """Run the agent's loop, without threads in a workflow: e.g. functions that return instructions run in
+        place.
+        """
         if not self.in_durable_context:
             return await handler()
         with disable_threads():
@@ -219,10 +226,12 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """The client's own retries are off, unless settings ask for them: the activity's would multiply with them."""
-        asked = await super().before_model_request(ctx, request_context)
-        settings = asked.model_settings or {}
-        model: Any = asked.model
+        """Disable the client's own retries, unless settings request them: they would multiply with the
+        activity's retries.
+        """
+        model_request = await super().before_model_request(ctx, request_context)
+        settings = model_request.model_settings or {}
+        model: Any = model_request.model
         while isinstance(model, WrapperModel):
             model = model.wrapped
         if (
@@ -230,21 +239,18 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             and "max_retries" not in settings
             and "max_retries" not in model.unsupported_settings
         ):
-            asked.model_settings = {**settings, "max_retries": 0}
-        return asked
-
-
-# --- activities -------------------------------------------------------------------------------------------------------
+            model_request.model_settings = {**settings, "max_retries": 0}
+        return model_request
 
 
 class _Options(DurableOperationConfig[dict[str, Any]]):
-    """The options of each operation: those of its role, and for a tool what its metadata says."""
+    """The options of each operation: those of its role, extended by a tool's metadata."""
 
     def __init__(self, by_role: Mapping[OperationConfigRole, dict[str, Any]]) -> None:
         self._by_role = by_role
 
     def base(self, role: OperationConfigRole, *, operation_id: DurableOperationId) -> dict[str, Any]:
-        """The options of a role."""
+        """Return the options of a role."""
         return self._by_role[role]
 
     def for_tool(
@@ -255,21 +261,21 @@ class _Options(DurableOperationConfig[dict[str, Any]]):
         tool: object | None,
         tool_name: str,
     ) -> dict[str, Any] | Literal[False]:
-        """The options of a tool; False: it runs in the workflow."""
+        """Return the options of a tool, or False if it runs in the workflow."""
         definition = tool.tool_def if isinstance(tool, ToolsetTool) else None
-        said = ((definition.metadata if definition is not None else None) or {}).get("hourglass", {})
-        if said is False:
+        tool_options = ((definition.metadata if definition is not None else None) or {}).get("hourglass", {})
+        if tool_options is False:
             if not getattr(tool, "is_async", False):
                 raise UserError(
                     f"tool {tool_name} has metadata {{'hourglass': False}}, so that it runs in the workflow: only an `async def` "
                     f"function of a FunctionToolset can"
                 )
             return False
-        if not isinstance(said, Mapping):
+        if not isinstance(tool_options, Mapping):
             raise UserError(
-                f"tool {tool_name}: metadata['hourglass'] must be options or False, not {said!r:.80}"
+                f"tool {tool_name}: metadata['hourglass'] must be options or False, not {tool_options!r:.80}"
             )
-        return _checked({**self._by_role[role], **said}, f"tool {tool_name}")
+        return _checked({**self._by_role[role], **tool_options}, f"tool {tool_name}")
 
 
 def _checked(options: dict[str, Any], where: str) -> dict[str, Any]:
@@ -282,11 +288,11 @@ def _checked(options: dict[str, Any], where: str) -> dict[str, Any]:
 
 @activity.defn(name="hourglass.agents")
 def _probe() -> None:
-    """Never run: options are checked on it."""
+    """Exist only to validate options; this activity never runs."""
 
 
 class _Backend(RegisteredOperationBackend[dict[str, Any]]):
-    """An activity for each operation of one agent."""
+    """Defines an activity for each operation of one agent."""
 
     def __init__(self, name: str, options: _Options, wire: Wire) -> None:
         super().__init__(namer=JournalOperationNamer(name), config=options, parameter_transports=wire)
@@ -295,13 +301,13 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
 
     @property
     def activities(self) -> list[Activity[..., Any]]:
-        """All activities: those of the operations, and one for each tool that is known by now."""
-        return [each for bound in self._bound for each in bound.activities()]
+        """All activities: those of the operations, and one for each tool that exists by now."""
+        return [bound_activity for bound in self._bound for bound_activity in bound.activities()]
 
     def register(
         self, operation: DurableOperation[Any, Any, Any], *, name: str, config: dict[str, Any]
     ) -> tuple[BoundDurableOperation[Any, Any, Any], Sequence[Callable[..., object]]]:
-        """Make the activity."""
+        """Define the activity of an operation."""
 
         async def perform(request: dict[str, Any]) -> Any:
             try:
@@ -323,25 +329,28 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
 
 
 def _tool_namer(agent: str, operation: DurableOperation[Any, Any, Any]) -> Callable[[str], str] | None:
-    """How the activities of an operation on functions are named after their tools. None for all other operations."""
-    of = operation.operation_id
+    """Return a function from a tool's name to the name of its activity, for an operation on function tools.
+    None for all other operations.
+    """
+    operation_id = operation.operation_id
     if (
-        not isinstance(of, (ToolsetCallToolId, ToolsetValidateToolArgumentsId))
-        or of.toolset_kind != "function"
+        not isinstance(operation_id, (ToolsetCallToolId, ToolsetValidateToolArgumentsId))
+        or operation_id.toolset_kind != "function"
     ):
         return None
-    # A toolset's own id is needed only where an agent has more than one: tools of two may have the same name.
-    where = "" if of.toolset_id == "<agent>" else f"__{of.toolset_id}"
-    what = "" if isinstance(of, ToolsetCallToolId) else ".validate_args"
-    return lambda tool: f"{agent}__tool{where}.{tool}{what}"
+    # The id of a toolset is used only if an agent has more than one, because two toolsets may have tools with
+    # the same name.
+    suffix = "" if operation_id.toolset_id == "<agent>" else f"__{operation_id.toolset_id}"
+    step = "" if isinstance(operation_id, ToolsetCallToolId) else ".validate_args"
+    return lambda tool: f"{agent}__tool{suffix}.{tool}{step}"
 
 
 class _Bound(BoundDurableOperation[Any, Any, Any]):
-    """An operation as the agent's loop calls it, in the workflow.
+    """An operation as called by the agent's loop in the workflow.
 
-    A call of a function has an activity type of its own for each tool, so that timelines, logs and metrics tell tools apart. A
-    tool of an MCP server, or of a toolset that is made for each run, is known in the run alone: its call has the type of the
-    operation, and the tool's name in its summary.
+    Each function tool has its own activity type, so that timelines, logs and metrics distinguish tools. A
+    tool of an MCP server, or of a toolset that is created for each run, is known only in the run: its call
+    has the type of the operation, with the tool's name in its summary.
     """
 
     def __init__(
@@ -358,14 +367,14 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         self._by_tool: dict[str, Activity[..., Any]] = {}
 
     def activities(self) -> list[Activity[..., Any]]:
-        """The activities that a worker registers."""
-        return [self._perform, *filter(None, map(self._of_tool, self._tools()))]
+        """Return the activities that a worker registers."""
+        return [self._perform, *filter(None, map(self._activity_of_tool, self._tools()))]
 
     def _tools(self) -> Mapping[str, object]:
         toolset = getattr(self._operation.parameter_transport, "toolset", None)
         return {} if toolset is None or self._type_of is None else toolset.tools
 
-    def _of_tool(self, tool: str) -> Activity[..., Any] | None:
+    def _activity_of_tool(self, tool: str) -> Activity[..., Any] | None:
         if self._type_of is None or tool not in self._tools():
             return None
         if tool not in self._by_tool:
@@ -374,11 +383,11 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
 
     @property
     def operation(self) -> DurableOperation[Any, Any, Any]:
-        """What is performed."""
+        """The operation of this object."""
         return self._operation
 
     async def __call__(self, params: Any, *, config: object | None = None) -> Any:
-        """Run the activity, and wait for it."""
+        """Run the activity, and wait for its result."""
         options = {"summary": _summary(self._operation, params), **cast("dict[str, Any]", config or {})}
         request = self._operation.parameter_transport.dump(params)
         try:
@@ -394,35 +403,34 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         name = getattr(params, "name", None)
         # A tool's `prepare` may have renamed it for the model.
         name = getattr(getattr(params, "tool", None), "original_name", None) or name
-        return (self._of_tool(name) if isinstance(name, str) else None) or self._perform
+        return (self._activity_of_tool(name) if isinstance(name, str) else None) or self._perform
 
 
 def _summary(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
-    """One line about a call, for those who read histories."""
-    of = operation.operation_id
-    if isinstance(of, ModelRequestId):
-        return f"ask {params.model_id or of.model_name}"
+    """Return a summary of a call for the history."""
+    operation_id = operation.operation_id
+    if isinstance(operation_id, ModelRequestId):
+        return f"request {params.model_id or operation_id.model_name}"
     if operation.invocation_label is not None:
         return f"call {operation.invocation_label(params)}"
-    named = getattr(params, "name", None)
-    return f"call {named}" if isinstance(named, str) else ""
-
-
-# --- streaming --------------------------------------------------------------------------------------------------------
+    name = getattr(params, "name", None)
+    return f"call {name}" if isinstance(name, str) else ""
 
 
 def _guarded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[AgentDepsT]:
-    """The author's handler, in an activity: a mistake in it ends the run, and does not ask the model again and again."""
+    """Wrap the author's event handler in an activity: an error in it fails the run, instead of repeating the
+    model request.
+    """
 
     async def guarded(ctx: RunContext[AgentDepsT], events: AsyncIterable[AgentStreamEvent]) -> None:
-        models_own: list[Exception] = []
+        stream_errors: list[Exception] = []
 
         async def watched() -> AsyncGenerator[AgentStreamEvent]:
             try:
                 async for event in events:
                     yield event
             except Exception as error:
-                models_own.append(error)
+                stream_errors.append(error)
                 raise
             finally:  # a handler that raises leaves the stream in the middle
                 if isinstance(events, AsyncGenerator):
@@ -432,7 +440,7 @@ def _guarded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[Agen
             async with aclosing(watched()) as stream:
                 await handler(ctx, stream)
         except Exception as error:
-            if models_own or not activity.in_activity():
+            if stream_errors or not activity.in_activity():
                 raise
             raise ApplicationError(
                 f"the event_stream_handler raised {type(error).__name__}: {error}",

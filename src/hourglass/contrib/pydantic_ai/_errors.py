@@ -1,10 +1,11 @@
-"""Errors of an agent's activities: encoded in the activity's failure, and rebuilt as their own class in the workflow.
+"""Errors of an agent's activities: encoded in the activity's failure, and rebuilt with their own class in the
+workflow.
 
-The workflow's `except ModelContextWindowExceededError` must catch what a model raised in another process. So the details of the
-failure hold the names of the error's classes and the values of its attributes.
+The workflow's `except ModelContextWindowExceededError` must catch an error that a model raised in another
+process. So the failure's details contain the names of the error's classes and the values of its attributes.
 
-Only the classes of the tables below are rebuilt, and no module is imported for it: a name that comes over the wire chooses a row
-of a table, and nothing else. A class that the application has derived from one of these comes back as the one it derives from.
+Only the classes in the tables below are rebuilt, and no module is imported for this: a received name selects
+a row of a table, and has no other effect. A subclass defined by the application is rebuilt as its base class.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ _FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
         "UnexpectedModelBehavior": ("body",),
         "UsageLimitExceeded": (),
         "UserError": ("message",),
-        # Not errors but answers, of tools and of hooks around a model request.
+        # Not errors but control flow, of tools and of hooks around a model request.
         "ApprovalRequired": ("metadata",),
         "CallDeferred": ("metadata",),
         "ModelRetry": ("message",),
@@ -117,9 +118,10 @@ _FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
         "WorkspaceUnavailableError": (),
     },
 }
-"""The classes that are rebuilt, by module, and the attributes that each adds to those of its bases.
+"""The classes that can be rebuilt, by module, with the attributes that each adds to those of its bases.
 
-A class whose module the workflow's process has not loaded comes back as its nearest base: no `except` there can name it.
+A class whose module is not loaded in the workflow's process is rebuilt as its nearest base, because no
+`except` there can refer to it.
 """
 
 _MODULES = {name: module for module, classes in _FIELDS.items() for name in classes}
@@ -138,7 +140,7 @@ _HTTP_CLASSES: dict[str, type[ModelHTTPError]] = {
         ModelUnavailableError,
     )
 }
-"""Errors that are both a `ModelHTTPError` and of a category, by the category's name."""
+"""Classes that derive from both `ModelHTTPError` and a category, by the category's name."""
 
 _DETAIL = "pydantic_ai"
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
@@ -166,16 +168,18 @@ _FINAL = (
     RetryModelRequest,
     ToolFailed,
 )
-"""Errors that another attempt of the same request would end with again."""
+"""Errors that would occur again in another attempt of the same request."""
 
-_PASSING = (408, 409, 425, 429)
-"""HTTP statuses below 500 that another attempt may not get."""
+_RETRYABLE_STATUSES = (408, 409, 425, 429)
+"""HTTP statuses below 500 that may not occur again in another attempt."""
 
 
 def as_failure(error: Exception) -> Exception:
-    """Return the error to raise in the activity: retryable or not, with its delay and with what the workflow rebuilds it from.
+    """Return the error to raise in the activity: retryable or not, with its delay, and with the data to
+    rebuild it in the workflow.
 
-    An error of no class in the tables is returned as it is, to be retried by the activity's policy, unless it is final.
+    An error whose class is not in the tables is returned unchanged, for the activity's retry policy, unless
+    it is final.
     """
     encoded, final = _encode(error), _is_final(error)
     if encoded is None and not final:
@@ -190,7 +194,7 @@ def as_failure(error: Exception) -> Exception:
 
 
 def from_failure(error: ActivityError) -> Exception | None:
-    """Rebuild the error that an activity failed with. None if it is of no class in the tables."""
+    """Rebuild the error that an activity failed with. Return None if its class is not in the tables."""
     cause = error.__cause__
     detail = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
     encoded = detail.get(_DETAIL) if isinstance(detail, dict) else None
@@ -198,20 +202,24 @@ def from_failure(error: ActivityError) -> Exception | None:
 
 
 def _is_final(error: Exception) -> bool:
-    if isinstance(error, ModelHTTPError) and error.status_code < 500 and error.status_code not in _PASSING:
+    if (
+        isinstance(error, ModelHTTPError)
+        and error.status_code < 500
+        and error.status_code not in _RETRYABLE_STATUSES
+    ):
         return True
     hand_off = _loaded("DecisionHandOff")  # a decision model decides the same again
     return isinstance(error, _FINAL) or (hand_off is not None and isinstance(error, hand_off))
 
 
 def _loaded(name: str) -> type[Exception] | None:
-    """Return a class of the tables, if its module is loaded."""
+    """Return a class of the tables if its module is loaded, else None."""
     module = _MODULES.get(name)
     return getattr(sys.modules.get(module), name, None) if module is not None else None
 
 
 def _known_bases(cls: type[BaseException]) -> Iterator[str]:
-    """Return the names of a class and of its bases that are in the tables, the nearest first."""
+    """Return the names of the class and its bases that are in the tables, the nearest first."""
     return (base.__name__ for base in cls.__mro__ if _loaded(base.__name__) is base)
 
 
@@ -222,8 +230,8 @@ def _encode(error: BaseException) -> dict[str, Any] | None:
     if isinstance(error, RetryModelRequest) and not (error.model is None or isinstance(error.model, str)):
         return _encode(
             UserError(
-                "RetryModelRequest was raised in an activity with a model object, which cannot travel: register the model with "
-                "HourglassDurability(models={…}) and give its name"
+                "RetryModelRequest was raised in an activity with a model object, which cannot be serialized: register "
+                "the model with HourglassDurability(models={…}) and pass its name"
             )
         )
     fields = [field for name in names for field in _FIELDS[_MODULES[name]][name]]
@@ -235,7 +243,8 @@ def _encode(error: BaseException) -> dict[str, Any] | None:
     if isinstance(error, BaseExceptionGroup):
         encoded["args"] = [error.message]
         encoded["exceptions"] = [
-            _encode(each) or {"message": str(each), "type": type(each).__name__} for each in error.exceptions
+            _encode(nested) or {"message": str(nested), "type": type(nested).__name__}
+            for nested in error.exceptions
         ]
     if (streamed := streamed_before_failing(error)) is not None:
         encoded["streamed"] = _RESPONSE.dump_python(streamed, mode="json")
@@ -243,7 +252,7 @@ def _encode(error: BaseException) -> dict[str, Any] | None:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as JSON. A response's body can be anything, and an error must not be lost because of it."""
+    """Return a value as JSON. A response's body may be any object, and must not make us lose the error."""
     try:
         return to_jsonable_python(value, fallback=str, bytes_mode="base64")
     except Exception:
@@ -268,12 +277,16 @@ def _decode(encoded: dict[str, Any]) -> Exception | None:
 
 
 def _make(cls: type[Exception], encoded: dict[str, Any]) -> Exception:
-    """Return an error without calling its own `__init__`, which makes up messages and takes what is no attribute."""
+    """Return an error without calling its `__init__`, which creates messages and takes arguments that are no
+    attributes.
+    """
     args = encoded.get("args") or []
     if issubclass(cls, FallbackExceptionGroup):
-        return cls(args[0], [_decode(each) or _unknown(each) for each in encoded.get("exceptions") or ()])
+        return cls(
+            args[0], [_decode(nested) or _unknown(nested) for nested in encoded.get("exceptions") or ()]
+        )
     if issubclass(cls, RunCancelled):
-        return cls(*args)  # its messages stay behind
+        return cls(*args)  # its messages are not transferred
     error = cls.__new__(cls, *args)
     error.args = tuple(args)
     return error

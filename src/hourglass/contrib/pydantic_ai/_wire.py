@@ -1,6 +1,8 @@
-"""The arguments of an agent's activities as JSON: the request itself, the run's context, and its dependencies.
+"""The arguments of an agent's activities as JSON: the request itself, the run's context, and its
+dependencies.
 
-Nothing is imported or called because the wire names it: models, tools and toolsets are looked up in the worker's own agent.
+A name in a request cannot make the worker import or call anything: models, tools and toolsets are looked up
+in the worker's own agent.
 """
 
 from __future__ import annotations
@@ -45,12 +47,11 @@ P = TypeVar("P")
 
 
 class Messages(RootModel[list[ModelMessage]]):
-    """A conversation as an argument or result of a workflow: `Messages(result.all_messages())`; the list is its `root`."""
+    """A conversation as an argument or result of a workflow: `Messages(result.all_messages())`; the list is
+    its `root`.
+    """
 
     root: list[ModelMessage] = field(default_factory=list)
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 _ANY = ConfigDict(arbitrary_types_allowed=True)
@@ -59,7 +60,7 @@ _ANY = ConfigDict(arbitrary_types_allowed=True)
 @with_config(_ANY)
 @dataclass(kw_only=True)
 class _Request:
-    """What every activity of an agent is given."""
+    """The fields of every request to an activity of an agent."""
 
     context: dict[str, Any] | None = None
     deps: Any = None
@@ -70,7 +71,7 @@ class _Request:
 class _ModelRequest(_Request):
     model_id: str | None
     messages: list[ModelMessage]
-    # Not `ModelSettings`: a provider's own settings would be dropped.
+    # Not `ModelSettings`, which would drop settings of a specific provider.
     settings: dict[str, Any] | None
     parameters: ModelRequestParameters
 
@@ -122,14 +123,18 @@ _adapters: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """How a kind of request is written and read. One for all agents: to make them takes a third of a second."""
+    """Return the adapter of a type of requests. Shared by all agents, because it takes a third of a second to
+    create all of them.
+    """
     if kind not in _adapters:
         _adapters[kind] = TypeAdapter(kind)
     return _adapters[kind]
 
 
 class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
-    """A request there and back: `pack` and `unpack` do what is its own, context and dependencies are everyone's."""
+    """Converts one type of request: `pack` and `unpack` handle its own fields; context and dependencies are
+    handled for all types.
+    """
 
     def __init__(
         self,
@@ -147,10 +152,10 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
         self._unpack = unpack
         self._context_of = context_of
         self.toolset = toolset
-        """The functions that the operation calls, if it calls any."""
+        """The functions that the operation calls, if any."""
 
     def dump(self, params: P) -> dict[str, Any]:
-        """As JSON."""
+        """Convert a request to JSON."""
         ctx = self._context_of(params)
         fields = self._pack(params)
         if ctx is not None:
@@ -160,13 +165,13 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
             dumped: dict[str, Any] = _agents.to_json(self._make(**fields), self._kind)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
-                f"agent {self._wire.name}: what it asks for cannot be written as JSON: {error}. Besides deps that is the "
-                f"model's settings, and metadata of runs and tools"
+                f"agent {self._wire.name}: its request cannot be encoded as JSON: {error}. Check the model's settings "
+                f"and the metadata of runs and tools"
             ) from error
         return dumped
 
     def load(self, payload: dict[str, Any], *, runtime: object) -> P:
-        """From JSON, in the activity."""
+        """Convert JSON to a request, in the activity."""
         request = self._kind.validate_python(payload)
         ctx: Any = None
         if request.context is not None:
@@ -180,7 +185,7 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
 
 
 class Wire(ParameterTransports):
-    """How each kind of request of one agent travels."""
+    """The converters of all requests of one agent."""
 
     def __init__(
         self,
@@ -196,30 +201,30 @@ class Wire(ParameterTransports):
         self._deps_type: Any = agent.deps_type
         self._deps: TypeAdapter[Any] | None = None
 
-    # --- dependencies -------------------------------------------------------------------------------------------------
-
     def _deps_adapter(self) -> TypeAdapter[Any]:
         if self._deps is None:
             self._deps = TypeAdapter(self._deps_type)
         return self._deps
 
     def dump_deps(self, deps: Any) -> Any:
-        """Dependencies as JSON. None stands for those that the worker has."""
+        """Return dependencies as JSON. None stands for the worker's own dependencies."""
         if deps is None:
             return None
         try:
             return _agents.to_json(deps, self._deps_adapter())
         except (PydanticUserError, PydanticSerializationError, ValueError, RecursionError) as error:
             raise UsageError(
-                f"agent {self.name}: its deps, of type {type(deps).__qualname__}, cannot be written as JSON: {error}. Give the "
-                f"run no deps, and the worker Worker(resources=[…]) with one of that type"
+                f"agent {self.name}: its deps, of type {type(deps).__qualname__}, cannot be encoded as JSON: {error}. Run it "
+                f"without deps, and pass an object of that type to Worker(resources=[…])"
             ) from error
 
-    def load_deps(self, given: Any) -> Any:
-        """Dependencies in an activity: those that came along, or the worker's resource of their type."""
+    def load_deps(self, encoded: Any) -> Any:
+        """Return the dependencies in an activity: those in the request, or the worker's resource of their
+        type.
+        """
         kind = self._deps_type
-        if given is not None:
-            return self._deps_adapter().validate_python(given)
+        if encoded is not None:
+            return self._deps_adapter().validate_python(encoded)
         if isinstance(kind, type) and kind not in (type(None), object):
             try:
                 return activity.resource(kind)
@@ -231,10 +236,8 @@ class Wire(ParameterTransports):
                 ) from error
         return None
 
-    # --- one transport for each kind of request -----------------------------------------------------------------------
-
     def model_request(self, result_type: object) -> ParameterTransport[ModelRequestParams, Any]:
-        """A request to the model."""
+        """Convert a request to the model."""
 
         def unpack(request: _ModelRequest, ctx: RunContext[Any]) -> ModelRequestParams:
             return ModelRequestParams(
@@ -258,19 +261,19 @@ class Wire(ParameterTransports):
         )
 
     def compact_messages(self) -> ParameterTransport[ModelCompactMessagesParams, Any]:
-        """A conversation that its provider makes shorter."""
+        """Convert a request to shorten a conversation at the provider."""
 
         def unpack(request: _Compaction, ctx: RunContext[Any]) -> ModelCompactMessagesParams:
-            asked = ModelRequestContext(
-                model=cast("Model[Any]", None),  # the activity puts its own here
+            context = ModelRequestContext(
+                model=cast("Model[Any]", None),  # the activity inserts its own model
                 messages=request.messages,
                 model_settings=cast("ModelSettings | None", request.settings),
                 model_request_parameters=request.parameters,
             )
-            asked.model_id = request.model_id
-            asked.streaming = request.streaming
+            context.model_id = request.model_id
+            context.streaming = request.streaming
             return ModelCompactMessagesParams(
-                request.model_id, request_context=asked, instructions=request.instructions, run_context=ctx
+                request.model_id, request_context=context, instructions=request.instructions, run_context=ctx
             )
 
         return _Transport(
@@ -288,7 +291,7 @@ class Wire(ParameterTransports):
         )
 
     def cancel_suspended_response(self) -> ParameterTransport[ModelCancelSuspendedResponseParams, Any]:
-        """A response that the provider need not finish."""
+        """Convert a request to cancel a response at the provider."""
         return _Transport(
             self,
             _Cancellation,
@@ -299,7 +302,7 @@ class Wire(ParameterTransports):
         )
 
     def event_stream_handler(self) -> ParameterTransport[EventStreamHandlerParams, Any]:
-        """An event for the author's handler."""
+        """Convert an event for the author's handler."""
         return _Transport(
             self,
             _Event,
@@ -310,7 +313,7 @@ class Wire(ParameterTransports):
     def capability_operation(
         self, declaration: CapabilityMethodDeclaration
     ) -> ParameterTransport[CapabilityOperationParams, Any]:
-        """A durable operation of another capability."""
+        """Convert a durable operation of another capability."""
         return _Transport(
             self,
             _CapabilityCall,
@@ -321,7 +324,7 @@ class Wire(ParameterTransports):
         )
 
     def workspace_call(self) -> ParameterTransport[WorkspaceCallParams, Any]:
-        """A call of the agent's workspace."""
+        """Convert a call of the agent's workspace."""
         return _Transport(
             self,
             _Workspace,
@@ -330,7 +333,7 @@ class Wire(ParameterTransports):
         )
 
     def function_call(self, toolset: FunctionToolset[Any]) -> ParameterTransport[ToolsetCallToolParams, Any]:
-        """A call of a function."""
+        """Convert a call of a function tool."""
 
         def unpack(request: _ToolCall, ctx: RunContext[Any]) -> ToolsetCallToolParams:
             assert request.definition is not None
@@ -351,11 +354,11 @@ class Wire(ParameterTransports):
     async def prepare_function_call(
         self, toolset: FunctionToolset[Any], params: ToolsetCallToolParams
     ) -> ToolsetCallToolParams:
-        """Give the function what its annotations say, not JSON."""
+        """Convert the arguments from JSON to the annotated types of the function."""
         return await revalidate_function_call(toolset, params, engine_spec=self.spec)
 
     def mcp_call(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetCallToolParams, Any]:
-        """A call of a tool of an MCP server."""
+        """Convert a call of an MCP server's tool."""
 
         def unpack(request: _ToolCall, ctx: RunContext[Any]) -> ToolsetCallToolParams:
             tool = cast(Any, toolset).tool_for_tool_def(request.definition, ctx=ctx)
@@ -383,7 +386,7 @@ class Wire(ParameterTransports):
         )
 
     def get_tools(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetGetToolsParams, Any]:
-        """The question which tools there are."""
+        """Convert a request for the tools of a toolset."""
         return _Transport(
             self,
             _Request,
@@ -395,19 +398,19 @@ class Wire(ParameterTransports):
     def get_instructions(
         self, toolset: AbstractToolset[Any]
     ) -> ParameterTransport[ToolsetGetToolsParams, Any]:
-        """The question what a server instructs."""
+        """Convert a request for the instructions of a server."""
         return self.get_tools(toolset)
 
     def dynamic_get_tools(
         self, toolset: DynamicToolset[Any]
     ) -> ParameterTransport[ToolsetGetToolsParams, Any]:
-        """The question which tools there are now."""
+        """Convert a request for the current tools of a dynamic toolset."""
         return self.get_tools(toolset)
 
     def dynamic_call(
         self, toolset: DynamicToolset[Any]
     ) -> ParameterTransport[DynamicToolsetCallToolParams, Any]:
-        """A call of a tool of a toolset that is made for each run."""
+        """Convert a call of a tool in a toolset that is created for each run."""
         return _Transport(
             self,
             _ToolCall,

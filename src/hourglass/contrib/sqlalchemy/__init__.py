@@ -1,5 +1,5 @@
-"""SQLAlchemy: steps that happen exactly once in your database, and workflows that start with its transactions. `pip install
-'hourglass-temporal[sqlalchemy]'`, for PostgreSQL and SQLite.
+"""SQLAlchemy: activities with exactly-once effects in your database, and workflows that start with its
+transactions. Install it by `pip install 'hourglass-temporal[sqlalchemy]'`, for PostgreSQL and SQLite.
 
     _tables         the tables in your database: `metadata`, `create_tables`, `purge`
     outbox          workflows that start, and signals that are sent, with your transaction
@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from hourglass.contrib import _from_extra
+from hourglass.contrib import _require_extra
 
-with _from_extra("sqlalchemy"):
+with _require_extra("sqlalchemy"):
     from hourglass.contrib.sqlalchemy import outbox
     from hourglass.contrib.sqlalchemy._tables import create_tables, metadata, purge
     from hourglass.contrib.sqlalchemy._transactional import transactional

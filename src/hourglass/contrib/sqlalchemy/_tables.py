@@ -1,7 +1,8 @@
-"""The two tables that Hourglass keeps in your database, and what makes and empties them.
+"""The two tables of Hourglass in your database, and functions to create and purge them.
 
-`metadata` is for Alembic: add it to `target_metadata`. `create_tables` is for programs without migrations. Times are UTC.
-Payloads are as your converter writes them, without the codec: the database is yours, and so is its encryption.
+`metadata` is for Alembic: add it to `target_metadata`. `create_tables` is for programs without migrations.
+Times are in UTC. Payloads are encoded by your converter, without the codec: the database and its encryption
+are yours.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ metadata = MetaData()
 steps = Table(
     "hourglass_steps",
     metadata,
-    # Which activity it was: the key on which attempts of the same activity wait for each other.
+    # The identity of the activity: concurrent attempts of the same activity wait for each other on this key.
     Column("namespace", Text, primary_key=True),
     Column("workflow_id", Text, primary_key=True),
     Column("run_id", Text, primary_key=True),
@@ -44,49 +45,52 @@ steps = Table(
 outbox = Table(
     "hourglass_outbox",
     metadata,
-    # A sequence on PostgreSQL; on SQLite only INTEGER counts by itself.
+    # A sequence on PostgreSQL; on SQLite only INTEGER generates values.
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("kind", Text, nullable=False),
     Column("workflow_id", Text, nullable=False),
-    Column("request", LargeBinary, nullable=False),  # what is sent, with its request id
+    Column("request", LargeBinary, nullable=False),  # the request, with its request id
     Column("written_at", DateTime(timezone=True), nullable=False),
     Column(
         "due_at", DateTime(timezone=True), nullable=False
-    ),  # not before; in the hands of a relay until then
+    ),  # not sent before; while a relay has the row, the end of its lease
     Column("attempts", Integer, nullable=False, default=0),
-    Column("refused_at", DateTime(timezone=True)),  # not tried again
+    Column("refused_at", DateTime(timezone=True)),  # if set, not retried
     Column("last_error", Text),
     Index("hourglass_outbox_order", "workflow_id", "id"),
     Index("hourglass_outbox_due", "due_at"),
-    sqlite_autoincrement=True,  # else the id of a row that has gone is used again, and the order with it
+    sqlite_autoincrement=True,  # else ids of deleted rows would be reused, which breaks the order
 )
 
 DATABASES = ("postgresql", "sqlite")
 
 
 def check_database(name: str) -> None:
-    """Refuse a database on which none of this was tried."""
+    """Raise `UsageError` for a database that this package has not been tested with."""
     if name not in DATABASES:
         raise UsageError(f"hourglass.contrib.sqlalchemy works with PostgreSQL and SQLite, not with {name}")
 
 
 def create_tables(engine: Engine) -> None:
-    """Make the tables where they are missing. An `AsyncEngine`: `await connection.run_sync(metadata.create_all)`."""
+    """Create the tables if they do not exist. For an `AsyncEngine`: `await
+    connection.run_sync(metadata.create_all)`.
+    """
     check_database(engine.dialect.name)
     metadata.create_all(engine)
 
 
 def purge(engine: Engine, older_than: Duration) -> int:
-    """Forget steps recorded longer ago than this, and return how many.
+    """Delete the records of activities older than this, and return their number.
 
-    What is forgotten is done again if the engine still makes an attempt: keep them for longer than any activity may
-    be tried (`schedule_to_close_timeout`), and than a run may stand still while no worker is there. A month is usual.
+    An activity without its record is executed again if the engine starts another attempt. So keep records
+    longer than any activity may be retried (`schedule_to_close_timeout`), and longer than a run may wait for
+    a worker. A month is usual.
     """
-    before = now() - timedelta(seconds=seconds(older_than, "older_than"))
+    limit = now() - timedelta(seconds=seconds(older_than, "older_than"))
     with engine.begin() as connection:
-        return connection.execute(delete(steps).where(steps.c.recorded_at < before)).rowcount
+        return connection.execute(delete(steps).where(steps.c.recorded_at < limit)).rowcount
 
 
 def now() -> datetime:
-    """The time, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(UTC)

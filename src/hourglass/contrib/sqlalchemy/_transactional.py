@@ -1,15 +1,16 @@
-"""`@transactional`: an activity whose effect in your database, and the record that it was done, commit together.
+"""`@transactional`: an activity whose effect in your database and its record commit together.
 
-An attempt begins with the insertion of its record, which is also its lock: PostgreSQL makes another attempt of the same
-activity wait for the row, SQLite has one writer. An attempt that finds the row returns the result in it, and does nothing.
-One that inserted it does the work, enters the result and commits: a process that dies before the commit leaves neither effect nor
-record, one that dies after it leaves both.
+An attempt begins with the insertion of its record, which is also its lock: in PostgreSQL another attempt of
+the same activity waits for the row, SQLite has a single writer. An attempt that finds the row returns the
+recorded result without executing the function. An attempt that inserts the row executes the function, stores
+the result and commits: if the process dies before the commit, there is neither effect nor record; if it dies
+after the commit, there are both.
 
 Invariants:
 
-- A record without a result is never committed: a commit of the author's own is refused before it reaches the database.
-- The first statement of the transaction writes. So SQLite's lock is taken at once and waited for, in all of its drivers'
-  modes; a read that comes first could not be followed by a write once another connection has written.
+- A record without a result is never committed: a commit in the author's code is rejected before it reaches the database.
+- The first statement of the transaction is a write. So SQLite's lock is acquired at the beginning, in all modes of its
+  drivers; after a read, a write would fail if another connection has written meanwhile.
 - All attempts of an activity have the same key, and an attempt has one transaction.
 """
 
@@ -44,7 +45,7 @@ EngineSource: TypeAlias = Engine | AsyncEngine | Callable[[], Engine | AsyncEngi
 
 _KINDS: tuple[type, ...] = (Session, Connection, AsyncSession, AsyncConnection)
 _IN_TRANSACTION = 2
-"""PQTRANS_INTRANS: in a transaction, which has not failed."""
+"""PQTRANS_INTRANS: inside a transaction that has not failed."""
 _SAVEPOINT = "hourglass_step"
 _INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
@@ -57,24 +58,25 @@ class _TransactionalDecorator(Protocol):
 
 
 def transactional(engine: EngineSource | None = None, /) -> _TransactionalDecorator:
-    """Run a function in one transaction of your database, exactly once for each activity:
+    """Run a function in one transaction of your database, exactly once per activity:
 
         @activity.defn
         @transactional(engine)
         def charge(session: Session, order: str, cents: int) -> str: ...
 
-    Its first parameter (of a method the second) is given here, the others by the caller. By the parameter's type it is a
-    `Session` or a `Connection`; in an `async def`, with an `AsyncEngine`, an `AsyncSession` or `AsyncConnection`. The transaction
-    is committed when the function returns and rolled back when it raises; do neither in it. With it commits a row that
-    holds the result: an attempt that finds the row returns that, and the function is not called.
+    The decorator supplies the first parameter (of a method the second), the caller the others. Its annotation
+    selects the type: `Session` or `Connection`; in an `async def`, with an `AsyncEngine`, `AsyncSession` or
+    `AsyncConnection`. The transaction is committed when the function returns and rolled back when it raises;
+    do neither in the function. A row with the result is committed in the same transaction: an attempt that
+    finds the row returns this result without calling the function.
 
-    `engine` may be a function that returns it; without one it is the worker's resource of that type (`Worker(…,
-    resources=[engine])`). Called outside an activity, as in a unit test, the function runs in a
+    `engine` may be a function that returns it; without it, the worker's resource of that type is used
+    (`Worker(…, resources=[engine])`). Outside an activity, as in a unit test, the function runs in a
     transaction and nothing is recorded.
     """
     if engine is not None and not isinstance(engine, (Engine, AsyncEngine)) and not callable(engine):
         raise DefinitionError(
-            f"@transactional takes an Engine, or what returns one, not {type(engine).__name__}"
+            f"@transactional takes an Engine or a function that returns one, not {type(engine).__name__}"
         )
     return cast(_TransactionalDecorator, functools.partial(_decorate, engine))
 
@@ -107,17 +109,14 @@ E = TypeVar("E", Engine, AsyncEngine)
 def _engine(source: EngineSource | None, kind: type[E], fn: Callable[..., Any]) -> E:
     if source is None:
         source = activity.resource(kind)
-    found = source if isinstance(source, (Engine, AsyncEngine)) else source()
-    if not isinstance(found, kind):
-        what = "an async def" if kind is AsyncEngine else "a def"
+    engine = source if isinstance(source, (Engine, AsyncEngine)) else source()
+    if not isinstance(engine, kind):
+        label = "an async def" if kind is AsyncEngine else "a def"
         raise UsageError(
-            f"{fn.__qualname__} is {what}: @transactional needs an {kind.__name__} for it, not {type(found).__name__}"
+            f"{fn.__qualname__} is {label}: @transactional needs an {kind.__name__} for it, not {type(engine).__name__}"
         )
-    check_database(found.dialect.name)
-    return found
-
-
-# --- the function ---------------------------------------------------------------------------------
+    check_database(engine.dialect.name)
+    return engine
 
 
 class _Function(NamedTuple):
@@ -125,10 +124,10 @@ class _Function(NamedTuple):
 
     fn: Callable[..., Any]
     at: int
-    """Which of its parameters that is."""
+    """The position of this parameter."""
     kind: type[Any]
     outer: inspect.Signature
-    """The signature without it."""
+    """The signature without this parameter."""
     is_async: bool
     signature: Signature
 
@@ -140,8 +139,8 @@ class _Function(NamedTuple):
         at, kind = next(((at, kind) for at, kind in enumerate(kinds) if kind is not None), (0, None))
         if kind is None:
             raise DefinitionError(
-                f"{fn.__qualname__}: the first parameter of a function under @transactional is a Session or a Connection of "
-                "SQLAlchemy, and its annotation says which"
+                f"{fn.__qualname__}: the first parameter of a function under @transactional must be annotated as "
+                "SQLAlchemy's Session or Connection"
             )
         is_async = inspect.iscoroutinefunction(fn)
         if is_async != issubclass(kind, (AsyncSession, AsyncConnection)):
@@ -151,22 +150,19 @@ class _Function(NamedTuple):
         outer = inner.replace(parameters=[*parameters[:at], *parameters[at + 1 :]])
         return cls(fn, at, kind, outer, is_async, Signature.of(fn, what=fn.__qualname__))
 
-    def call(self, given: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.fn(*args[: self.at], given, *args[self.at :], **kwargs)
+    def call(self, session: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.fn(*args[: self.at], session, *args[self.at :], **kwargs)
 
 
 def _kind(fn: Callable[..., Any], parameter: inspect.Parameter) -> type[Any] | None:
     annotation = parameter.annotation
     if isinstance(annotation, str):
-        found = getattr(fn, "__globals__", {}).get(annotation)
-        if found is None:  # imported for type checkers only, or as a module's attribute
+        resolved = getattr(fn, "__globals__", {}).get(annotation)
+        if resolved is None:  # imported for type checkers only, or an attribute of a module
             last = annotation.rpartition(".")[2]
-            found = next((kind for kind in _KINDS if kind.__name__ == last), None)
-        annotation = found
+            resolved = next((kind for kind in _KINDS if kind.__name__ == last), None)
+        annotation = resolved
     return annotation if isinstance(annotation, type) and issubclass(annotation, _KINDS) else None
-
-
-# --- the transaction ------------------------------------------------------------------------------
 
 
 def _run(engine: Engine, function: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -174,18 +170,18 @@ def _run(engine: Engine, function: _Function, args: tuple[Any, ...], kwargs: dic
     with engine.connect() as connection, connection.begin() as transaction:
         if record is not None and not record.insert(connection):
             return record.result(connection)
-        with _uncommitted(connection, function):
+        with _rejecting_commits(connection, function):
             if issubclass(function.kind, Connection):
                 value = function.call(connection, args, kwargs)
             else:
                 with function.kind(bind=connection) as session:
-                    _refuse_session_commit(session, function)
+                    _reject_session_commit(session, function)
                     value = function.call(session, args, kwargs)
                     session.flush()
         _check_open(transaction.is_active, function)
         if record is not None:
             _check_transaction(connection, function)
-            record.enter(connection, value)
+            record.store(connection, value)
     return value
 
 
@@ -197,18 +193,18 @@ async def _run_async(
         if record is not None and not await connection.run_sync(record.insert):
             return await connection.run_sync(record.result)
         assert connection.sync_connection is not None
-        with _uncommitted(connection.sync_connection, function):
+        with _rejecting_commits(connection.sync_connection, function):
             if issubclass(function.kind, AsyncConnection):
                 value = await _awaited(function.call(connection, args, kwargs))
             else:
                 async with function.kind(bind=connection) as session:
-                    _refuse_session_commit(session.sync_session, function)
+                    _reject_session_commit(session.sync_session, function)
                     value = await _awaited(function.call(session, args, kwargs))
                     await session.flush()
         _check_open(transaction.is_active, function)
         if record is not None:
             await connection.run_sync(_check_transaction, function)
-            await connection.run_sync(record.enter, value)
+            await connection.run_sync(record.store, value)
     return value
 
 
@@ -217,12 +213,12 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 
 @contextmanager
-def _uncommitted(connection: Connection, function: _Function) -> Iterator[None]:
-    """While the function runs, nothing commits: the record has no result yet."""
+def _rejecting_commits(connection: Connection, function: _Function) -> Iterator[None]:
+    """Reject commits while the function runs, because the record has no result yet."""
 
     def refuse(connection: Connection) -> None:
-        # SQLAlchemy takes a commit that raises for the end of the transaction, and would give the connection back with
-        # the transaction still open in the database, for the next user to commit.
+        # SQLAlchemy considers the transaction ended when a commit raises, and would return the connection to
+        # the pool with the transaction still open in the database, for its next user to commit.
         connection.connection.rollback()
         raise _commits_itself(function)
 
@@ -230,9 +226,9 @@ def _uncommitted(connection: Connection, function: _Function) -> Iterator[None]:
     try:
         yield
     except DeferredCompletion:
-        raise _never_again(
-            f"{function.fn.__qualname__} calls activity.complete_async(): what is completed from outside has no result to "
-            "record in its transaction"
+        raise _usage_error(
+            f"{function.fn.__qualname__} calls activity.complete_async(): an activity that is completed from outside has no "
+            "result to record in its transaction"
         ) from None
     finally:
         event.remove(connection, "commit", refuse)
@@ -240,17 +236,17 @@ def _uncommitted(connection: Connection, function: _Function) -> Iterator[None]:
 
 def _check_open(is_active: bool, function: _Function) -> None:
     if not is_active:
-        raise _never_again(
+        raise _usage_error(
             f"{function.fn.__qualname__} rolls its transaction back itself, and the record with it: raise an error instead, "
             "or use begin_nested()"
         )
 
 
 def _driver_is_in_transaction(connection: Connection) -> bool:
-    """Ask the driver, or else the database, whether a transaction is open.
+    """Return whether a transaction is open, according to the driver or else the database.
 
-    What SQLAlchemy knows is not enough: a driver can be switched to autocommit below it, by `connect_args`, an argument
-    of the URL or a listener to `connect`.
+    SQLAlchemy's own state is not reliable: a driver may be switched to autocommit below it, by
+    `connect_args`, by an argument of the URL, or by a listener to `connect`.
     """
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
@@ -258,33 +254,33 @@ def _driver_is_in_transaction(connection: Connection) -> bool:
     if hasattr(driver, "is_in_transaction"):  # asyncpg
         return bool(driver.is_in_transaction())
     status = getattr(getattr(driver, "info", None), "transaction_status", None)
-    if status is not None:  # psycopg and psycopg2: libpq's numbers
+    if status is not None:  # psycopg and psycopg2 return libpq's constants
         return int(status) == _IN_TRANSACTION
     try:
-        connection.begin_nested().rollback()  # PostgreSQL refuses a savepoint outside a transaction
+        connection.begin_nested().rollback()  # PostgreSQL rejects a savepoint outside a transaction
     except DBAPIError:
         return False
     return True
 
 
 def _check_transaction(connection: Connection, function: _Function) -> None:
-    """Raise if the function has ended its transaction behind SQLAlchemy's back, as by a statement COMMIT.
+    """Raise if the function has ended its transaction without SQLAlchemy, e.g. by a COMMIT statement.
 
-    Whether a transaction is open says too little: the next statement of the function begins another one. The savepoint of
-    `_Record.insert` is in the first one only.
+    An open transaction proves nothing, because the function's next statement would begin another one. But
+    only the first one has the savepoint of `_Record.insert`.
     """
     try:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
     except DBAPIError:
-        raise _never_again(
+        raise _usage_error(
             f"{function.fn.__qualname__} ended its transaction itself, by a statement or by the driver, or went on after a "
             "statement that failed: its effect may be committed, and its result is not recorded. Leave commits and rollbacks "
             "to @transactional, and put statements that may fail into begin_nested()"
         ) from None
 
 
-def _refuse_session_commit(session: Session, function: _Function) -> None:
-    """Refuse `session.commit()`, which would do nothing: the session takes part in our transaction."""
+def _reject_session_commit(session: Session, function: _Function) -> None:
+    """Reject `session.commit()`, which would have no effect, because the session joins our transaction."""
 
     def refuse(session: Session) -> None:
         if not session.in_nested_transaction():
@@ -294,26 +290,23 @@ def _refuse_session_commit(session: Session, function: _Function) -> None:
 
 
 def _commits_itself(function: _Function) -> ApplicationError:
-    return _never_again(
+    return _usage_error(
         f"{function.fn.__qualname__} commits its transaction itself: @transactional commits it, together with the "
         "record, when the function returns. Leave the commit out"
     )
 
 
-def _never_again(message: str) -> ApplicationError:
-    """An error of the program: the next attempt would end the same way."""
+def _usage_error(message: str) -> ApplicationError:
+    """Return a non-retryable error of the program: the next attempt would fail the same way."""
     return ApplicationError(message, type="UsageError", non_retryable=True)
 
 
-# --- the record -----------------------------------------------------------------------------------
-
-
-_begun: weakref.WeakSet[ActivityContext] = weakref.WeakSet()
-"""The attempts that have had their transaction."""
+_started_attempts: weakref.WeakSet[ActivityContext] = weakref.WeakSet()
+"""The attempts that have begun their transaction."""
 
 
 class _Record(NamedTuple):
-    """The row of one activity. All attempts have the same key."""
+    """The record of one activity. All attempts have the same key."""
 
     key: dict[str, str]
     activity_type: str
@@ -322,23 +315,24 @@ class _Record(NamedTuple):
 
     @classmethod
     def of_this_attempt(cls, function: _Function) -> _Record | None:
-        """The record of the attempt that runs here; None outside activities."""
+        """Return the record of the current attempt, or None outside activities."""
         context = current.get()
         if context is None:
             return None
         info = context.info
         if info.is_local and info.activity_id.isdecimal():
-            # A local activity gets another number after a long pause between two attempts, as Temporal's SDKs do it.
-            raise _never_again(
+            # As in Temporal's SDKs, a local activity gets a new number after a long pause between two
+            # attempts.
+            raise _usage_error(
                 f"activity {info.activity_type} is @transactional and was called as a local activity, whose id is not the "
                 "same in all attempts: call it without .local, with .options(activity_id=…), or by workflow.step"
             )
-        if context in _begun:
-            raise _never_again(
+        if context in _started_attempts:
+            raise _usage_error(
                 f"activity {info.activity_type} calls a second @transactional function: the record of an activity holds the "
                 "result of one. Do both in one function, or make each an activity"
             )
-        _begun.add(context)
+        _started_attempts.add(context)
         key = {
             "namespace": info.namespace,
             "workflow_id": info.workflow_id,
@@ -348,14 +342,16 @@ class _Record(NamedTuple):
         return cls(key, info.activity_type, function.signature.return_type, context.equipment)
 
     def insert(self, connection: Connection) -> bool:
-        """Insert it, and wait for another attempt that has; False if that has committed.
+        """Insert the record, waiting for another attempt that has inserted it. Return False if that attempt
+        has committed.
 
-        Before it, a statement that changes nothing begins the transaction: a driver that commits by itself must not get
-        a record without a result. After it, a savepoint marks the transaction for `_check_transaction`.
+        Before it, a statement without effect begins the transaction: a driver in autocommit mode must not
+        commit a record without a result. After it, a savepoint marks the transaction for
+        `_check_transaction`.
         """
         connection.execute(update(steps).where(false()).values(activity_type=self.activity_type))
         if not _driver_is_in_transaction(connection):
-            raise _never_again(
+            raise _usage_error(
                 "@transactional needs transactions, and the connections of this engine commit every statement by "
                 "themselves (AUTOCOMMIT). Remove isolation_level='AUTOCOMMIT' from the engine, and isolation_level=None or "
                 "autocommit=True from its connect_args, its URL and listeners to its connections"
@@ -363,29 +359,32 @@ class _Record(NamedTuple):
         insertion = _INSERTS[connection.dialect.name](steps).values(
             **self.key, activity_type=self.activity_type, recorded_at=now()
         )
-        # Not by `rowcount`, which some drivers do not tell of an insertion.
+        # Some drivers do not report the `rowcount` of an insertion.
         inserted = insertion.on_conflict_do_nothing().returning(steps.c.activity_id)
         if connection.execute(inserted).first() is None:
             return False
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         return True
 
-    def enter(self, connection: Connection, value: Any) -> None:
-        """Enter the result."""
+    def store(self, connection: Connection, value: Any) -> None:
+        """Store the result in the record."""
         payload = self.equipment.converter.encode(value)
-        # Measured here as the worker will: refused after the commit, the step could never end.
+        # Check the worker's size limit here: if it failed after the commit, the activity could never
+        # complete.
         check_size((payload,), self.equipment.payload_limit, f"the result of activity {self.activity_type}")
-        connection.execute(update(steps).where(*self._mine()).values(result=msgspec.json.encode(payload)))
+        connection.execute(
+            update(steps).where(*self._conditions()).values(result=msgspec.json.encode(payload))
+        )
 
     def result(self, connection: Connection) -> Any:
-        """What an earlier attempt entered."""
-        row = connection.execute(select(steps.c.result).where(*self._mine())).one_or_none()
+        """Return the result of an earlier attempt."""
+        row = connection.execute(select(steps.c.result).where(*self._conditions())).one_or_none()
         if row is None:
             raise ApplicationError(
                 f"the record of activity {self.activity_type} has just been removed", type="RecordRemoved"
             )
         if row.result is None:
-            raise _never_again(
+            raise _usage_error(
                 f"the record of activity {self.activity_type} was committed without a result, by a COMMIT inside the "
                 "function: whether its effect is complete is not known. Check it, and delete the row of hourglass_steps to "
                 "run the activity again"
@@ -394,5 +393,5 @@ class _Record(NamedTuple):
             msgspec.json.decode(row.result, type=Payload), self.return_type
         )
 
-    def _mine(self) -> list[Any]:
+    def _conditions(self) -> list[Any]:
         return [steps.c[name] == value for name, value in self.key.items()]

@@ -4,13 +4,14 @@
         session.add(order)
         outbox.start_workflow(session, checkout, order.id, id=f"order-{order.id}")
 
-A row is a request with its request id, kept until an engine has taken it. An `Outbox` brings rows there, at least once; engines
-know a request id that they have seen, so the workflow starts once, and the signal arrives once. The rows of one workflow id are
-sent in the order in which they were written: a signal never overtakes the start before it.
+A row is a request with its request id, stored until an engine has accepted it. An `Outbox` delivers rows at
+least once; engines recognise request ids, so a workflow is started once and a signal received once. The rows
+of one workflow id are sent in the order in which they were written: a signal never overtakes the start before
+it.
 
-Several may run at once, in any processes. Each takes rows for half a minute in a short transaction, sends them, and
-deletes them: no transaction is open while an engine is asked, and the rows of an `Outbox` that was killed are taken by
-another one after that.
+Several outboxes may run concurrently, in any processes. Each leases rows for half a minute in a short
+transaction, sends them, and deletes them. So no transaction is open during a request to an engine, and the
+rows of a killed `Outbox` are leased by another one afterwards.
 """
 
 from __future__ import annotations
@@ -56,12 +57,9 @@ Ts = TypeVarTuple("Ts")
 _KINDS: dict[str, type[Request[Any]]] = {"start": StartWorkflow, "signal": SignalWorkflow}
 _LEASE = timedelta(seconds=30)
 _LONGEST_PAUSE = 60.0
-_AT_ONCE = 20
-_REFUSALS = frozenset({"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNIMPLEMENTED", "FAILED_PRECONDITION"})
-"""Answers that the next try would get again."""
-
-
-# --- writing, in your transaction -----------------------------------------------------------------
+_BATCH_SIZE = 20
+_REJECTIONS = frozenset({"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNIMPLEMENTED", "FAILED_PRECONDITION"})
+"""Error statuses that a retry would get again."""
 
 
 @overload
@@ -90,10 +88,11 @@ def start_workflow(  # type: ignore[misc]
     converter: Converter = default_converter,
     **options: Any,
 ) -> str:
-    """Start a workflow when the transaction of this session or connection has committed; returns the workflow's id.
+    """Start a workflow when the transaction of this session or connection commits. Return the workflow's id.
 
-    Takes what `client.start_workflow` takes; all is checked and encoded now. `converter` is for a client that has one of its
-    own. If a workflow of this id runs already when the row is sent, that is taken for the one that was asked for.
+    The arguments are those of `client.start_workflow`; they are checked and encoded now. `converter` must be
+    the one of the client. If a workflow with this id is already running when the row is sent, the row counts
+    as delivered.
     """
     request = start_request(given_workflow(workflow), args, options, converter, identity="")
     _write(session, "start", request.workflow_id, request)
@@ -140,15 +139,17 @@ def signal(  # type: ignore[misc]
     run_id: str | None = None,
     converter: Converter = default_converter,
 ) -> None:
-    """Send a signal, given as its name, a channel or a decorated method, when the transaction has committed."""
+    """Send a signal when the transaction commits. It is identified by its name, a channel or a decorated
+    method.
+    """
     if not isinstance(workflow_id, str) or not workflow_id:
-        raise UsageError("the id of a workflow must be a text that is not empty")
-    given = given_message("signal", signal)
+        raise UsageError("the id of a workflow must be a non-empty str")
+    definition = given_message("signal", signal)
     request = SignalWorkflow(
         workflow_id=check_text(workflow_id, "the id of a workflow"),
         run_id=check_text(run_id or "", "run_id"),
-        signal_name=given.name,
-        arguments=given.encode(converter, args),
+        signal_name=definition.name,
+        arguments=definition.encode(converter, args),
         request_id=new_id(),
     )
     _write(session, "signal", workflow_id, request)
@@ -171,11 +172,8 @@ def _write(session: Session | Connection, kind: str, workflow_id: str, request: 
     )
 
 
-# --- sending --------------------------------------------------------------------------------------
-
-
-class _TakenRow(msgspec.Struct, frozen=True):
-    """A row that this relay has taken until `until`."""
+class _LeasedRow(msgspec.Struct, frozen=True):
+    """A row that this relay has leased until `until`."""
 
     id: int
     kind: str
@@ -185,12 +183,13 @@ class _TakenRow(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """Sends what stands in the outbox of a database to a client's engine.
+    """Sends the rows in a database's outbox to a client's engine.
 
-    `with Outbox(engine, client): …` sends in the background; `run()` sends in this thread until `stop()`; `deliver()` sends what
-    is there now. Any number may work at once. What an engine refuses for good (a signal to a workflow that is not there, an
-    invalid request) is logged and kept with its error (`refused_at`, `last_error`), and does not hold up what comes
-    after it; anything else is tried again, after a pause that grows to a minute.
+    `with Outbox(engine, client): …` sends in the background; `run()` sends in this thread until `stop()`;
+    `deliver()` sends the rows that are due now. Any number of outboxes may work concurrently. If an engine
+    rejects a row permanently (a signal to a workflow that does not exist, an invalid request), it is logged
+    and stored with its error (`refused_at`, `last_error`), and does not block later rows; after other errors
+    the row is retried, with pauses of up to a minute.
     """
 
     def __init__(
@@ -204,32 +203,32 @@ class Outbox:
         self._engine = engine
         self._session = client._session
         self._pause = seconds(poll_interval, "poll_interval")
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Send what comes, until `stop` is called. A database that does not answer is asked again."""
+        """Send rows until `stop` is called. If the database does not respond, retry."""
         failing = False
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             try:
                 busy = self.deliver() > 0
                 failing = False
             except Exception as error:
                 busy = False
-                if not failing:  # once, not twice a second
+                if not failing:  # not for each attempt
                     logger.warning("the outbox cannot be read: %s: %s", type(error).__name__, error)
                 failing = True
             if not busy:
-                self._over.wait(self._pause)
+                self._stopped.wait(self._pause)
 
     def stop(self) -> None:
-        """Let `run` return when it has sent what it has taken."""
-        self._over.set()
+        """Make `run` return when it has sent the rows that it has leased."""
+        self._stopped.set()
 
     def __enter__(self) -> Outbox:
         if self._thread is not None:
             raise UsageError("this Outbox runs already")
-        self._over.clear()
+        self._stopped.clear()
         self._thread = threading.Thread(target=self.run, name="hourglass-outbox", daemon=True)
         self._thread.start()
         return self
@@ -243,22 +242,22 @@ class Outbox:
             self._thread = None
 
     def deliver(self) -> int:
-        """Send what is due now, and return how many rows have gone."""
-        gone = 0
-        while taken := self._take():
-            gone += sum([self._send(row) for row in taken])
-            if self._over.is_set() and self._thread is not None:
+        """Send the rows that are due now, and return the number of delivered rows."""
+        delivered = 0
+        while leased := self._lease_rows():
+            delivered += sum([self._send(row) for row in leased])
+            if self._stopped.is_set() and self._thread is not None:
                 break
-        return gone
+        return delivered
 
     def retry_refused(self) -> int:
-        """Try again what was refused, once you have mended the reason; returns how many rows."""
-        again = update(rows).where(rows.c.refused_at.is_not(None)).values(refused_at=None, due_at=now())
+        """Retry all rejected rows, e.g. after you have fixed the reason. Return their number."""
+        statement = update(rows).where(rows.c.refused_at.is_not(None)).values(refused_at=None, due_at=now())
         with self._engine.begin() as connection:
-            return connection.execute(again).rowcount
+            return connection.execute(statement).rowcount
 
-    def _take(self) -> Sequence[_TakenRow]:
-        """Rows that are due, each the first of its workflow id, for `_LEASE`."""
+    def _lease_rows(self) -> Sequence[_LeasedRow]:
+        """Lease rows that are due, at most one per workflow id, for `_LEASE`."""
         earlier = rows.alias()
         is_first = ~exists().where(
             earlier.c.workflow_id == rows.c.workflow_id,
@@ -269,56 +268,58 @@ class Outbox:
             select(rows.c.id)
             .where(rows.c.due_at <= now(), rows.c.refused_at.is_(None), is_first)
             .order_by(rows.c.id)
-            .limit(_AT_ONCE)
-            .with_for_update(skip_locked=True)  # of PostgreSQL; SQLite has one writer, and no such words
+            .limit(_BATCH_SIZE)
+            .with_for_update(skip_locked=True)  # for PostgreSQL; SQLite has a single writer and ignores it
         )
         until = now() + _LEASE
-        taking = (
+        lease_statement = (
             update(rows)
             .where(rows.c.id.in_(due.scalar_subquery()))
             .values(due_at=until)
             .returning(rows.c.id, rows.c.kind, rows.c.request, rows.c.attempts)
         )
         with self._engine.begin() as connection:
-            found = connection.execute(taking).all()
+            leased_rows = connection.execute(lease_statement).all()
         return [
-            _TakenRow(row.id, row.kind, row.request, row.attempts, until)
-            for row in sorted(found, key=lambda row: row.id)
+            _LeasedRow(row.id, row.kind, row.request, row.attempts, until)
+            for row in sorted(leased_rows, key=lambda row: row.id)
         ]
 
-    def _send(self, row: _TakenRow) -> bool:
+    def _send(self, row: _LeasedRow) -> bool:
         try:
             request = msgspec.json.decode(row.request, type=_KINDS[row.kind])
             self._session.run(asking(request, nothing))
         except WorkflowAlreadyStartedError:
-            logger.info("outbox row %d: a workflow of this id is there already", row.id)
+            logger.info("outbox row %d: a workflow with this id is already running", row.id)
         except (HourglassError, msgspec.MsgspecError, KeyError) as error:
             self._failed(row, error)
             return False
-        # Only while it is ours: after the lease another relay may have it.
+        # Only if the lease is still ours: afterwards another relay may have the row.
         self._change(row, delete(rows))
         return True
 
-    def _failed(self, row: _TakenRow, error: Exception) -> None:
-        said = f"{type(error).__name__}: {error}"[:1000]
-        values: dict[str, Any] = {"attempts": row.attempts + 1, "last_error": said}
-        if _is_refusal(error):
+    def _failed(self, row: _LeasedRow, error: Exception) -> None:
+        message = f"{type(error).__name__}: {error}"[:1000]
+        values: dict[str, Any] = {"attempts": row.attempts + 1, "last_error": message}
+        if _is_rejection(error):
             values["refused_at"] = now()
-            logger.error("outbox row %d is refused, and not sent again: %s", row.id, said)
+            logger.error("outbox row %d was rejected and is not retried: %s", row.id, message)
         else:
             pause = min(0.5 * 2.0 ** min(row.attempts, 10), _LONGEST_PAUSE)
             values["due_at"] = now() + timedelta(seconds=pause)
-            logger.warning("outbox row %d could not be sent, and is in %g s: %s", row.id, pause, said)
+            logger.warning(
+                "outbox row %d could not be sent, next attempt in %g s: %s", row.id, pause, message
+            )
         self._change(row, update(rows).values(**values))
 
-    def _change(self, row: _TakenRow, statement: Any) -> None:
+    def _change(self, row: _LeasedRow, statement: Any) -> None:
         with self._engine.begin() as connection:
             connection.execute(statement.where(rows.c.id == row.id, rows.c.due_at == row.until))
 
 
-def _is_refusal(error: Exception) -> bool:
-    """Whether the next try would end the same way: the engine said so, or the row cannot be read."""
+def _is_rejection(error: Exception) -> bool:
+    """Return whether a retry would fail the same way: the engine said so, or the row cannot be decoded."""
     if isinstance(error, ServiceError):
-        refused = isinstance(error, (WorkflowNotFoundError, NamespaceNotFoundError))
-        return refused or error.status in _REFUSALS
+        is_missing = isinstance(error, (WorkflowNotFoundError, NamespaceNotFoundError))
+        return is_missing or error.status in _REJECTIONS
     return isinstance(error, (msgspec.MsgspecError, KeyError))

@@ -1,9 +1,9 @@
 "use strict";
-// The page works without this file. With it: times in the reader's zone, what changes appears, keys, confirmations.
+// The pages work without this file. It adds local times, live updates, keys and confirmations.
 
 const two = (n) => String(n).padStart(2, "0");
 
-// The zone of the reader at a moment: UTC, or the difference from it, such as +02:00.
+// Return the reader's time zone at a time: "UTC", or the offset, such as "+02:00".
 function zone(at) {
   const ahead = -at.getTimezoneOffset();
   if (!ahead) return "UTC";
@@ -20,26 +20,26 @@ function localTimes(root) {
   }
 }
 
-// What is fetched beside a page may be dear: what is shown stays for a while though the page changes.
-const fetched = new Map(), DEAR = 10000, AGAIN = 2000;
+// Fragments may be expensive to render: keep the displayed ones for a while, even if the page changes.
+const fetched = new Map(), MIN_AGE = 10000, RETRY_DELAY = 2000;
 
 async function fetchInto(element) {
   fetched.set(element.dataset.fetch, Date.now());
   const answer = await fetch(element.dataset.fetch).catch(() => null);
   if (answer && answer.ok) {
     const text = await answer.text();
-    // The region around it may have been shown anew meanwhile.
+    // The region around it may have been replaced meanwhile.
     const place = element.isConnected ? element : [...document.querySelectorAll("[data-fetch]")].find((each) => each.dataset.fetch === element.dataset.fetch);
     if (!place) return;
     place.innerHTML = text;
     localTimes(place);
   } else if (!answer || answer.status === 503) {
-    // What it asks is away for now, or too busy.
-    setTimeout(() => { if (element.isConnected) fetchInto(element); }, AGAIN);
+    // The engine is unavailable or overloaded: retry.
+    setTimeout(() => { if (element.isConnected) fetchInto(element); }, RETRY_DELAY);
   }
 }
 
-// A region that is shown anew keeps what the reader did in it: boxes that are ticked, parts that are open, text that is typed.
+// Replace a region, and keep the reader's state in it: ticked boxes, opened details, typed text, scroll positions.
 function swap(old, fresh) {
   const ticked = new Set([...old.querySelectorAll("input[type=checkbox]:checked")].map((each) => each.value));
   const opened = [...old.querySelectorAll("details")].map((each) => each.open);
@@ -58,14 +58,14 @@ function swap(old, fresh) {
   [...old.querySelectorAll("ol,pre")].forEach((each, index) => { if (scrolled[index]) each.scrollTop = scrolled[index]; });
   if (focused) { const again = old.querySelector(`[name="${CSS.escape(focused)}"]`); if (again) again.focus(); }
   localTimes(old);
-  for (const each of old.querySelectorAll("[data-fetch]")) if (!each.matches("[data-dear]") || Date.now() - (fetched.get(each.dataset.fetch) || 0) > DEAR) fetchInto(each);
+  for (const each of old.querySelectorAll("[data-fetch]")) if (!each.matches("[data-dear]") || Date.now() - (fetched.get(each.dataset.fetch) || 0) > MIN_AGE) fetchInto(each);
   counted();
 }
 
-// What the server last made of each region: one that is the same is left alone.
+// The latest content of each region from the server: an unchanged region is not replaced.
 const shown = new WeakMap();
 
-// What is under a pressed pointer is not replaced: the click would be lost.
+// Do not replace content under a pressed pointer, because the click would be lost.
 let pressed = false;
 document.addEventListener("pointerdown", () => { pressed = true; }, { capture: true });
 for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => { pressed = false; }, { capture: true });
@@ -89,24 +89,24 @@ function follow(region) {
   const source = new EventSource(region.dataset.live);
   const trouble = document.getElementById("trouble");
   let waiting = false, lost = false;
-  const told = (message) => { trouble.textContent = message; trouble.hidden = !message; };
+  const showTrouble = (message) => { trouble.textContent = message; trouble.hidden = !message; };
   source.addEventListener("change", () => {
     if (waiting) return;
     waiting = true;
     const due = async () => { waiting = false; await refresh(location.href); };
     if (document.hidden) document.addEventListener("visibilitychange", due, { once: true }); else due();
   });
-  source.addEventListener("trouble", (event) => told(JSON.parse(event.data).message));
-  source.addEventListener("well", () => { told(""); if (region.dataset.returns !== undefined) location.reload(); });
-  source.onerror = () => { lost = true; told("the page's own server does not answer"); };
-  source.onopen = () => { if (lost) { lost = false; told(""); refresh(location.href); } };
+  source.addEventListener("trouble", (event) => showTrouble(JSON.parse(event.data).message));
+  source.addEventListener("well", () => { showTrouble(""); if (region.dataset.returns !== undefined) location.reload(); });
+  source.onerror = () => { lost = true; showTrouble("the server of this web UI does not respond"); };
+  source.onopen = () => { if (lost) { lost = false; showTrouble(""); refresh(location.href); } };
 }
 
 function counted() {
   const label = document.querySelector("[data-chosen]");
   if (!label) return;
   const chosen = document.querySelectorAll("input[name=run]:checked").length;
-  label.textContent = chosen ? `${chosen} chosen` : "Chosen workflows";
+  label.textContent = chosen ? `${chosen} selected` : "Selected workflows";
 }
 
 document.addEventListener("change", (event) => {
@@ -115,7 +115,7 @@ document.addEventListener("change", (event) => {
   counted();
 });
 
-// A part of the time is looked at closer by dragging over the bars; the server draws it.
+// Zoom in by dragging over the bars; the server draws the selected range.
 let drag = null;
 const placeIn = (svg, x) => { const box = svg.getBoundingClientRect(); return Math.min(1, Math.max(0, (x - box.left) / box.width)); };
 document.addEventListener("mousedown", (event) => {
@@ -138,7 +138,7 @@ document.addEventListener("mouseup", (event) => {
 });
 document.addEventListener("dragstart", (event) => { if (event.target.closest(".waterfall")) event.preventDefault(); });
 
-// A step that is chosen is shown below the bars, without a jump.
+// Show the selected step below the bars without scrolling.
 document.addEventListener("click", async (event) => {
   const link = event.target.closest && event.target.closest("a[data-step]");
   if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -147,7 +147,7 @@ document.addEventListener("click", async (event) => {
   await refresh(link.href);
 });
 
-// A message of the loaded code has fields of its own.
+// Show the fields of the selected message of the loaded code.
 function showFields(form) {
   const name = form.elements.name.value.trim(), all = [...form.querySelectorAll("template")];
   const found = all.find((each) => each.dataset.of === name) || all.find((each) => each.dataset.of === "");
@@ -171,7 +171,7 @@ document.addEventListener("click", (event) => {
   if (button && !window.confirm(button.dataset.confirm)) event.preventDefault();
 });
 
-// Completion of the filter's fields: the word before the cursor.
+// Complete the field name before the cursor in the filter.
 document.addEventListener("keydown", (event) => {
   const field = event.target;
   if (event.key === "Tab" && field.dataset && field.dataset.complete && !event.shiftKey) {

@@ -1,0 +1,99 @@
+"""The parameters of a request, from its address and its form; and the parts that all responses share.
+
+Must not know: the content of pages. Forms, and readers who type addresses, may send anything: a malformed
+number is treated as absent, and unknown values are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from hourglass._tools.web import addresses, forms, pages
+from hourglass._tools.web.finding import Search
+from hourglass._tools.web.site import Site
+from hourglass.errors import UsageError
+
+
+def path_part(request: Request, name: str) -> str:
+    """Return an unquoted part of the path."""
+    return addresses.unquoted(request.path_params[name])
+
+
+def number(request: Request, name: str) -> int | None:
+    """Return a number from the query, or None if it is absent or malformed."""
+    text = request.query_params.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 20 else None
+
+
+def search(request: Request) -> Search:
+    """Return the search that the address describes."""
+    return Search.from_fields(dict(request.query_params), request.query_params.getlist("status"))
+
+
+def requests_payloads(request: Request) -> bool:
+    """Whether the reader wants to see hidden payloads."""
+    return "payloads" in request.query_params
+
+
+async def fields(request: Request) -> dict[str, Any]:
+    """Return the fields of a form. `runs`, `statuses` and `arguments` are lists, because they may occur
+    several times.
+    """
+    async with request.form(max_files=0, max_fields=200_000) as form:
+        fields: dict[str, Any] = {name: form[name] for name in form}
+        fields["runs"] = form.getlist("run")
+        fields["statuses"] = form.getlist("status")
+        fields["arguments"] = form.getlist("argument")
+    return fields
+
+
+def search_in_form(fields: Mapping[str, Any]) -> Search:
+    """Return the search of the list, which its form repeats."""
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    return Search.from_fields(texts, [str(status) for status in fields.get("statuses", [])])
+
+
+def arguments(fields: Mapping[str, Any]) -> list[Any]:
+    """Return the arguments in a form. Raise ValueError."""
+    texts = [str(argument) for argument in fields.get("arguments", ())]
+    return forms.arguments(texts)
+
+
+def required_name(name: str, kind: str) -> str:
+    """Return the name of a message. Raise `UsageError` if it is empty."""
+    if not name:
+        raise UsageError(f"the {kind} has no name")
+    return name
+
+
+_TITLES = {400: "Invalid request", 403: "Forbidden", 404: "Not found", 503: "Unavailable"}
+
+
+def view(site: Site, request: Request) -> pages.View:
+    """Return the data that every page displays around its content."""
+    return pages.View(
+        target=site.target,
+        read_only=site.read_only,
+        has_code=bool(site.modules),
+        hides_payloads=site.hides_payloads,
+        payloads_requested=site.hides_payloads and requests_payloads(request),
+        trouble=site.health_monitor.health().notice,
+    )
+
+
+def shows_payloads(site: Site, request: Request) -> bool:
+    """Whether values may be displayed."""
+    return not site.hides_payloads or requests_payloads(request)
+
+
+def failure(site: Site, request: Request, status: int, message: str, back: str = "/workflows") -> Response:
+    """Render an error page. The message is never put into an address, because it may contain input or a value
+    of a run.
+    """
+    title = _TITLES.get(status, "Internal error")
+    page = pages.failure(view(site, request), title, message, back, reloads=status == 503)
+    return HTMLResponse(page, status)
