@@ -2,7 +2,7 @@
 
 A run that temporalio began keeps temporalio's order of things when it is replayed or goes on here; a run of ours keeps
 what held when it went that way. `Behaviour` names each difference; the code asks the run's behaviour and nothing else:
-`run.behaviour.cancellation_beats_condition`. docs/behaviour.md shows the same table, held to this one by a test.
+`run.behaviour.cancellation_beats_condition`. docs/compatibility.md shows the same table, held to this one by a test.
 
 What a history records are flags: numbers that a worker says it used. 1 and 2 are temporalio's own and mean here what they
 mean there; ours begin at 1000. A difference that is a flag holds where the flag is recorded, and in runs that go on: it
