@@ -123,7 +123,7 @@ TIERS = {
     "tests/client/test_service_status.py": UNIT,
     "tests/client/test_targets.py": UNIT,
     "tests/client/test_update_repeats.py": UNIT,
-    "tests/docs/test_behaviour.py": UNIT,
+    "tests/docs/test_compatibility.py": UNIT,
     "tests/docs/test_commands.py": UNIT,
     "tests/docs/test_metrics.py": UNIT,
     "tests/docs/test_performance.py": UNIT,

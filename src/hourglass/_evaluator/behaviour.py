@@ -3,7 +3,7 @@ history (I9), in one table.
 
 A run that temporalio began keeps temporalio's order when it is replayed or continued here; a run of ours
 keeps the order that was valid when it was recorded. `Behaviour` names each difference; code only reads the
-run's behaviour: `run.behaviour.cancellation_beats_condition`. docs/behaviour.md shows the same table; a test
+run's behaviour: `run.behaviour.cancellation_beats_condition`. docs/compatibility.md shows the same table; a test
 compares them.
 
 A history records flags: numbers that a worker has used. 1 and 2 are temporalio's own, with the same meaning;

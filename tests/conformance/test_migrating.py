@@ -1,4 +1,4 @@
-"""What docs/moving.md says of the two engines is true: each line of its tables is walked by the test that is named for it.
+"""What docs/migrating.md says of the two engines is true: each line of its tables is walked by the test that is named for it.
 
 A line that is about one engine alone, or needs processes that die, is walked by a test elsewhere, which must exist.
 """
@@ -26,7 +26,7 @@ from .scenario import SCENARIOS
 
 ROOT = Path(__file__).parent.parent.parent
 # What is refused by `hourglass move` stands behind it, and is shown by the tests of the command.
-PAGE = (ROOT / "docs" / "moving.md").read_text().partition("## Open runs")[0]
+PAGE = (ROOT / "docs" / "migrating.md").read_text().partition("## Open runs")[0]
 _ROW = re.compile(r"^\| (?P<name>[^|]+) \| [^|]+ \|", re.MULTILINE)
 
 Both = dict[str, Client]
@@ -44,12 +44,12 @@ ELSEWHERE = {
     "updates": "tests/embedded/test_updates.py",
     "names": "names_that_are_too_long",
     "search attributes": "search_attributes_that_cannot_be",
-    "task timeout": "tests/conformance/test_moving.py::test_the_limit_of_a_task_timeout",
-    "the same update id again": "tests/embedded/test_message_chains.py::test_an_update_id_is_one_update_along_a_chain",
-    "a call that is sent again after its answer was lost": (
+    "task timeout": "tests/conformance/test_migrating.py::test_the_limit_of_a_task_timeout",
+    "a repeated update id": "tests/embedded/test_message_chains.py::test_an_update_id_is_one_update_along_a_chain",
+    "a call repeated after its answer was lost": (
         "tests/embedded/test_message_chains.py::test_a_signal_is_one_signal_along_a_chain"
     ),
-    "a run continues as new while signals come": (
+    "continue-as-new while signals arrive": (
         "tests/embedded/test_message_chains.py::test_signals_during_the_last_task_go_on"
     ),
     "event ids and times": "a_delayed_start_is_cancelled_at_once",
@@ -133,7 +133,7 @@ def _timers(both: Both) -> None:
         assert run(client, sleeps, 0.05) >= 0.05
 
 
-@line("a run's next attempt, continue-as-new")
+@line("the next run of a retry or continue-as-new")
 def _next_run(both: Both) -> None:
     assert run(both["embedded"], goes_on, 20) == 0
     runs = list(both["embedded"].list_workflows("WorkflowType = 'goes_on'"))
@@ -145,12 +145,12 @@ def _next_run(both: Both) -> None:
     assert run(both["server"], goes_on, 2) == 0
 
 
-@line("what may happen during one workflow task")
+@line("events during one workflow task")
 def _held(both: Both) -> None:
     assert Limits().held_events == 5_000
 
 
-@line("a run id that is no UUID")
+@line("a run id that is not a UUID")
 def _run_id(both: Both) -> None:
     with pytest.raises(WorkflowNotFoundError):
         both["embedded"].get_workflow_handle("w", run_id="no-uuid").describe()

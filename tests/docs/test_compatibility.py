@@ -1,4 +1,4 @@
-"""docs/behaviour.md shows the table of `_engine.behaviour`, row by row."""
+"""docs/compatibility.md shows the table of `_engine.behaviour`, row by row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from hourglass._evaluator import behaviour
 from hourglass._evaluator.behaviour import NEWER_PYTHON, OURS, SINGLE_BATCH, TEMPORALIO, Behaviour, Flag
 
-PAGE = Path(__file__).parents[2] / "docs" / "behaviour.md"
+PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
 def said_of_fields() -> dict[str, str]:
