@@ -1,7 +1,6 @@
-"""The plain objects that Core reads its settings from: pure data, checked here because Core checks little.
+"""The settings objects that Core reads: pure data, validated here because Core validates little.
 
-Core takes any object that has the right attributes. Ours show no values in their `repr`: some of them are
-keys.
+Core accepts any object with the right attributes. Our `repr` hides their values, because some are keys.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from hourglass._evaluator.options import seconds
 from hourglass._temporal.slots import SuppliedSlots
 from hourglass.errors import TargetError
 
-# The name that histories and servers see. It is the bridge's: servers keep tables of known SDKs, and
-# histories that say otherwise would look foreign to tools that read them. Our own runs are told by our flags.
+# The SDK name in histories and for servers. It is that of temporalio: servers keep tables of known SDKs, and tools
+# would not recognise a history with another name. Our own runs are recognised by their flags.
 CLIENT_NAME = "temporal-python"
 
 
@@ -34,7 +33,7 @@ NO_METADATA: Mapping[str, str | bytes] = {}
 
 
 class TemporalSettings:
-    """Attributes for Core to read; the `repr` names them and hides what they hold."""
+    """A bag of attributes for Core. Its `repr` shows their names only."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
@@ -44,7 +43,7 @@ class TemporalSettings:
 
 
 def check_target(target: str) -> str:
-    """`host:port`, or a `TargetError` that says what is wrong."""
+    """Return a valid `host:port`. Raises `TargetError`."""
     host, colon, port = target.rpartition(":")
     if "://" in target or "/" in target:
         raise TargetError(f"a Temporal target is host:port, such as localhost:7233, not {target!r}")
@@ -68,7 +67,7 @@ def client_settings(
     timeout: float,
     transport: Transport = USUAL,
 ) -> TemporalSettings:
-    """A connection. An API key alone implies TLS, as everywhere at Temporal; `tls=False` forbids it."""
+    """Return the settings of a connection. An API key alone implies TLS, as in Temporal's SDKs; `tls=False` disables it."""
     secure = tls if tls is not None else api_key is not None
     return TemporalSettings(
         target_url=f"{'https' if secure else 'http'}://{check_target(target)}",
@@ -90,7 +89,7 @@ def client_settings(
 
 
 def _of(said: Any) -> TemporalSettings | None:
-    """The fields of a part of the transport, which Core calls the same."""
+    """Copy the fields of a part of the transport; Core uses the same names."""
     return (
         None
         if said is None
@@ -116,7 +115,7 @@ def call_settings(
     retry: bool = True,
     metadata: Mapping[str, str | bytes] = NO_METADATA,
 ) -> TemporalSettings:
-    """One RPC, repeated by Core where that helps; request ids make it harmless."""
+    """Return the settings of one RPC. With `retry` Core repeats it; request ids make repetition harmless."""
     return TemporalSettings(
         rpc=rpc,
         req=request,
@@ -127,7 +126,10 @@ def call_settings(
 
 
 def worker_settings(namespace: str, config: HandleConfig, identity: str) -> TemporalSettings:
-    """A worker on a task queue. Workflows have local activities, also where the worker knows none by name: their steps."""
+    """Return the settings of a worker on a task queue.
+
+    Local activities are enabled with workflows even if the worker has no activity by name: steps use them.
+    """
     config.check()
     return TemporalSettings(
         namespace=namespace,
@@ -161,7 +163,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
 
 
 def _versioning(config: HandleConfig) -> TemporalSettings:
-    """What the worker says of its build: a version that tasks are routed by, or a name for people to read."""
+    """Return how the worker identifies its build: a version for routing, or a build id for information only."""
     version = config.version
     if version is None:
         return TemporalSettings(build_id_no_versioning=config.build_id)
@@ -173,7 +175,7 @@ def _versioning(config: HandleConfig) -> TemporalSettings:
 
 
 def replay_settings() -> TemporalSettings:
-    """A worker that replays histories: two cached runs let Core evict one while the next is on its way."""
+    """Return the settings of a replay worker. Two cached runs let Core evict one while the next arrives."""
     return TemporalSettings(
         namespace="default",
         task_queue="replay",
@@ -199,7 +201,7 @@ def replay_settings() -> TemporalSettings:
 
 
 def _pollers(count: int, scaling: PollerBehaviorAutoscaling | None = None) -> TemporalSettings:
-    # A fixed number unless asked for: with autoscaling pollers a fatal poll error did not surface for minutes.
+    # A fixed number by default: with autoscaling pollers a fatal poll error did not surface for minutes.
     if scaling is None:
         return TemporalSettings(simple_maximum=count)
     return TemporalSettings(minimum=scaling.minimum, maximum=scaling.maximum, initial=scaling.initial)
@@ -228,7 +230,7 @@ def _tuner(config: HandleConfig) -> TemporalSettings:
 
 
 def _supplier(supplier: SlotSupplier, least: int, ramp: float) -> Any:
-    """A supplier as Core reads it; one of the author's as `core` makes it into one of Core's."""
+    """Return a slot supplier as Core reads it. `core` wraps a custom one in an object of Core."""
     match supplier:
         case FixedSizeSlotSupplier():
             return TemporalSettings(num_slots=supplier.num_slots)

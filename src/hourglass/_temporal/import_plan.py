@@ -1,8 +1,7 @@
-"""Which history can be brought about on a server again, and in which tasks: the plan of an import. Pure.
+"""The plan of an import: whether a history can be reproduced on a server, and by which workflow tasks. Pure.
 
-What cannot be brought about is refused here, before anything is begun: children, updates, activities that timed out, messages
-to other workflows. `normal` is
-what two runs of the same story have in common, by which they are compared.
+Events that cannot be reproduced are rejected before anything is started: children, updates, activities that timed out,
+messages to other workflows. `normal` returns a comparable form of a history.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from hourglass.errors import ServiceError
 
 
 def kind_of(name: str) -> EventType.ValueType:
-    """The kind of event of this name."""
+    """Return the event type of this name."""
     return EventType.Value(f"EVENT_TYPE_{name}")
 
 
@@ -30,7 +29,7 @@ COMMANDS: dict[int, str] = {
     kind_of("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"): "upsert_workflow_search_attributes",
     kind_of("WORKFLOW_PROPERTIES_MODIFIED"): "modify_workflow_properties",
 }
-"""Events that a command of the workflow leads to, with that command."""
+"""Event types that result from a command of the workflow, with that command."""
 
 _TOLD = frozenset(
     map(
@@ -45,10 +44,10 @@ _TOLD = frozenset(
         ),
     )
 )
-"""Events that a run hears of and that can be brought about."""
+"""Events delivered to a run that an import can reproduce."""
 
 ENDS = frozenset(map(kind_of, ("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_CANCELED")))
-"""The ends of activities that can be brought about."""
+"""Ends of activities that can be reproduced."""
 
 _SILENT = frozenset(
     map(
@@ -81,7 +80,7 @@ _WORDS = {
 
 @dataclass
 class PlannedTask:
-    """One workflow task: what the run heard of before it, and what it asked for."""
+    """One workflow task: the events delivered before it, and the events of the commands that it issued."""
 
     told: list[HistoryEvent]
     completed: HistoryEvent | None = None
@@ -89,8 +88,9 @@ class PlannedTask:
 
 
 def plan(history: History) -> list[PlannedTask]:
-    """The tasks of a history; the last has no end: what it hears of is for the worker that goes on. Raises `ServiceError`
-    for a history that a server cannot be brought to.
+    """Split a history into workflow tasks. Raises `ServiceError` if an import cannot reproduce it.
+
+    The last task is not completed: its events are for the worker that continues the run.
     """
     first = history.events[0] if history.events else HistoryEvent()
     if first.WhichOneof("attributes") != "workflow_execution_started_event_attributes":
@@ -113,7 +113,7 @@ def plan(history: History) -> list[PlannedTask]:
 
 
 def _comes_by_itself(event: HistoryEvent) -> bool:
-    """Whether an activity was cancelled before it started: a server writes that when it is asked to cancel it."""
+    """Whether an activity was cancelled before it started: the server writes this event when cancellation is requested."""
     return (
         event.event_type == kind_of("ACTIVITY_TASK_CANCELED")
         and not event.activity_task_canceled_event_attributes.started_event_id
@@ -126,7 +126,7 @@ def _reason(kind: EventType.ValueType) -> str:
 
 
 def refused(why: str) -> ServiceError:
-    """The error for a history that cannot be brought to a server."""
+    """Return the error for a history that cannot be imported."""
     return ServiceError(
         f"a server cannot go on with this history: {why}. It can be finished where it is, or started anew",
         status="FAILED_PRECONDITION",
@@ -134,7 +134,7 @@ def refused(why: str) -> ServiceError:
 
 
 def normal(history: History) -> list[tuple[Any, ...]]:
-    """What a run heard of and asked for, task by task, to be compared."""
+    """Return a history as comparable data: per task, its inputs and the events that it issued."""
     activities = {
         event.event_id: event.activity_task_scheduled_event_attributes.activity_id
         for event in history.events
@@ -156,15 +156,15 @@ def normal(history: History) -> list[tuple[Any, ...]]:
 
 
 def is_equal(there: History, here: History) -> bool:
-    """Whether two runs have heard of and asked for the same, task by task."""
+    """Whether two runs have the same inputs and issued the same commands, task by task."""
     try:
         return normal(there) == normal(here)
-    except ServiceError:  # it has gone on, to where no import goes
+    except ServiceError:  # a run has continued with events that no import can reproduce
         return False
 
 
 def named(event: HistoryEvent) -> tuple[int, str]:
-    """What an event is about: its kind, and the name or id that it carries."""
+    """Return an event's type and the name or id that it carries."""
     said: Any = getattr(event, event.WhichOneof("attributes") or "")
     for each in ("activity_id", "timer_id", "marker_name", "signal_name"):
         if found := getattr(said, each, ""):

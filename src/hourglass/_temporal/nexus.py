@@ -1,8 +1,8 @@
-"""Serves Nexus operations beside a handle: polls for calls, has them answered by the author's functions, and sends the answers.
+"""Nexus operations of a worker: polls for calls, runs the user's handlers, and sends the answers.
 
-Core's rules are those of activities: every task gets one answer, or shutdown hangs; polls and answers are never cancelled. The
-functions run in threads of their own, coroutines on a loop of their own. What cannot be decoded is the caller's fault
-(BAD_REQUEST), everything else that is raised is tried again by the server, unless it says otherwise.
+Core's rules are those of activities: every task needs exactly one answer, or shutdown hangs; polls and answers are
+never cancelled. Functions run in threads, coroutines on a separate loop. An argument that cannot be decoded is the
+caller's fault (BAD_REQUEST). The server retries any other exception, unless it is marked as not retryable.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from hourglass.errors import (
 logger = logging.getLogger("hourglass.worker")
 
 _RETRYABLE, _FINAL = 1, 2
-_PAUSE = 1.0  # after a poll that failed
+_PAUSE = 1.0  # seconds after a failed poll
 
 
 class NexusServer:
-    """Serves until the worker is shut down."""
+    """The Nexus part of a worker; serves until the worker is shut down."""
 
     def __init__(self, worker: core.Ref, services: NexusServices, namespace: str, task_queue: str) -> None:
         self._worker = worker
@@ -57,11 +57,11 @@ class NexusServer:
         self._serving = asyncio.get_running_loop().create_task(self._serve())
 
     def stopping(self) -> None:
-        """The worker takes no new work: calls that want to know are told."""
+        """Notify operations that the worker is shutting down."""
         self._shutdown.begin()
 
     async def ended(self) -> None:
-        """Wait until the last poll has ended and everything is answered. After `initiate_shutdown`."""
+        """Wait until the last poll has ended and all calls are answered. Call after `initiate_shutdown`."""
         await asyncio.wait({self._serving})
 
     async def _serve(self) -> None:
@@ -82,7 +82,7 @@ class NexusServer:
                 self._calls[token] = call
                 call.add_done_callback(partial(self._answered, token))
             elif (running := self._calls.get(task.cancel_task.task_token)) is not None:
-                running.cancel()  # the caller's server waits no longer: Core gets an answer all the same
+                running.cancel()  # the caller stopped waiting; Core still needs an answer
         if self._calls:
             await asyncio.wait(set(self._calls.values()))
 
@@ -240,11 +240,8 @@ class NexusServer:
                 )
                 info = self._context(task, called).info
                 put_failure(failure.cause, await self._encoded(cause, info))
-            except Exception:  # a failure that cannot be encoded is told all the same
+            except Exception:  # the failure is reported without its cause
                 logger.exception("the cause of a failed Nexus call could not be encoded")
-
-
-# --- what an error means to a caller's server -----------------------------------------------------
 
 
 _STATUSES: dict[str, tuple[str, bool | None]] = {
@@ -259,13 +256,14 @@ _STATUSES: dict[str, tuple[str, bool | None]] = {
     "UNIMPLEMENTED": ("NOT_IMPLEMENTED", None),
     "DEADLINE_EXCEEDED": ("UPSTREAM_TIMEOUT", None),
 }
-"""What an operation's own call of its server ended with: the type of Nexus's, and whether to try again, as Temporal's SDKs
-have it. A key that is refused is the handler's trouble, not its caller's: tried again.
+"""Nexus error type, and whether to retry, by the gRPC status of a call that the operation made; as in Temporal's SDKs.
+
+Authentication errors are not listed: they are the handler's problem, not the caller's, and are retried.
 """
 
 
 def _judged(error: BaseException) -> tuple[str, bool | None]:
-    """The type that a caller's server is told, and whether it should try again; None: as the type has it."""
+    """Return the error type for the caller's server, and whether to retry; None for the type's default."""
     match error:
         case nexus.HandlerError():
             return error.type, error.retryable
@@ -277,9 +275,6 @@ def _judged(error: BaseException) -> tuple[str, bool | None]:
             return _STATUSES.get(error.status, ("INTERNAL", None))
         case _:
             return "INTERNAL", None
-
-
-# --- links: which event of which workflow called, or was made -------------------------------------
 
 
 _EVENT: Any = Link.WorkflowEvent
@@ -301,7 +296,7 @@ def _callback(request: Any) -> nexus.NexusCallback | None:
 
 
 def _link_from(link: Any) -> bytes | None:
-    """The link of a call as the server takes it with what is started; None for one that we do not know."""
+    """Return a call's link in the encoding that the server expects at a start; None for an unknown kind of link."""
     where = urllib.parse.urlparse(link.url)
     found = _HISTORY.fullmatch(where.path)
     if link.type != _EVENT_LINK or where.scheme != "temporal" or found is None:
@@ -324,7 +319,7 @@ def _link_from(link: Any) -> bytes | None:
 
 
 def _links_to(handle: nexus.OperationHandle[Any], request_id: str) -> list[Any]:
-    """What the caller's history shows of what was started."""
+    """Return links from the caller's history to the started workflow."""
     if not handle.workflow_id or not handle.run_id:
         return []
     parts = (handle.namespace, "workflows", handle.workflow_id, handle.run_id)
@@ -335,14 +330,14 @@ def _links_to(handle: nexus.OperationHandle[Any], request_id: str) -> list[Any]:
 
 
 def _known_by(services: NexusServices, info: nexus.Info) -> tuple[Converter, Codec | None]:
-    """The converter and the codec for the values of an operation."""
+    """Return the converter and codec for an operation's values."""
     context = NexusSerializationContext(info.endpoint, info.service, info.operation)
     codec = services.codec
     return in_context(services.converter, context), None if codec is None else in_context(codec, context)
 
 
 def _decoded(services: NexusServices, operation: Any, payload: Any, info: nexus.Info) -> list[Any]:
-    """The argument of a call, as its function wants it."""
+    """Decode the arguments of a call by the types of its function."""
     converter, codec = _known_by(services, info)
     opened = payload if codec is None else unseal(payload, codec, converter)
     if not operation.signature.parameters:

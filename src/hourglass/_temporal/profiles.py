@@ -1,8 +1,9 @@
-"""Temporal's configuration file and `TEMPORAL_…` variables, read by temporalio's own reader; its errors become ours.
+"""Temporal's configuration file and `TEMPORAL_…` variables, read by temporalio's own reader.
 
-The reader takes a variable that is set to nothing as a value, ignores a switch that is neither true nor false, treats a missing
-file as an empty one, and quotes the file, with its secrets, in its errors. Here an empty variable counts as not set (but for a
-header, which it deletes), and the rest are errors of ours that name the place and hold no value.
+The reader accepts an empty variable as a value, ignores a boolean that is neither true nor false, treats a missing file
+as empty, and quotes the file, including secrets, in its errors. Here an empty variable counts as not set (except for a
+header, which it deletes). Invalid booleans, missing files and parse errors raise `TargetError` with the position and
+without any value.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _VALUE = re.compile(r"(?<=^invalid )(type|value): ([\w ]+) (?:\".*\"|`.*`), ")
 
 @dataclass(frozen=True)
 class ConfigurationSource:
-    """Where Temporal's configuration is read: a file's path or content, or Temporal's own file; and the environment."""
+    """The source of Temporal's configuration: a file's path or content, or Temporal's default file; and the environment."""
 
     environ: Mapping[str, str]
     source: Path | str | bytes | None = None
@@ -74,7 +75,7 @@ class ConfigurationSource:
 
     @property
     def _file(self) -> str:
-        """The file, or its content, as messages name it."""
+        """Return the name of the file, or of its content, for messages."""
         match self.source:
             case None:
                 return self._variables.get("TEMPORAL_CONFIG_FILE", "Temporal's configuration file")
@@ -89,7 +90,7 @@ class ConfigurationSource:
                 raise TargetError(f"{name} must be true or false")
 
     def _read(self, reader: Any, **options: Any) -> Any:
-        """Call one of temporalio's functions. Its errors quote lines and values of the file; ours do not."""
+        """Call one of temporalio's functions, without the lines and values of the file that its errors quote."""
         source = self.source
         try:
             return reader(

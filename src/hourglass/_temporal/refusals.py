@@ -1,4 +1,4 @@
-"""What a server, or the way to it, refuses, as errors of ours: each says what was refused, why, and what to do. Pure."""
+"""Errors of the server and of the connection as Hourglass errors: what was rejected, why, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from hourglass.errors import (
 )
 
 STATUS: tuple[str, ...] = tuple(each.value for each in ServiceStatus)
-"""gRPC's names of its numbers."""
+"""Names of gRPC's status codes, by number."""
 
 
 class ServerRefusal:
-    """What an RPC error says: the name of its status, a message, and details as encoded messages."""
+    """The content of an RPC error: the name of its status, a message, and encoded details."""
 
     def __init__(self, code: int, message: str, details: bytes) -> None:
         self.status = STATUS[code] if 0 <= code < len(STATUS) else "UNKNOWN"
@@ -47,16 +47,17 @@ class ServerRefusal:
         self._details = details
 
     def detail(self, kind: type[Any]) -> Any | None:
-        """The first detail, if it is of this kind."""
+        """Return the first detail if it is of this kind, else None."""
         try:
             status = GrpcStatus.FromString(self._details)
-        except Exception:  # details are a courtesy of the server: without them the message must do
+        except Exception:  # details are optional: the message alone must do
             return None
         found = kind()
         return found if status.details and status.details[0].Unpack(found) else None
 
     def of_parts(self) -> list[ServerRefusal]:
-        """What is said of the parts of a request of several; a part that was given up for another's sake says nothing."""
+        """Return the errors of a multi-operation request's parts, without parts that were aborted because another
+        failed."""
         whole = self.detail(MultiOperationExecutionFailure)
         statuses = [] if whole is None else whole.statuses
         return [
@@ -67,7 +68,7 @@ class ServerRefusal:
 
 
 def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
-    """The server does not have this namespace."""
+    """Return the error for a namespace that the server does not have."""
     return NamespaceNotFoundError(
         f"the server at {target} has no namespace {namespace!r}. Create it with "
         f"`temporal operator namespace create -n {namespace} --address {target}`, or check the name "
@@ -79,7 +80,7 @@ def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
 def error_for(
     refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
 ) -> HourglassError:
-    """The error to raise for a refused request."""
+    """Return the exception for a rejected request."""
     if isinstance(request, wf.UpdateWithStart):
         parts = refusal.of_parts()
         at_start = parts and parts[0].detail(WorkflowExecutionAlreadyStartedFailure) is not None
@@ -107,7 +108,7 @@ def error_for(
 
 
 def denied(status: str, message: str, namespace: str, target: str) -> ServiceError:
-    """The server does not let us in."""
+    """Return the error for denied access."""
     return ServiceError(
         f"the server at {target} refuses access to the namespace {namespace!r}: {message or status}. "
         "Check the API key or the TLS certificate, and that it is allowed to use this namespace",
@@ -116,7 +117,7 @@ def denied(status: str, message: str, namespace: str, target: str) -> ServiceErr
 
 
 def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
-    """There was no answer in time."""
+    """Return the error for a request without an answer in time."""
     hint = ""
     if isinstance(request, wf.QueryWorkflow):
         hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
@@ -191,7 +192,7 @@ _SAID = re.compile(
 )
 _STATUS = re.compile(r"code: '?([A-Za-z ]+)")
 
-# What TLS, and the lack of it, sounds like in Core, and what it means.
+# Core's messages about TLS and other protocols, with explanations.
 _TRANSPORT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
@@ -244,7 +245,7 @@ _TLS_DETAIL = re.compile(r"(?:InvalidCertificate\(|fatal alert: )(\w+)")
 
 
 def transport_trouble(reason: str) -> str | None:
-    """What Core says of TLS, in plain words; None where it is about something else."""
+    """Explain Core's message about TLS or the protocol; None if it is about something else."""
     for pattern, words in _TRANSPORT:
         if pattern.search(reason):
             carried = _CERTIFICATE_NAMES.findall(reason.partition("presented")[2])
@@ -257,7 +258,7 @@ def transport_trouble(reason: str) -> str | None:
 
 
 def unreachable(target: str, reason: str) -> ConnectionFailedError:
-    """No server answers there."""
+    """Return the error for a server that does not answer."""
     return ConnectionFailedError(
         f"cannot connect to a Temporal server at {target}: {reason}. Check the address, or start one with "
         "`temporal server start-dev`",
@@ -266,7 +267,7 @@ def unreachable(target: str, reason: str) -> ConnectionFailedError:
 
 
 def connection_refused(reason: str, target: str, namespace: str) -> ServiceError:
-    """The error for what Core says when it cannot connect."""
+    """Return the error for Core's reason why it could not connect."""
     reason = " ".join(reason.removeprefix("Failed client connect: ").split())
     status = _STATUS.search(reason)
     name = status.group(1).strip().lower().replace(" ", "") if status else ""
@@ -278,5 +279,5 @@ def connection_refused(reason: str, target: str, namespace: str) -> ServiceError
         return ConnectionFailedError(
             f"cannot connect to a Temporal server at {target}: {plain}", status="UNAVAILABLE"
         )
-    said = _SAID.search(reason)  # what the system said, where Core quotes it among the names of its parts
+    said = _SAID.search(reason)  # the operating system's message, which Core quotes within its own
     return unreachable(target, said.group(1).lower() if said else reason[:300])

@@ -1,16 +1,16 @@
-"""What Core says of itself: its log goes to Python's logging, its metrics beside ours.
+"""Core's telemetry: its log in Python's logging, its metrics beside ours, and worker heartbeats.
 
-Must not know: Rust objects (see `core`). What `hourglass.metrics.set_telemetry` was told decides, else the environment, for
-Core's runtime is made with the first connection:
+Must not know: Rust objects (see `core`). The options of `hourglass.metrics.set_telemetry` take precedence over the
+environment. They are read when Core's runtime is created, with the first connection.
 
-- `HOURGLASS_CORE_LOG`: what Core logs, in Rust's filter syntax. Without it Core's errors alone, and of what it says about
-  them only fields that cannot hold payloads.
-- `HOURGLASS_CORE_METRICS`: `status` for the registry of a worker, and so for its `/metrics`; or `host:port`, where Core itself
-  answers Prometheus; or `otlp:URL`, a collector. Without it Core counts nothing.
-- `HOURGLASS_WORKER_HEARTBEAT`: every so many seconds, 1 to 60, a worker tells the server how it is; `0` for never.
+- `HOURGLASS_CORE_LOG`: a filter in Rust's syntax. Default: errors only, with only those fields that cannot contain
+  payloads.
+- `HOURGLASS_CORE_METRICS`: `status` adds Core's metrics to the worker's registry and its `/metrics`; `host:port` makes
+  Core serve Prometheus itself; `otlp:URL` sends them to a collector. Default: no metrics.
+- `HOURGLASS_WORKER_HEARTBEAT`: seconds between worker heartbeats to the server, 1 to 60; `0` disables them.
 
-Core calls `forward_errors` on a thread of its own, some milliseconds late and many entries at once. Invariant: what is buffered
-by Core is fetched every few seconds, for it forgets what does not fit.
+Core calls the log forwarders on its own thread, some milliseconds late, with many entries per call. Invariant: buffered
+metrics are fetched every few seconds, because Core discards what does not fit into its buffer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HEARTBEAT = 60.0
 
 
 def runtime_settings(environ: Mapping[str, str], said: TelemetryConfig | None = None) -> TemporalSettings:
-    """A runtime: what it logs, counts, and tells the server of its workers. What was said in so many words counts first."""
+    """Return the settings of Core's runtime. `config` takes precedence over the environment."""
     config = said or TelemetryConfig(metrics=_named(environ.get("HOURGLASS_CORE_METRICS", "")))
     wanted = environ.get("HOURGLASS_CORE_LOG", "") if config.logging is None else _filter(config.logging)
     forward = forward_everything if wanted else forward_errors
@@ -75,8 +75,6 @@ def _heartbeat(text: str) -> int | None:
     return int(every * 1000)
 
 
-# --- the log ----------------------------------------------------------------------------------------------------------
-
 _HARMLESS = (
     "limit",
     "size",
@@ -89,16 +87,16 @@ _HARMLESS = (
     "activity_id",
     "attempt",
 )
-"""Fields of an entry that hold no payloads, and no messages of failures."""
+"""Fields of a log entry that contain neither payloads nor failure messages."""
 
 
 def forward_errors(entries: Sequence[Any]) -> None:
-    """Log what Core said, without what may hold payloads."""
+    """Log Core's entries, restricted to fields that cannot contain payloads."""
     _forward(entries, _HARMLESS)
 
 
 def forward_everything(entries: Sequence[Any]) -> None:
-    """Log what Core said, all of it: it was asked for."""
+    """Log Core's entries with all fields."""
     _forward(entries, None)
 
 
@@ -123,14 +121,11 @@ def _forward(entries: Sequence[Any], only: Sequence[str] | None) -> None:
         logger.handle(record)
 
 
-# --- metrics ----------------------------------------------------------------------------------------------------------
-
-
 _OTLP = ("otlp+http:", "otlp:")
 
 
 def _named(wanted: str) -> PrometheusConfig | OpenTelemetryConfig | Literal["status"] | None:
-    """What a text of the environment means."""
+    """Parse the value of `HOURGLASS_CORE_METRICS`."""
     if not wanted:
         return None
     if wanted == "status":
@@ -148,7 +143,8 @@ def _named(wanted: str) -> PrometheusConfig | OpenTelemetryConfig | Literal["sta
 
 
 def _metrics(config: TelemetryConfig) -> TemporalSettings | None:
-    """Core's own metrics: in its buffer, as Prometheus reads them, or sent to a collector; names as Temporal documents them."""
+    """Return the settings of Core's metrics: buffered, served as Prometheus, or sent to a collector. Names are
+    Temporal's."""
     wanted = config.metrics
     if wanted is None:
         return None
@@ -187,13 +183,13 @@ _KINDS: tuple[Kind, ...] = ("counter", "gauge", "histogram")
 
 
 class CoreMetrics:
-    """What Core has counted in this process, as families of metrics."""
+    """The metrics that Core has recorded in this process, as families."""
 
     def __init__(self) -> None:
         self._registry = Registry()
 
     def add(self, updates: Sequence[Any]) -> None:
-        """Take what Core had buffered."""
+        """Record updates from Core's buffer."""
         for update in updates:
             metric = update.metric
             try:
@@ -203,9 +199,9 @@ class CoreMetrics:
                 found.record(
                     update.value, labels_of({name: str(value) for name, value in update.attributes.items()})
                 )
-            except (UsageError, IndexError):  # a name or a kind that a later Core has and we do not know
+            except (UsageError, IndexError):  # an invalid name or unknown kind, from a newer Core
                 continue
 
     def families(self) -> list[Family]:
-        """Where they stand."""
+        """Return the current values."""
         return self._registry.collect()
