@@ -77,23 +77,23 @@ def client_settings(
         api_key=api_key,
         identity=identity,
         tls_config=_tls_settings(tls if isinstance(tls, TLSConfig) else TLSConfig()) if secure else None,
-        retry_config=_of(transport.retry),
-        keep_alive_config=_of(transport.keep_alive),
+        retry_config=_part_settings(transport.retry),
+        keep_alive_config=_part_settings(transport.keep_alive),
         connect_timeout_millis=_millis(timeout),
-        http_connect_proxy_config=_of(transport.proxy),
-        dns_load_balancing_config=_of(transport.dns_load_balancing),
+        http_connect_proxy_config=_part_settings(transport.proxy),
+        dns_load_balancing_config=_part_settings(transport.dns_load_balancing),
         grpc_compression=transport.compression.value,
         payloads_warn_size=transport.payload_limits.payloads_warn_size,
         memo_warn_size=transport.payload_limits.memo_warn_size,
     )
 
 
-def _of(said: Any) -> TemporalSettings | None:
+def _part_settings(part: Any) -> TemporalSettings | None:
     """Copy the fields of a part of the transport; Core uses the same names."""
     return (
         None
-        if said is None
-        else TemporalSettings(**{each.name: getattr(said, each.name) for each in fields(said)})
+        if part is None
+        else TemporalSettings(**{attribute.name: getattr(part, attribute.name) for attribute in fields(part)})
     )
 
 
@@ -138,7 +138,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
         max_cached_workflows=config.max_cached_workflows,
         tuner=_tuner(config),
         nonsticky_to_sticky_poll_ratio=config.nonsticky_poll_ratio,
-        task_types=_kinds(
+        task_types=_task_types(
             config.workflows,
             config.activities and config.remote_activities,
             local=config.workflows,
@@ -153,7 +153,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
         if config.activities and config.remote_activities
         else 0,
         graceful_shutdown_period_millis=_millis(config.graceful_shutdown),
-        versioning_strategy=_versioning(config),
+        versioning_strategy=_versioning_strategy(config),
         workflow_task_poller_behavior=_pollers(config.workflow_pollers, config.workflow_scaling),
         activity_task_poller_behavior=_pollers(config.activity_pollers, config.activity_scaling),
         nexus_task_poller_behavior=_nexus_pollers(config),
@@ -162,7 +162,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
     )
 
 
-def _versioning(config: HandleConfig) -> TemporalSettings:
+def _versioning_strategy(config: HandleConfig) -> TemporalSettings:
     """Return how the worker identifies its build: a version for routing, or a build id for information only."""
     version = config.version
     if version is None:
@@ -183,7 +183,7 @@ def replay_settings() -> TemporalSettings:
         max_cached_workflows=2,
         tuner=_slots(2, 1, 1),
         nonsticky_to_sticky_poll_ratio=1.0,
-        task_types=_kinds(workflows=True, activities=False, local=False),
+        task_types=_task_types(workflows=True, activities=False, local=False),
         sticky_queue_schedule_to_start_timeout_millis=1_000,
         max_heartbeat_throttle_interval_millis=1_000,
         default_heartbeat_throttle_interval_millis=1_000,
@@ -229,22 +229,28 @@ def _tuner(config: HandleConfig) -> TemporalSettings:
     )
 
 
-def _supplier(supplier: SlotSupplier, least: int, ramp: float) -> Any:
+def _supplier(supplier: SlotSupplier, minimum: int, default_throttle: float) -> Any:
     """Return a slot supplier as Core reads it. `core` wraps a custom one in an object of Core."""
     match supplier:
         case FixedSizeSlotSupplier():
             return TemporalSettings(num_slots=supplier.num_slots)
         case ResourceBasedSlotSupplier():
-            own, usage = supplier.slot_config, supplier.tuner_config
-            throttle = ramp if own.ramp_throttle is None else seconds(own.ramp_throttle, "ramp_throttle")
-            most = own.maximum_slots or MOST_SLOTS
+            slot_options, resource_options = supplier.slot_config, supplier.tuner_config
+            throttle = (
+                default_throttle
+                if slot_options.ramp_throttle is None
+                else seconds(slot_options.ramp_throttle, "ramp_throttle")
+            )
+            maximum = slot_options.maximum_slots or MOST_SLOTS
             return TemporalSettings(
-                minimum_slots=min(least, most) if own.minimum_slots is None else own.minimum_slots,
-                maximum_slots=most,
+                minimum_slots=min(minimum, maximum)
+                if slot_options.minimum_slots is None
+                else slot_options.minimum_slots,
+                maximum_slots=maximum,
                 ramp_throttle_ms=_millis(throttle),
                 tuner_config=TemporalSettings(
-                    target_memory_usage=float(usage.target_memory_usage),
-                    target_cpu_usage=float(usage.target_cpu_usage),
+                    target_memory_usage=float(resource_options.target_memory_usage),
+                    target_cpu_usage=float(resource_options.target_cpu_usage),
                 ),
             )
         case _:
@@ -260,7 +266,7 @@ def _slots(workflow: int, activity: int, local: int, nexus: int = 1) -> Temporal
     )
 
 
-def _kinds(workflows: bool, activities: bool, local: bool, nexus: bool = False) -> TemporalSettings:
+def _task_types(workflows: bool, activities: bool, local: bool, nexus: bool = False) -> TemporalSettings:
     return TemporalSettings(
         enable_workflows=workflows,
         enable_local_activities=local,

@@ -53,7 +53,6 @@ from hourglass.errors import (
 )
 from hourglass.metrics import Family
 
-
 CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] = {
     **calls.ACTING,
     **calls_views.LOOKING,
@@ -77,7 +76,7 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallS
         return KeptLimits()  # a Temporal server keeps no limits; workflows do
     plan = CALLS.get(type(request))
     if plan is None:
-        raise InternalError(f"Temporal has no answer to {type(request).__name__}")
+        raise InternalError(f"no Temporal RPC for the request {type(request).__name__}")
     call = plan(request, scope)
     data = await _send(client, call, request, scope, target)
     return data if data is call.late else call.read(data)
@@ -89,11 +88,11 @@ async def _send(
     """Send a message and return the answer's bytes, or `call.late` if it is set and the call times out."""
     timeout = call.timeout if request.rpc_timeout is None else request.rpc_timeout
     try:
-        sent = call.message.SerializeToString()
+        data = call.message.SerializeToString()
         return await core.call(
             client,
             call.rpc,
-            sent,
+            data,
             timeout,
             retry=call.retry,
             metadata=request.rpc_metadata or NO_METADATA,
@@ -225,8 +224,8 @@ class TemporalConnection:
 
     def families(self) -> list[Family]:
         """Return the metrics that Core has recorded in this process."""
-        found = core.metrics()
-        return [] if found is None else found.families()
+        recorded = core.metrics()
+        return [] if recorded is None else recorded.families()
 
     def __repr__(self) -> str:
         return f"TemporalConnection({self._target!r}, namespace={self.namespace!r})"

@@ -51,7 +51,7 @@ load_profiles: Any = _rust.envconfig.load_client_config
 """Load Temporal's configuration file and variables as dictionaries. Raise RuntimeError with the reason."""
 
 _WORKER, _CLIENT, _RUNTIME = range(3)  # the required order of dropping
-_RUNTIMES_END = has((1, 35))
+_DROPS_RUNTIME = has((1, 35))
 
 
 class Ref:
@@ -89,20 +89,20 @@ class Ref:
 _live: weakref.WeakSet[Ref] = weakref.WeakSet()
 _lock = threading.Lock()
 _runtime: Ref | None = None
-_counts = False  # whether the runtime buffers metrics
-_leaks_runtime = not _RUNTIMES_END  # also in a process that was forked from one that had a runtime
-_calls: set[asyncio.Future[Any]] = set()  # in flight; recorded only where the runtime is leaked
+_buffers_metrics = False
+_leaks_runtime = not _DROPS_RUNTIME  # also in a process that was forked from one that had a runtime
+_calls: set[asyncio.Future[Any]] = set()  # in progress; recorded only if the runtime is leaked
 _LEAVE_LIMIT = 1.0  # seconds that an exit waits for Core's threads to leave Python
 
 
 def runtime() -> Ref:
     """Return the Core runtime of this process, created at first use."""
-    global _runtime, _counts
+    global _runtime, _buffers_metrics
     with _lock:
         if _runtime is None or _runtime.gone:
             settings: Any = runtime_settings(os.environ, take_telemetry())
             _runtime = Ref(_RUNTIME, _rust.init_runtime(settings))
-            _counts = (
+            _buffers_metrics = (
                 settings.telemetry.metrics is not None and settings.telemetry.metrics.buffered_with_size > 0
             )
         return _runtime
@@ -114,10 +114,10 @@ _metrics = CoreMetrics()
 def metrics() -> CoreMetrics | None:
     """Fetch Core's buffered metrics and return all so far; None if Core does not record any."""
     with _lock:
-        known = _runtime
-    if known is None or known.gone or not _counts:
+        current = _runtime
+    if current is None or current.gone or not _buffers_metrics:
         return None
-    _metrics.add(known.get().retrieve_buffered_metrics(True))
+    _metrics.add(current.get().retrieve_buffered_metrics(True))
     return _metrics
 
 
@@ -194,9 +194,9 @@ _HARMLESS_PANIC = re.compile(
 )
 
 
-def without_harmless_panics(said: bytes) -> bytes:
+def without_harmless_panics(captured: bytes) -> bytes:
     """Remove the panics that dropping workers causes from captured stderr; they are no failures."""
-    return _HARMLESS_PANIC.sub(b"", said)
+    return _HARMLESS_PANIC.sub(b"", captured)
 
 
 def _drop_at_exit() -> None:
@@ -204,20 +204,20 @@ def _drop_at_exit() -> None:
     if all(ref.gone for ref in _live if ref.rank == _WORKER):
         return drop_all()
     try:
-        stderr, held = os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+        stderr, captured = os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     except OSError:
         return drop_all()
-    os.dup2(held.fileno(), 2)
+    os.dup2(captured.fileno(), 2)
     try:
         drop_all()
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        held.seek(0)
-        rest = without_harmless_panics(held.read())
-        held.close()
-        if rest:
-            os.write(2, rest)
+        captured.seek(0)
+        remaining = without_harmless_panics(captured.read())
+        captured.close()
+        if remaining:
+            os.write(2, remaining)
 
 
 atexit.register(_drop_at_exit)
@@ -278,10 +278,10 @@ def set_metadata(client: Ref, metadata: Mapping[str, str]) -> None:
 
 def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
     """Create a worker. Raises if this client already has a worker on the same task queue."""
-    slots = vars(settings)["tuner"].__dict__
-    for kind, supplier in slots.items():
+    suppliers = vars(settings)["tuner"].__dict__
+    for kind, supplier in suppliers.items():
         if isinstance(supplier, SuppliedSlots):
-            slots[kind] = _rust.CustomSlotSupplier(supplier)
+            suppliers[kind] = _rust.CustomSlotSupplier(supplier)
     return Ref(_WORKER, _rust.new_worker(runtime().get(), client.get(), settings))
 
 

@@ -50,11 +50,13 @@ def read_history(text: str | bytes) -> Recorded:
         binary = _from_binary(text) if isinstance(text, bytes) else None
         if binary is None:
             raise
-        return _recorded(list(binary.events), [json_format.MessageToDict(each) for each in binary.events])
+        return _recorded(list(binary.events), [json_format.MessageToDict(event) for event in binary.events])
     documents = documents_in(document)
     if documents is None:
         raise HistoryError("a history in JSON is an object with a list of events")
-    return _recorded([_event(each, at) for at, each in enumerate(documents, 1)], documents)
+    return _recorded(
+        [_event(document, position) for position, document in enumerate(documents, 1)], documents
+    )
 
 
 def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
@@ -95,9 +97,9 @@ def _from_binary(data: bytes) -> History | None:
             message = kind.FromString(data)
         except Exception:
             continue
-        found: History = message if isinstance(message, History) else message.history
-        if found.events and found.events[0].WhichOneof("attributes") is not None:
-            return found
+        history: History = message if isinstance(message, History) else message.history
+        if history.events and history.events[0].WhichOneof("attributes") is not None:
+            return history
     return None
 
 
@@ -151,31 +153,31 @@ def check_replayable(events: Sequence[h.HistoryEvent]) -> None:
     """Raise `HistoryError` if a checked history cannot be replayed."""
     if len(events) == 1:
         # Core would wait forever for the missing task.
-        raise HistoryError("nothing to replay: the workflow of this history has not been given a task yet")
+        raise HistoryError("nothing to replay: this history contains no workflow task yet")
 
 
-def _event(event: Any, at: int) -> HistoryEvent:
+def _event(event: Any, position: int) -> HistoryEvent:
     if not isinstance(event, dict):
-        raise HistoryError(f"event {at} is no JSON object")
+        raise HistoryError(f"event {position} is no JSON object")
     message = HistoryEvent()
     try:
         modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
         # Servers newer than us send fields that we do not know.
         return json_format.ParseDict(modern, message, ignore_unknown_fields=True)
     except Exception as error:
-        raise HistoryError(f"event {at} cannot be read: {str(error)[:200]}") from None
+        raise HistoryError(f"event {position} cannot be read: {str(error)[:200]}") from None
 
 
-def _modernise(value: dict[str, Any], kind: Descriptor, depth: int) -> dict[str, Any]:
+def _modernise(document: dict[str, Any], kind: Descriptor, depth: int) -> dict[str, Any]:
     """Return a copy of the object with every enum in its modern spelling."""
     if depth > _DEEPEST:
         raise ValueError("it is nested too deeply")
     fields = kind.fields_by_camelcase_name
-    out = {}
-    for key, item in value.items():
+    converted = {}
+    for key, value in document.items():
         field = fields.get(key) or kind.fields_by_name.get(key)
-        out[key] = item if field is None else _modern_field(item, field, depth + 1)
-    return out
+        converted[key] = value if field is None else _modern_field(value, field, depth + 1)
+    return converted
 
 
 def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:

@@ -31,7 +31,7 @@ COMMANDS: dict[int, str] = {
 }
 """Event types that result from a command of the workflow, with that command."""
 
-_TOLD = frozenset(
+_INPUTS = frozenset(
     map(
         kind_of,
         (
@@ -49,7 +49,7 @@ _TOLD = frozenset(
 ENDS = frozenset(map(kind_of, ("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_CANCELED")))
 """Ends of activities that can be reproduced."""
 
-_SILENT = frozenset(
+_IGNORED = frozenset(
     map(
         kind_of,
         (
@@ -69,7 +69,7 @@ COMPLETED = kind_of("WORKFLOW_TASK_COMPLETED")
 SCHEDULED = kind_of("ACTIVITY_TASK_SCHEDULED")
 TIMER = kind_of("TIMER_STARTED")
 
-_WORDS = {
+_REASONS = {
     "CHILD": "it has started a child workflow",
     "EXTERNAL": "it has sent something to another workflow",
     "UPDATE": "it has had an update",
@@ -82,9 +82,9 @@ _WORDS = {
 class PlannedTask:
     """One workflow task: the events delivered before it, and the events of the commands that it issued."""
 
-    told: list[HistoryEvent]
+    inputs: list[HistoryEvent]
     completed: HistoryEvent | None = None
-    asked: list[HistoryEvent] = field(default_factory=list)
+    issued: list[HistoryEvent] = field(default_factory=list)
 
 
 def plan(history: History) -> list[PlannedTask]:
@@ -96,23 +96,23 @@ def plan(history: History) -> list[PlannedTask]:
     if first.WhichOneof("attributes") != "workflow_execution_started_event_attributes":
         raise refused("it does not begin with the start of a workflow")
     if first.workflow_execution_started_event_attributes.cron_schedule:
-        raise refused("it is a cron workflow: start it anew there, and its next run comes at its time")
+        raise refused("it is a cron workflow: start it again there, and its next run starts on schedule")
     tasks = [PlannedTask([])]
     for event in history.events:
         kind = event.event_type
-        if kind in _TOLD and not _comes_by_itself(event):
-            tasks[-1].told.append(event)
+        if kind in _INPUTS and not _was_never_started(event):
+            tasks[-1].inputs.append(event)
         elif kind == COMPLETED:
             tasks[-1].completed = event
             tasks.append(PlannedTask([]))
         elif kind in COMMANDS and len(tasks) > 1:
-            tasks[-2].asked.append(event)
-        elif kind not in _SILENT and kind not in _TOLD:
+            tasks[-2].issued.append(event)
+        elif kind not in _IGNORED and kind not in _INPUTS:
             raise refused(_reason(kind))
     return tasks
 
 
-def _comes_by_itself(event: HistoryEvent) -> bool:
+def _was_never_started(event: HistoryEvent) -> bool:
     """Whether an activity was cancelled before it started: the server writes this event when cancellation is requested."""
     return (
         event.event_type == kind_of("ACTIVITY_TASK_CANCELED")
@@ -122,13 +122,13 @@ def _comes_by_itself(event: HistoryEvent) -> bool:
 
 def _reason(kind: EventType.ValueType) -> str:
     name = EventType.Name(kind).removeprefix("EVENT_TYPE_")
-    return next((words for part, words in _WORDS.items() if part in name), f"it has ended, by {name}")
+    return next((words for part, words in _REASONS.items() if part in name), f"it has ended, by {name}")
 
 
 def refused(why: str) -> ServiceError:
     """Return the error for a history that cannot be imported."""
     return ServiceError(
-        f"a server cannot go on with this history: {why}. It can be finished where it is, or started anew",
+        f"a server cannot continue this history: {why}. It can be finished where it is, or started again",
         status="FAILED_PRECONDITION",
     )
 
@@ -141,32 +141,32 @@ def normal(history: History) -> list[tuple[Any, ...]]:
         if event.event_type == SCHEDULED
     }
 
-    def name(event: HistoryEvent) -> tuple[int, str]:
-        said: Any = getattr(event, event.WhichOneof("attributes") or "")
+    def event_key(event: HistoryEvent) -> tuple[int, str]:
+        attributes: Any = getattr(event, event.WhichOneof("attributes") or "")
         return (
-            (event.event_type, activities.get(said.scheduled_event_id, ""))
+            (event.event_type, activities.get(attributes.scheduled_event_id, ""))
             if event.event_type in ENDS
-            else named(event)
+            else subject_of(event)
         )
 
     return [
-        (task.completed is not None, tuple(map(name, task.told)), tuple(map(name, task.asked)))
+        (task.completed is not None, tuple(map(event_key, task.inputs)), tuple(map(event_key, task.issued)))
         for task in plan(history)
     ]
 
 
-def is_equal(there: History, here: History) -> bool:
+def is_equal(imported: History, source: History) -> bool:
     """Whether two runs have the same inputs and issued the same commands, task by task."""
     try:
-        return normal(there) == normal(here)
+        return normal(imported) == normal(source)
     except ServiceError:  # a run has continued with events that no import can reproduce
         return False
 
 
-def named(event: HistoryEvent) -> tuple[int, str]:
+def subject_of(event: HistoryEvent) -> tuple[int, str]:
     """Return an event's type and the name or id that it carries."""
-    said: Any = getattr(event, event.WhichOneof("attributes") or "")
-    for each in ("activity_id", "timer_id", "marker_name", "signal_name"):
-        if found := getattr(said, each, ""):
-            return event.event_type, str(found)
+    attributes: Any = getattr(event, event.WhichOneof("attributes") or "")
+    for field_name in ("activity_id", "timer_id", "marker_name", "signal_name"):
+        if value := getattr(attributes, field_name, ""):
+            return event.event_type, str(value)
     return event.event_type, ""

@@ -18,7 +18,7 @@ from hourglass._loops import submit
 
 logger = logging.getLogger("hourglass.worker")
 
-_PAUSE = 1.0  # after an exception: Core asks again at once
+_RETRY_PAUSE = 1.0  # seconds to wait before re-raising an exception, because Core retries immediately
 
 
 class SuppliedSlots:
@@ -29,13 +29,13 @@ class SuppliedSlots:
 
     async def reserve_slot(self, ctx: Any, reserve_cb: Callable[[Any], None]) -> Any:
         """Wait for a slot. Core cancels the future passed to `reserve_cb` when it no longer needs the slot."""
-        waiting = asyncio.wrap_future(submit(self._supplier.reserve_slot(ctx), "slots"))
-        reserve_cb(waiting)
+        reservation = asyncio.wrap_future(submit(self._supplier.reserve_slot(ctx), "slots"))
+        reserve_cb(reservation)
         try:
-            return await waiting
+            return await reservation
         except Exception:
             self._log("reserve_slot")
-            await sleep(_PAUSE)
+            await sleep(_RETRY_PAUSE)
             raise
 
     def try_reserve_slot(self, ctx: Any) -> Any:

@@ -53,8 +53,8 @@ def installed() -> str | None:
 
 def has(since: tuple[int, int]) -> bool:
     """Whether the installed temporalio is this release or newer; True for an unparsable version."""
-    found = release(installed() or "")
-    return found == (0, 0) or found >= since
+    current = release(installed() or "")
+    return current == (0, 0) or current >= since
 
 
 def check() -> None:
