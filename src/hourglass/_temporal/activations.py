@@ -1,8 +1,8 @@
-"""A workflow task in Core's messages: its activations become ours, our completions become its. Bytes on one side, frozen data
-on the other. Pure; one small function per kind of job and per kind of command.
+"""Workflow tasks in Core's messages: Core's activations to ours, our completions to Core's. Pure; one small function
+per kind of job and per kind of command.
 
-Jobs of a kind that we do not know are refused by name: running a workflow past an event it was not told of would be
-worse. Commands go out in the order of issue: Core itself moves the terminal one last, and old histories rely on that.
+Unknown kinds of jobs are rejected by name: evaluating a workflow without one of its events would be worse. Commands are
+sent in the order of issue: Core itself moves the terminal command to the end, and old histories rely on that.
 """
 
 from __future__ import annotations
@@ -41,11 +41,9 @@ from hourglass._temporal.protos import (
 from hourglass._temporal.specs import STARTED, local_bytes, remote_bytes
 from hourglass.errors import HourglassError
 
-# --- Core's activations as ours --------------------------------------------------------------------------------------
-
 
 class UnsupportedEvent(HourglassError):
-    """Core told a run of something that we do not know: its task fails until a newer release runs it."""
+    """Core delivered a job of an unknown kind: the workflow task fails until a newer release of Hourglass runs it."""
 
     def __init__(self, run_id: str, kind: str) -> None:
         super().__init__(f"this release of Hourglass does not know the event {kind!r} (run {run_id})")
@@ -53,11 +51,11 @@ class UnsupportedEvent(HourglassError):
 
 
 class _Unknown(Exception):
-    """A kind that is not in our tables; the run that it happened to is known further out."""
+    """A kind that the tables do not contain; the caller adds the run."""
 
 
 def activation_from_proto(data: bytes) -> Activation:
-    """Read an activation. Raises `UnsupportedEvent`."""
+    """Decode an activation. Raises `UnsupportedEvent`."""
     message: Any = WorkflowActivation.FromString(data)
     events = []
     try:
@@ -70,7 +68,7 @@ def activation_from_proto(data: bytes) -> Activation:
     except _Unknown as error:
         raise UnsupportedEvent(message.run_id, str(error)) from None
     run_id = message.run_id
-    # The same text, as one object (see `_same`): both are kept as long as the run is, of which there may be many.
+    # Share one string object (see `_share`): both are kept as long as the run, and there may be many runs.
     if events and type(events[0]) is ev.RunStarted and events[0].first_execution_run_id == run_id:
         run_id = events[0].first_execution_run_id
     return Activation(
@@ -95,24 +93,24 @@ def activation_from_proto(data: bytes) -> Activation:
 
 
 def _version(found: Any) -> WorkerDeploymentVersion | None:
-    """The version of the worker whose task this is. One that only has a build id is no version."""
+    """Return the version of the worker that completed the task; None if it has only a build id."""
     return version_of(found.deployment_name, found.build_id) if found.deployment_name else None
 
 
 @lru_cache(maxsize=256)
 def _flags(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """One object for equal flags: a run looks closer only at flags that are not those of its last activation."""
+    """Return one shared object for equal flags: a run compares flags by identity with those of its last activation."""
     return numbers
 
 
 @lru_cache(maxsize=256)
 def version_of(deployment_name: str, build_id: str) -> WorkerDeploymentVersion:
-    """A version; one object for all activations that name it, which are kept as long as their runs are."""
+    """Return a version; one shared object for all activations that name it, which are kept as long as their runs."""
     return WorkerDeploymentVersion(deployment_name, build_id)
 
 
 def _reasons(numbers: Any) -> tuple[str, ...]:
-    """Why continuing as new is suggested, by Temporal's names without their common beginning."""
+    """Return the reasons for continuing as new, as Temporal's names without their common prefix."""
     return tuple([_SUGGESTED.get(number, str(number)) for number in numbers])
 
 
@@ -123,7 +121,7 @@ _SUGGESTED: dict[int, str] = {
 
 
 def _same(text: str, known: str) -> str:
-    """One string where two are equal: these are kept as long as their run is."""
+    """Return `known` if it is equal: one string object instead of two, as both are kept as long as their run."""
     return known if text == known else text
 
 
@@ -284,7 +282,7 @@ _QUOTED_MESSAGE = re.compile(r'Failure \{ message: "((?:[^"\\]|\\.)*)"')
 
 
 def _plain_message(text: str) -> str:
-    """Return the message inside a failure that Core has written as Rust's debug output; any other text as it is."""
+    """Return the message inside a failure that Core formatted as Rust debug output; any other string unchanged."""
     found = _QUOTED_MESSAGE.search(text)
     return text if found is None else re.sub(r"\\(.)", r"\1", found[1])
 
@@ -309,11 +307,8 @@ _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
 }
 
 
-# --- our completions as Core's ---------------------------------------------------------------------------------------
-
-
 class Own(msgspec.Struct, frozen=True):
-    """The handle's own task queue and namespace: what a command means that names none; and whether it has a version."""
+    """The task queue and namespace of the handle, for commands that name none, and whether its worker has a version."""
 
     task_queue: str
     namespace: str
@@ -321,7 +316,7 @@ class Own(msgspec.Struct, frozen=True):
 
 
 def completion_to_proto(completion: Completion, own: Own) -> bytes:
-    """Write a completion."""
+    """Encode a completion."""
     message: Any = WorkflowActivationCompletion(run_id=completion.run_id)
     if isinstance(completion, Succeeded):
         success = message.successful
@@ -334,7 +329,7 @@ def completion_to_proto(completion: Completion, own: Own) -> bytes:
                 _put_groups(out.event_group_markers, command.event_groups)
         if completion.used_flags:
             success.used_internal_flags.extend(completion.used_flags)
-        # What a worker without a version says of versions a server refuses, again and again.
+        # A server rejects versioning behavior from a worker without a version, again and again.
         if own.versioned:
             success.versioning_behavior = int(completion.versioning_behavior)
     else:
@@ -527,7 +522,7 @@ def _cancel_run(out: Any, command: cmd.CancelRun, own: Own) -> None:
 
 
 def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
-    # An empty type and queue mean the same as now: that is Core's own rule, so they stay empty.
+    # An empty type or task queue keeps the current one. That is also Core's rule, so they stay empty.
     again = out.continue_as_new_workflow_execution
     again.SetInParent()
     again.workflow_type = command.workflow_type

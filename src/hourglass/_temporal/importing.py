@@ -1,17 +1,19 @@
-"""A history that another run wrote, on a server: a run is begun there and taken through the same workflow tasks again.
+"""Import of a history into a Temporal server: a new run is taken through the same workflow tasks again.
 
-A server takes no history as it is (its administrators' `ImportWorkflowExecution` needs replicated namespaces, and Temporal
-Cloud has none of it). But it writes the same events again, if the same things happen in the same order: this module plays
-the worker, answers each task with the commands that the history records, and brings about what the run heard of: signals,
-the ends of activities, timers. No code of the workflow is executed, and no activity.
+A server accepts no history as it is (the administrative `ImportWorkflowExecution` needs replicated namespaces, and
+Temporal Cloud does not offer it). But it writes the same events again if the same things happen in the same order. This
+module plays the worker: it answers each task with the commands that the history records, and reproduces the run's
+inputs (signals, results of activities, timers). No workflow code and no activity runs.
 
-While that lasts the run must be no other worker's: it is pinned to a version of a deployment that exists for this alone
-(`DEPLOYMENT`), and let go when all of it is there and compares as equal. A process that is killed in between leaves a run that no
-worker gets; the next import of the same request finds it, removes it, and begins anew. What is pending in the end waits
-on its own queue: activities begin at their first attempt, timers fire when they were to.
+Meanwhile no worker may receive the run's tasks: the run is pinned to a deployment version that exists only for the
+import (`DEPLOYMENT`). It is released when its history is complete and compares as equal. If the process is killed
+before that, no worker receives the run; the next import with the same request finds it, removes it, and starts again.
+Pending work then waits on its own task queue: activities start at their first attempt, timers fire at their original
+time.
 
-What cannot be brought about is refused before anything is begun (`import_plan`): children, updates, activities that timed out,
-messages to other workflows. Times, and what code made of them and of `workflow.random`, are those of the new run.
+Histories that cannot be reproduced are rejected before anything is started (`import_plan`): children, updates,
+activities that timed out, messages to other workflows. Times, and everything that code derived from them and from
+`workflow.random`, are those of the new run.
 """
 
 from __future__ import annotations
@@ -50,20 +52,17 @@ from hourglass.errors import HistoryError, HourglassError, ServiceError
 
 DEPLOYMENT = "hourglass-import"
 _BUILD = new_id()
-"""The version that this process's imports are pinned to: another's polls get none of their tasks."""
+"""The build id to which this process pins its imports: polls of other processes receive none of their tasks."""
 
 _LONGEST = 60.0
-"""Seconds for one thing that was brought about to be seen."""
+"""Seconds to wait for one effect to become visible on the server."""
 
 Call = Callable[[str, Any, float], Coroutine[Any, Any, bytes]]
-"""Sends a message by an RPC, within so many seconds; raises `ServiceError`."""
-
-
-# --- carrying it out --------------------------------------------------------------------------------------------------
+"""Sends a message by an RPC, with a timeout in seconds. Raises `ServiceError`."""
 
 
 async def import_workflow(call: Call, request: ImportWorkflow, scope: CallScope) -> Started:
-    """Begin the run on the server, take it to where its history ends, and let it go."""
+    """Start the run on the server, take it to the end of its history, and release it to the workers."""
     try:
         source = read_history(b'{"events":[' + b",".join(request.events) + b"]}")
     except HistoryError as error:
@@ -74,7 +73,7 @@ async def import_workflow(call: Call, request: ImportWorkflow, scope: CallScope)
 
 
 class _Import:
-    """One import: the run is begun, taken through its tasks, compared and let go."""
+    """One import: the run is started, taken through its tasks, compared and released."""
 
     def __init__(self, call: Call, request: ImportWorkflow, scope: CallScope, history: History) -> None:
         self._call = call
@@ -89,15 +88,15 @@ class _Import:
         self._ended = {_scheduled_id(event) for event in ended}
         self._scheduled = {event.event_id: event for event in history.events if event.event_type == SCHEDULED}
         self._run_id = ""
-        self._mapped: dict[int, int] = {}  # ids of events on the server, by those of the source
-        self._taken: set[str] = set()  # activities of which we have taken the attempt
+        self._mapped: dict[int, int] = {}  # event ids on the server, by event ids of the source
+        self._taken: set[str] = set()  # ids of activities whose attempt this import has received
 
     @property
     def _name(self) -> WorkflowExecution:
         return WorkflowExecution(workflow_id=self._request.workflow_id, run_id=self._run_id)
 
     async def run(self) -> Started:
-        """Begin it; one that was begun and left half done is removed first, one that is done is the answer."""
+        """Carry out the import. Remove an incomplete earlier one first; return an already complete one as it is."""
         await self._hold_activities()
         is_new = await self._begin()
         if is_new:
@@ -118,10 +117,8 @@ class _Import:
                 await self._remove()
             raise
 
-    # --- the beginning --------------------------------------------------------------------------------------------------
-
     async def _begin(self) -> bool:
-        """Start the run, pinned to us. False: the same request was carried out before, wholly; its run is let go, or held."""
+        """Start the run, pinned to this process. Return False if an earlier attempt of the same request was complete."""
         data = await self._start()
         self._run_id = ws.StartWorkflowExecutionResponse.FromString(data).run_id
         there = await self._fetch()
@@ -129,10 +126,10 @@ class _Import:
             return True
         if not await self._is_held() or is_equal(there, self._history):
             return False
-        # An import that was killed: no process has the version that its run is pinned to.
+        # An import that was killed: no process polls for the version that its run is pinned to.
         await self._remove()
         until = monotonic() + _LONGEST
-        while True:  # a server deletes in its own time
+        while True:  # the server deletes asynchronously
             data = await self._start()
             found = ws.StartWorkflowExecutionResponse.FromString(data).run_id
             if found != self._run_id or monotonic() > until:
@@ -147,10 +144,11 @@ class _Import:
             try:
                 return await self._call("start_workflow_execution", message, 10.0)
             except ServiceError as error:
-                # The server learns of a version by its polls, a moment after the first.
+                # The server learns of a version from polls, a moment after the first.
                 if "not present" not in str(error) or monotonic() > until:
                     raise
-            # It ends before the run begins: else it would take the first task before the run has heard what came before.
+            # The poll must end before the run starts: otherwise it would receive the first task before the run's first
+            # inputs.
             await self._quietly(self._call("poll_workflow_task_queue", self._poll_message(), 3.0))
 
     def _start_message(self) -> Any:
@@ -182,7 +180,8 @@ class _Import:
         return message
 
     async def _hold_activities(self) -> None:
-        """Let the queues of pending activities know our version: a server then keeps them back until the run is let go."""
+        """Poll the task queues of pending activities with our version: the server then withholds their tasks until the
+        release."""
         pending = [event for key, event in self._scheduled.items() if key not in self._ended]
         queues = {event.activity_task_scheduled_event_attributes.task_queue.name for event in pending}
         polls = []
@@ -201,8 +200,6 @@ class _Import:
         with contextlib.suppress(ServiceError):
             await poll
 
-    # --- one task after the other -----------------------------------------------------------------------------------------
-
     async def _take(self, task: PlannedTask, later: Sequence[PlannedTask]) -> None:
         for event in task.told:
             await self._bring_about(event)
@@ -215,7 +212,7 @@ class _Import:
             task_token=token,
             identity=self._scope.identity,
             commands=commands,
-            # A task that the run heard of nothing before: a worker wanted it.
+            # Without inputs before the next task, the original worker requested it.
             force_create_new_workflow_task=bool(later)
             and not later[0].told
             and later[0].completed is not None,
@@ -238,7 +235,7 @@ class _Import:
         return message
 
     async def _next_task(self) -> bytes:
-        """The token of the run's next task."""
+        """Receive the run's next workflow task and return its token."""
         until = monotonic() + _LONGEST
         while monotonic() < until:
             try:
@@ -253,7 +250,7 @@ class _Import:
         raise ServiceError("the server gave no task of the run", status="DEADLINE_EXCEEDED")
 
     def _command(self, event: HistoryEvent, later: Sequence[PlannedTask]) -> Command:
-        """The command that leads to this event."""
+        """Return the command that leads to this event."""
         name = COMMANDS[event.event_type]
         said: Any = getattr(event, event.WhichOneof("attributes") or "")
         command = Command(command_type=CommandType.Value(f"COMMAND_TYPE_{name.upper()}"))
@@ -273,12 +270,13 @@ class _Import:
                 getattr(asked, each.name).CopyFrom(value)
         if event.HasField("user_metadata"):
             command.user_metadata.CopyFrom(event.user_metadata)
-        # Those of the author's: others name events, by the numbers that they have in the other history.
+        # Only the author's groups: others refer to events by the ids of the source history.
         command.event_group_markers.extend(
             each for each in event.event_group_markers if each.HasField("label")
         )
         if event.event_type == SCHEDULED and event.event_id in self._ended:
-            # No worker may do it again: it waits where none polls, for the end that it has had.
+            # No worker may execute it again: it waits on a queue without workers until its recorded result is
+            # delivered.
             asked.task_queue.name, asked.use_workflow_build_id = self._private, False
             asked.retry_policy.maximum_attempts = 1
             for each in ("schedule_to_close", "schedule_to_start", "start_to_close", "heartbeat"):
@@ -290,8 +288,10 @@ class _Import:
         return command
 
     def _timer_ns(self, event: HistoryEvent, later: Sequence[PlannedTask]) -> int:
-        """How long a timer shall run: as long as it still has to, if it is pending or cancelled; one that fired shall do so
-        when its turn comes, which is after all that the run heard of before.
+        """Return the duration of a timer.
+
+        A pending or cancelled timer gets its remaining time. A timer that fired gets a short time that grows with the
+        number of inputs before it, so that it fires in its turn.
         """
         said = event.timer_started_event_attributes
         before = 0
@@ -304,8 +304,6 @@ class _Import:
             before += 1
         due = event.event_time.ToNanoseconds() + said.start_to_fire_timeout.ToNanoseconds()
         return max(due - time_ns(), int((1.0 + 0.25 * before) * 1e9))
-
-    # --- what the run hears of ----------------------------------------------------------------------------------------------
 
     async def _bring_about(self, event: HistoryEvent) -> None:
         said: Any = getattr(event, event.WhichOneof("attributes") or "")
@@ -356,7 +354,7 @@ class _Import:
         await self._call(rpc, message, 10.0)
 
     async def _start_attempt(self, activity_id: str) -> None:
-        """Take the attempt of an activity: only one that a worker has can fail."""
+        """Receive the attempt of an activity: only a started attempt can fail."""
         message = ws.PollActivityTaskQueueRequest(
             namespace=self._scope.namespace,
             task_queue=_queue(self._private),
@@ -372,7 +370,7 @@ class _Import:
                     self._taken.add(answer.activity_id)
 
     async def _see(self, event: HistoryEvent) -> None:
-        """Wait until a timer has fired."""
+        """Wait until the server has recorded that this timer fired."""
         wanted, until = named(event), monotonic() + _LONGEST
         while monotonic() < until:
             if any(named(each) == wanted for each in (await self._fetch()).events):
@@ -380,10 +378,8 @@ class _Import:
             await sleep(0.05)
         raise ServiceError("a timer did not fire in time", status="DEADLINE_EXCEEDED")
 
-    # --- the end ------------------------------------------------------------------------------------------------------------
-
     async def _learn(self, task: PlannedTask) -> None:
-        """Which ids the server gave the activities of a task; asked for only where one is cancelled later."""
+        """Store the event ids that the server assigned to a task's activities, if the history cancels any activity."""
         asked = [event for event in task.asked if event.event_type == SCHEDULED]
         cancels = any(
             event.event_type == kind_of("ACTIVITY_TASK_CANCEL_REQUESTED")
@@ -409,7 +405,7 @@ class _Import:
             )
 
     async def _let_go(self) -> None:
-        """The run is any worker's from now on."""
+        """Make the run available to all workers."""
         message = ws.UpdateWorkflowExecutionOptionsRequest(
             namespace=self._scope.namespace,
             workflow_execution=self._name,
@@ -420,7 +416,7 @@ class _Import:
         await self._call("update_workflow_execution_options", message, 10.0)
 
     async def _remove(self) -> None:
-        """The run is of no use: it goes, and its id is free."""
+        """Terminate and delete the run, so that its workflow id is free."""
         if not self._run_id:
             return
         end = ws.TerminateWorkflowExecutionRequest(
@@ -429,7 +425,7 @@ class _Import:
         try:
             await self._call("terminate_workflow_execution", end, 10.0)
         except ServiceError as error:
-            # One that is terminated already: the last removal was killed half-way.
+            # It is already terminated: an earlier removal was interrupted.
             if error.status != "NOT_FOUND":
                 raise
         delete = ws.DeleteWorkflowExecutionRequest(

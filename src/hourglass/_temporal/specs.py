@@ -1,8 +1,8 @@
-"""What an author may say of activities, starts and children, in Temporal's messages, both ways. Pure, and on the hot path.
+"""Specs of activities, starts and children in Temporal's messages, both ways. Pure, and on the hot path.
 
-There is a table for each message: what a field of a spec is called there, where that is not its own name. How a value is written
-follows from the field's type. A field that has no place in a message says so, with None and the reason. A field that is
-added to a spec without a line here keeps this module from being imported: every name is looked up in the message.
+Each kind of message has a table from a spec's fields to the message's fields, where the names differ. The field's type
+determines how its value is written. A field that the message does not have is mapped to None, with the reason. A spec
+field without a place in the message prevents the import of this module: every name is looked up in the message.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ S = TypeVar("S", bound=Spec)
 
 
 class _Kind(NamedTuple):
-    """How values of one type are written to the field of a message, and read from it."""
+    """The functions that write values of one type to a field of a message, and read them."""
 
     put: Callable[[Any, str, Any], None]
     get: Callable[[Any, str], Any]
@@ -90,7 +90,7 @@ _KINDS: dict[Any, _Kind] = {
 
 
 class _SpecField(NamedTuple):
-    """Where a field of a spec stands in a message."""
+    """The place of a spec's field in a message: its name, inside the messages `within`."""
 
     field: str
     within: tuple[str, ...]
@@ -99,8 +99,10 @@ class _SpecField(NamedTuple):
 
 
 class SpecIn(Generic[S]):
-    """A spec in one kind of message. `names`: the path of a field that is called otherwise there; None: it is not there.
-    `since`: of a field that messages of older releases of temporalio do not have, the release that brought it.
+    """A spec inside one kind of message.
+
+    `names` maps a spec's field to its path in the message if they differ, or to None if the message does not have it.
+    `since` names the release of temporalio that added a field.
     """
 
     def __init__(
@@ -129,23 +131,23 @@ class SpecIn(Generic[S]):
                     f"{spec.__name__}.{field} has no place in {getattr(message, '__name__', message)}: its table in {__name__} "
                     "wants the field's name there, or None and the reason"
                 ) from None
-            plain = isinstance(found, float)  # all other floats of ours are durations
+            plain = isinstance(found, float)  # all other floats of specs are durations
             kind = _PLAIN if plain else _KINDS.get(hints[field], _PLAIN)
             self._places.append(_SpecField(field, tuple(within), name, kind))
         self._raw = attrgetter(*(".".join((*place.within, place.name)) for place in self._places))
 
     @property
     def names(self) -> frozenset[str]:
-        """The message's own fields in which the spec stands."""
+        """The fields of the message that contain the spec."""
         return frozenset((*place.within, place.name)[0] for place in self._places)
 
     @property
     def carried(self) -> frozenset[str]:
-        """The fields of the spec that the message carries."""
+        """The fields of the spec that the message contains."""
         return frozenset(place.field for place in self._places)
 
     def put(self, message: Any, spec: S) -> None:
-        """Write what is set. Raises `UsageError` for what the installed temporalio cannot carry."""
+        """Write the fields that are set. Raises `UsageError` for a field that the installed temporalio does not have."""
         for field, (major, minor) in self._absent.items():
             if getattr(spec, field):
                 raise UsageError(f"{field} needs temporalio {major}.{minor} or newer, not {installed()}")
@@ -155,7 +157,8 @@ class SpecIn(Generic[S]):
                 place.kind.put(reduce(getattr, place.within, message), place.name, value)
 
     def key(self, message: Any) -> tuple[object, ...]:
-        """What a message says of the spec, unread: the same for messages that say the same. Of specs without payloads."""
+        """Return a hashable key of the undecoded fields; equal for messages with equal specs. For specs without
+        payloads."""
         return tuple(
             [
                 each.SerializeToString() if hasattr(each, "SerializeToString") else each
@@ -164,7 +167,7 @@ class SpecIn(Generic[S]):
         )
 
     def get(self, message: Any) -> S:
-        """The spec that a message holds."""
+        """Decode the spec."""
         return self.spec(
             **{
                 place.field: place.kind.get(
@@ -180,24 +183,22 @@ _PRIORITY: dict[str, str | None] = {
 }
 
 
-# --- activities ------------------------------------------------------------------------------------------------------
-
 REMOTE = SpecIn(
     ActivitySpec,
     ScheduleActivity,
     {
         **_PRIORITY,
         "disable_eager_execution": "do_not_eagerly_execute",
-        "local_retry_threshold": None,  # of local activities
+        "local_retry_threshold": None,  # only for local activities
     },
 )
 LOCAL = SpecIn(
     ActivitySpec,
     ScheduleLocalActivity,
     {
-        "task_queue": None,  # it runs on the worker that asks for it
-        "heartbeat_timeout": None,  # Core sees itself whether it lives
-        **dict.fromkeys(_PRIORITY),  # it waits in no queue
+        "task_queue": None,  # it runs on the worker that schedules it
+        "heartbeat_timeout": None,  # Core runs in the same process and needs no heartbeats
+        **dict.fromkeys(_PRIORITY),  # it is not queued
         "disable_eager_execution": None,
     },
 )
@@ -206,8 +207,8 @@ TASK = SpecIn(
     ActivityStart,
     {
         **_PRIORITY,
-        "task_queue": None,  # the worker's own: Core does not tell
-        "schedule_to_start_timeout": None,  # over when the attempt begins
+        "task_queue": None,  # the worker's own; Core does not send it
+        "schedule_to_start_timeout": None,  # no longer relevant when the attempt starts
         **dict.fromkeys(THE_WORKERS),
     },
 )
@@ -216,7 +217,8 @@ _task_specs: dict[tuple[object, ...], ActivitySpec] = {}
 
 
 def spec_of_task(start: Any, task_queue: str) -> ActivitySpec:
-    """The spec of Core's activity task; one object for all attempts that say the same, as those of one activity do."""
+    """Return the spec of Core's activity task; one shared object for equal specs, such as those of one activity's
+    attempts."""
     key = (task_queue, start.HasField("retry_policy"), *TASK.key(start))
     found = _task_specs.get(key)
     if found is None:
@@ -235,12 +237,12 @@ _ALONE: dict[str, str | None] = {
 ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _ALONE)
 ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _ALONE)
 ACTIVITY_INFO = SpecIn(ActivitySpec, ActivityExecutionInfo, _ALONE | {"task_queue": "task_queue"})
-"""Activities that a client starts, the options of any, and what a description says of them."""
+"""Places of a spec in standalone starts, in activity options, and in activity descriptions."""
 
 
 @lru_cache(maxsize=1024)
 def remote_bytes(spec: ActivitySpec, task_queue: str) -> bytes:
-    """A spec, serialized as a part of Core's command, for a worker of this queue: all calls of an activity share it."""
+    """Serialize a spec as part of Core's command, for a worker of this queue: all calls of an activity share the bytes."""
     message = ScheduleActivity(task_queue=task_queue)
     REMOTE.put(message, spec)
     return message.SerializeToString()
@@ -248,13 +250,11 @@ def remote_bytes(spec: ActivitySpec, task_queue: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def local_bytes(spec: ActivitySpec) -> bytes:
-    """The same for a local activity."""
+    """Serialize a spec as part of Core's command for a local activity."""
     message = ScheduleLocalActivity()
     LOCAL.put(message, spec)
     return message.SerializeToString()
 
-
-# --- starts ----------------------------------------------------------------------------------------------------------
 
 _TIMEOUTS: dict[str, str | None] = {
     "execution_timeout": "workflow_execution_timeout",
@@ -275,7 +275,7 @@ SCHEDULED = SpecIn(
     StartSpec,
     NewWorkflowExecutionInfo,
     _OF_CLIENTS
-    | {"cron_schedule": None},  # a server refuses one in a schedule; what another SDK wrote is kept as it is
+    | {"cron_schedule": None},  # servers reject one in a schedule; a value from another SDK is preserved
 )
 CHILD_START = SpecIn(
     StartSpec,
@@ -288,8 +288,8 @@ STARTED = SpecIn(
     _TIMEOUTS
     | {
         "memo": "memo.fields",
-        "task_queue": None,  # the worker's own: Core does not tell
-        "static_summary": None,  # a server's alone
+        "task_queue": None,  # the worker's own; Core does not send it
+        "static_summary": None,  # known to the server only
         "static_details": None,
     },
 )
@@ -298,7 +298,7 @@ CONTINUED = SpecIn(
     ContinueAsNewWorkflowExecution,
     _TIMEOUTS
     | {
-        # The next run goes on with what the first was started with: Core's command has no place for these.
+        # The next run inherits these from the first: Core's command has no fields for them.
         "execution_timeout": None,
         "cron_schedule": None,
         **dict.fromkeys(_PRIORITY),
@@ -312,7 +312,7 @@ NOTES = SpecIn(
     dict.fromkeys(StartSpec.__struct_fields__)
     | {"static_summary": "user_metadata.summary", "static_details": "user_metadata.details"},
 )
-"""The notes of a child, which stand beside Core's command for it."""
+"""The summary and details of a child, which are outside Core's command for it."""
 
 CHILD = SpecIn(
     ChildWorkflowSpec,
