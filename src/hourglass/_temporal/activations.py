@@ -92,9 +92,9 @@ def activation_from_proto(data: bytes) -> Activation:
     )
 
 
-def _version(found: Any) -> WorkerDeploymentVersion | None:
+def _version(version: Any) -> WorkerDeploymentVersion | None:
     """Return the version of the worker that completed the task; None if it has only a build id."""
-    return version_of(found.deployment_name, found.build_id) if found.deployment_name else None
+    return version_of(version.deployment_name, version.build_id) if version.deployment_name else None
 
 
 @lru_cache(maxsize=256)
@@ -120,7 +120,7 @@ _SUGGESTED: dict[int, str] = {
 }
 
 
-def _same(text: str, known: str) -> str:
+def _share(text: str, known: str) -> str:
     """Return `known` if it is equal: one string object instead of two, as both are kept as long as their run."""
     return known if text == known else text
 
@@ -140,11 +140,11 @@ def _started(job: Any) -> AnyEvent:
         parent_namespace=job.parent_workflow_info.namespace,
         parent_workflow_id=job.parent_workflow_info.workflow_id,
         parent_run_id=job.parent_workflow_info.run_id,
-        root_workflow_id=_same(job.root_workflow.workflow_id, workflow_id),
-        root_run_id=_same(job.root_workflow.run_id, first_run_id),
+        root_workflow_id=_share(job.root_workflow.workflow_id, workflow_id),
+        root_run_id=_share(job.root_workflow.run_id, first_run_id),
         continued_run_id=job.continued_from_execution_run_id,
         first_execution_run_id=first_run_id,
-        original_execution_run_id=_same(job.original_execution_run_id, first_run_id),
+        original_execution_run_id=_share(job.original_execution_run_id, first_run_id),
         last_completion_result=payloads_from(job.last_completion_result.payloads),
         last_failure=failure_from(job.continued_failure) if job.HasField("continued_failure") else None,
         start_time_ns=nanos_from(job.start_time),
@@ -283,8 +283,8 @@ _QUOTED_MESSAGE = re.compile(r'Failure \{ message: "((?:[^"\\]|\\.)*)"')
 
 def _plain_message(text: str) -> str:
     """Return the message inside a failure that Core formatted as Rust debug output; any other string unchanged."""
-    found = _QUOTED_MESSAGE.search(text)
-    return text if found is None else re.sub(r"\\(.)", r"\1", found[1])
+    match = _QUOTED_MESSAGE.search(text)
+    return text if match is None else re.sub(r"\\(.)", r"\1", match[1])
 
 
 _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
@@ -307,7 +307,7 @@ _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
 }
 
 
-class Own(msgspec.Struct, frozen=True):
+class CommandDefaults(msgspec.Struct, frozen=True):
     """The task queue and namespace of the handle, for commands that name none, and whether its worker has a version."""
 
     task_queue: str
@@ -315,7 +315,7 @@ class Own(msgspec.Struct, frozen=True):
     versioned: bool = False
 
 
-def completion_to_proto(completion: Completion, own: Own) -> bytes:
+def completion_to_proto(completion: Completion, defaults: CommandDefaults) -> bytes:
     """Encode a completion."""
     message: Any = WorkflowActivationCompletion(run_id=completion.run_id)
     if isinstance(completion, Succeeded):
@@ -323,14 +323,14 @@ def completion_to_proto(completion: Completion, own: Own) -> bytes:
         success.SetInParent()
         add = success.commands.add
         for command in completion.commands:
-            out = add()
-            _COMMANDS[type(command)](out, command, own)
+            message_command = add()
+            _COMMANDS[type(command)](message_command, command, defaults)
             if command.event_groups:
-                _put_groups(out.event_group_markers, command.event_groups)
+                _put_groups(message_command.event_group_markers, command.event_groups)
         if completion.used_flags:
             success.used_internal_flags.extend(completion.used_flags)
         # A server rejects versioning behavior from a worker without a version, again and again.
-        if own.versioned:
+        if defaults.versioned:
             success.versioning_behavior = int(completion.versioning_behavior)
     else:
         put_failure(message.failed.failure, completion.failure)
@@ -347,34 +347,36 @@ def _put_groups(markers: Any, groups: tuple[cmd.EventGroupMarker, ...]) -> None:
             put_payload(label.label, group.label)
 
 
-def _start_timer(out: Any, command: cmd.StartTimer, own: Own) -> None:
-    timer = out.start_timer
+def _start_timer(message: Any, command: cmd.StartTimer, defaults: CommandDefaults) -> None:
+    timer = message.start_timer
     timer.seq = command.seq
     put_nanos(timer.start_to_fire_timeout, command.duration_ns)
     if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
+        put_payload(message.user_metadata.summary, command.summary)
 
 
-def _cancel_timer(out: Any, command: cmd.CancelTimer, own: Own) -> None:
-    out.cancel_timer.seq = command.seq
+def _cancel_timer(message: Any, command: cmd.CancelTimer, defaults: CommandDefaults) -> None:
+    message.cancel_timer.seq = command.seq
 
 
-def _schedule_activity(out: Any, command: cmd.ScheduleActivity, own: Own) -> None:
-    out.schedule_activity.MergeFromString(remote_bytes(command.spec, own.task_queue))
-    _put_call(out, out.schedule_activity, command)
+def _schedule_activity(message: Any, command: cmd.ScheduleActivity, defaults: CommandDefaults) -> None:
+    message.schedule_activity.MergeFromString(remote_bytes(command.spec, defaults.task_queue))
+    _put_call(message, message.schedule_activity, command)
 
 
-def _schedule_local_activity(out: Any, command: cmd.ScheduleLocalActivity, own: Own) -> None:
-    activity = out.schedule_local_activity
+def _schedule_local_activity(
+    message: Any, command: cmd.ScheduleLocalActivity, defaults: CommandDefaults
+) -> None:
+    activity = message.schedule_local_activity
     activity.MergeFromString(local_bytes(command.spec))
-    _put_call(out, activity, command)
+    _put_call(message, activity, command)
     if command.attempt:
         activity.attempt = command.attempt
     if command.original_schedule_time_ns:
         put_nanos(activity.original_schedule_time, command.original_schedule_time_ns)
 
 
-def _put_call(out: Any, activity: Any, command: cmd.ScheduleActivity | cmd.ScheduleLocalActivity) -> None:
+def _put_call(message: Any, activity: Any, command: cmd.ScheduleActivity | cmd.ScheduleLocalActivity) -> None:
     activity.seq = command.seq
     activity.activity_id = command.activity_id
     activity.activity_type = command.activity_type
@@ -382,38 +384,40 @@ def _put_call(out: Any, activity: Any, command: cmd.ScheduleActivity | cmd.Sched
     if command.headers:
         put_payload_map(activity.headers, command.headers)
     if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
+        put_payload(message.user_metadata.summary, command.summary)
 
 
-def _cancel_activity(out: Any, command: cmd.RequestCancelActivity, own: Own) -> None:
-    out.request_cancel_activity.seq = command.seq
+def _cancel_activity(message: Any, command: cmd.RequestCancelActivity, defaults: CommandDefaults) -> None:
+    message.request_cancel_activity.seq = command.seq
 
 
-def _cancel_local_activity(out: Any, command: cmd.RequestCancelLocalActivity, own: Own) -> None:
-    out.request_cancel_local_activity.seq = command.seq
+def _cancel_local_activity(
+    message: Any, command: cmd.RequestCancelLocalActivity, defaults: CommandDefaults
+) -> None:
+    message.request_cancel_local_activity.seq = command.seq
 
 
-def _start_child(out: Any, command: cmd.StartChildWorkflow, own: Own) -> None:
-    child = out.start_child_workflow_execution
+def _start_child(message: Any, command: cmd.StartChildWorkflow, defaults: CommandDefaults) -> None:
+    child = message.start_child_workflow_execution
     child.seq = command.seq
-    child.namespace = command.namespace or own.namespace
+    child.namespace = command.namespace or defaults.namespace
     child.workflow_id = command.workflow_id
     child.workflow_type = command.workflow_type
-    child.task_queue = own.task_queue
+    child.task_queue = defaults.task_queue
     put_payloads(child.input, command.arguments)
     put_payload_map(child.headers, command.headers)
     specs.CHILD_START.put(child, command.spec)
     specs.CHILD.put(child, command.child)
-    specs.NOTES.put(out, command.spec)
+    specs.NOTES.put(message, command.spec)
 
 
-def _cancel_child(out: Any, command: cmd.CancelChildWorkflow, own: Own) -> None:
-    out.cancel_child_workflow_execution.child_workflow_seq = command.seq
-    out.cancel_child_workflow_execution.reason = command.reason
+def _cancel_child(message: Any, command: cmd.CancelChildWorkflow, defaults: CommandDefaults) -> None:
+    message.cancel_child_workflow_execution.child_workflow_seq = command.seq
+    message.cancel_child_workflow_execution.reason = command.reason
 
 
-def _schedule_nexus(out: Any, command: cmd.ScheduleNexusOperation, own: Own) -> None:
-    call = out.schedule_nexus_operation
+def _schedule_nexus(message: Any, command: cmd.ScheduleNexusOperation, defaults: CommandDefaults) -> None:
+    call = message.schedule_nexus_operation
     call.seq = command.seq
     call.endpoint = command.endpoint
     call.service = command.service
@@ -428,78 +432,80 @@ def _schedule_nexus(out: Any, command: cmd.ScheduleNexusOperation, own: Own) -> 
     if command.start_to_close_timeout is not None:
         put_seconds(call.start_to_close_timeout, command.start_to_close_timeout)
     if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
+        put_payload(message.user_metadata.summary, command.summary)
 
 
-def _cancel_nexus(out: Any, command: cmd.CancelNexusOperation, own: Own) -> None:
-    out.request_cancel_nexus_operation.seq = command.seq
+def _cancel_nexus(message: Any, command: cmd.CancelNexusOperation, defaults: CommandDefaults) -> None:
+    message.request_cancel_nexus_operation.seq = command.seq
 
 
-def _signal_external(out: Any, command: cmd.SignalExternalWorkflow, own: Own) -> None:
-    signal = out.signal_external_workflow_execution
+def _signal_external(message: Any, command: cmd.SignalExternalWorkflow, defaults: CommandDefaults) -> None:
+    signal = message.signal_external_workflow_execution
     signal.seq = command.seq
     if command.is_child:
         signal.child_workflow_id = command.workflow_id
     else:
-        _put_execution(signal.workflow_execution, command, own)
+        _put_execution(signal.workflow_execution, command, defaults)
     signal.signal_name = command.signal_name
     put_payloads(signal.args, command.arguments)
     put_payload_map(signal.headers, command.headers)
 
 
 def _put_execution(
-    execution: Any, command: cmd.SignalExternalWorkflow | cmd.RequestCancelExternal, own: Own
+    execution: Any, command: cmd.SignalExternalWorkflow | cmd.RequestCancelExternal, defaults: CommandDefaults
 ) -> None:
-    execution.namespace = command.namespace or own.namespace
+    execution.namespace = command.namespace or defaults.namespace
     execution.workflow_id = command.workflow_id
     execution.run_id = command.run_id
 
 
-def _cancel_signal(out: Any, command: cmd.CancelSignalExternal, own: Own) -> None:
-    out.cancel_signal_workflow.seq = command.seq
+def _cancel_signal(message: Any, command: cmd.CancelSignalExternal, defaults: CommandDefaults) -> None:
+    message.cancel_signal_workflow.seq = command.seq
 
 
-def _cancel_external(out: Any, command: cmd.RequestCancelExternal, own: Own) -> None:
-    cancel = out.request_cancel_external_workflow_execution
+def _cancel_external(message: Any, command: cmd.RequestCancelExternal, defaults: CommandDefaults) -> None:
+    cancel = message.request_cancel_external_workflow_execution
     cancel.seq = command.seq
     cancel.reason = command.reason
-    _put_execution(cancel.workflow_execution, command, own)
+    _put_execution(cancel.workflow_execution, command, defaults)
 
 
-def _set_patch(out: Any, command: cmd.SetPatchMarker, own: Own) -> None:
-    out.set_patch_marker.patch_id = command.patch_id
-    out.set_patch_marker.deprecated = command.deprecated
+def _set_patch(message: Any, command: cmd.SetPatchMarker, defaults: CommandDefaults) -> None:
+    message.set_patch_marker.patch_id = command.patch_id
+    message.set_patch_marker.deprecated = command.deprecated
 
 
-def _upsert_search_attributes(out: Any, command: cmd.UpsertSearchAttributes, own: Own) -> None:
-    upsert = out.upsert_workflow_search_attributes
+def _upsert_search_attributes(
+    message: Any, command: cmd.UpsertSearchAttributes, defaults: CommandDefaults
+) -> None:
+    upsert = message.upsert_workflow_search_attributes
     upsert.SetInParent()
     put_payload_map(upsert.search_attributes.indexed_fields, command.search_attributes)
 
 
-def _upsert_memo(out: Any, command: cmd.UpsertMemo, own: Own) -> None:
-    change = out.modify_workflow_properties
+def _upsert_memo(message: Any, command: cmd.UpsertMemo, defaults: CommandDefaults) -> None:
+    change = message.modify_workflow_properties
     change.SetInParent()
     put_payload_map(change.upserted_memo.fields, command.memo)
 
 
-def _accept_update(out: Any, command: cmd.AcceptUpdate, own: Own) -> None:
-    out.update_response.protocol_instance_id = command.protocol_instance_id
-    out.update_response.accepted.SetInParent()
+def _accept_update(message: Any, command: cmd.AcceptUpdate, defaults: CommandDefaults) -> None:
+    message.update_response.protocol_instance_id = command.protocol_instance_id
+    message.update_response.accepted.SetInParent()
 
 
-def _reject_update(out: Any, command: cmd.RejectUpdate, own: Own) -> None:
-    out.update_response.protocol_instance_id = command.protocol_instance_id
-    put_failure(out.update_response.rejected, command.failure)
+def _reject_update(message: Any, command: cmd.RejectUpdate, defaults: CommandDefaults) -> None:
+    message.update_response.protocol_instance_id = command.protocol_instance_id
+    put_failure(message.update_response.rejected, command.failure)
 
 
-def _complete_update(out: Any, command: cmd.CompleteUpdate, own: Own) -> None:
-    out.update_response.protocol_instance_id = command.protocol_instance_id
-    put_payload(out.update_response.completed, command.result)
+def _complete_update(message: Any, command: cmd.CompleteUpdate, defaults: CommandDefaults) -> None:
+    message.update_response.protocol_instance_id = command.protocol_instance_id
+    put_payload(message.update_response.completed, command.result)
 
 
-def _answer_query(out: Any, command: cmd.AnswerQuery, own: Own) -> None:
-    answer = out.respond_to_query
+def _answer_query(message: Any, command: cmd.AnswerQuery, defaults: CommandDefaults) -> None:
+    answer = message.respond_to_query
     answer.query_id = command.query_id
     if command.failure is not None:
         put_failure(answer.failed, command.failure)
@@ -509,33 +515,33 @@ def _answer_query(out: Any, command: cmd.AnswerQuery, own: Own) -> None:
         put_payload(answer.succeeded.response, command.result)
 
 
-def _complete_run(out: Any, command: cmd.CompleteRun, own: Own) -> None:
-    put_payload(out.complete_workflow_execution.result, command.result)
+def _complete_run(message: Any, command: cmd.CompleteRun, defaults: CommandDefaults) -> None:
+    put_payload(message.complete_workflow_execution.result, command.result)
 
 
-def _fail_run(out: Any, command: cmd.FailRun, own: Own) -> None:
-    put_failure(out.fail_workflow_execution.failure, command.failure)
+def _fail_run(message: Any, command: cmd.FailRun, defaults: CommandDefaults) -> None:
+    put_failure(message.fail_workflow_execution.failure, command.failure)
 
 
-def _cancel_run(out: Any, command: cmd.CancelRun, own: Own) -> None:
-    out.cancel_workflow_execution.SetInParent()
+def _cancel_run(message: Any, command: cmd.CancelRun, defaults: CommandDefaults) -> None:
+    message.cancel_workflow_execution.SetInParent()
 
 
-def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
+def _continue_as_new(message: Any, command: cmd.ContinueAsNew, defaults: CommandDefaults) -> None:
     # An empty type or task queue keeps the current one. That is also Core's rule, so they stay empty.
-    again = out.continue_as_new_workflow_execution
-    again.SetInParent()
-    again.workflow_type = command.workflow_type
-    put_payloads(again.arguments, command.arguments)
-    put_payload_map(again.headers, command.headers)
-    specs.CONTINUED.put(again, command.spec)
-    if command.versioning and own.versioned:
-        again.initial_versioning_behavior = int(command.versioning)
+    next_run = message.continue_as_new_workflow_execution
+    next_run.SetInParent()
+    next_run.workflow_type = command.workflow_type
+    put_payloads(next_run.arguments, command.arguments)
+    put_payload_map(next_run.headers, command.headers)
+    specs.CONTINUED.put(next_run, command.spec)
+    if command.versioning and defaults.versioned:
+        next_run.initial_versioning_behavior = int(command.versioning)
     if command.backoff:
-        put_seconds(again.backoff_start_interval, command.backoff)
+        put_seconds(next_run.backoff_start_interval, command.backoff)
 
 
-_COMMANDS: dict[type[Command], Callable[[Any, Any, Own], None]] = {
+_COMMANDS: dict[type[Command], Callable[[Any, Any, CommandDefaults], None]] = {
     cmd.StartTimer: _start_timer,
     cmd.CancelTimer: _cancel_timer,
     cmd.ScheduleActivity: _schedule_activity,

@@ -42,11 +42,11 @@ from hourglass.converter import (
 )
 from hourglass.errors import RetryState, TimeoutType
 
-_KNOWN: dict[bytes, str] = {
+_ENCODINGS: dict[bytes, str] = {
     name.encode(): name
     for name in ("json/plain", "binary/null", "binary/plain", "json/protobuf", "binary/protobuf")
 }
-_BYTES: dict[str, bytes] = {name: raw for raw, name in _KNOWN.items()}
+_ENCODING_BYTES: dict[str, bytes] = {name: raw for raw, name in _ENCODINGS.items()}
 
 NANOS = 1_000_000_000
 NO_PAYLOADS: dict[str, Payload] = {}  # shared: never modified
@@ -56,21 +56,21 @@ def payload_from(message: Any) -> Payload:
     """Decode a payload message."""
     metadata = message.metadata
     raw = metadata.get("encoding", b"")
-    encoding = _KNOWN.get(raw)
+    encoding = _ENCODINGS.get(raw)
     if encoding is None:
         encoding = raw.decode("utf-8", "surrogateescape")
     if len(metadata) == (1 if raw else 0):
         return Payload(message.data, encoding)
-    rest = {key: value for key, value in metadata.items() if key != "encoding"}
-    return Payload(message.data, encoding, rest or None)
+    extra = {key: value for key, value in metadata.items() if key != "encoding"}
+    return Payload(message.data, encoding, extra or None)
 
 
 def payloads_from(messages: Iterable[Any]) -> Payloads:
     """Decode payload messages, in order."""
-    found = []
+    payloads = []
     for message in messages:
-        found.append(payload_from(message))
-    return tuple(found)
+        payloads.append(payload_from(message))
+    return tuple(payloads)
 
 
 def payloads_from_bytes(data: bytes) -> Payloads:
@@ -78,7 +78,7 @@ def payloads_from_bytes(data: bytes) -> Payloads:
     try:
         return payloads_from(PayloadsMessage.FromString(data).payloads)
     except Exception:
-        raise ValueError("these bytes are no payloads") from None
+        raise ValueError("not a serialized Payloads message") from None
 
 
 def payload_map_from(messages: Mapping[str, Any]) -> dict[str, Payload]:
@@ -91,7 +91,7 @@ def put_payload(message: Any, payload: Payload) -> None:
     message.data = payload.data
     encoding = payload.encoding
     if encoding:
-        raw = _BYTES.get(encoding)
+        raw = _ENCODING_BYTES.get(encoding)
         message.metadata["encoding"] = encoding.encode("utf-8", "surrogateescape") if raw is None else raw
     if payload.metadata:
         for key, value in payload.metadata.items():
@@ -118,9 +118,9 @@ def seconds_from(duration: Any) -> float:
 
 def put_seconds(duration: Any, seconds: float) -> None:
     """Write a duration. A duration of 0 is written, too."""
-    whole = int(seconds)
-    if whole == seconds:  # true of nearly all durations
-        duration.seconds = whole
+    full_seconds = int(seconds)
+    if full_seconds == seconds:  # true of nearly all durations
+        duration.seconds = full_seconds
     else:
         put_nanos(duration, round(seconds * NANOS))
 

@@ -279,5 +279,7 @@ def connection_refused(reason: str, target: str, namespace: str) -> ServiceError
         return ConnectionFailedError(
             f"cannot connect to a Temporal server at {target}: {explanation}", status="UNAVAILABLE"
         )
-    system_message = _SYSTEM_MESSAGE.search(reason)  # the operating system's message, which Core quotes within its own
+    system_message = _SYSTEM_MESSAGE.search(
+        reason
+    )  # the operating system's message, which Core quotes within its own
     return unreachable(target, system_message.group(1).lower() if system_message else reason[:300])

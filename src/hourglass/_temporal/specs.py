@@ -62,7 +62,7 @@ class _Kind(NamedTuple):
     get: Callable[[Any, str], Any]
 
 
-def _if_there(read: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+def _if_present(read: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
     return lambda message, name: read(getattr(message, name)) if message.HasField(name) else None
 
 
@@ -73,10 +73,11 @@ _KINDS: dict[Any, _Kind] = {
         lambda message, name: seconds_from(getattr(message, name)),
     ),
     RetryRule | None: _Kind(
-        lambda message, name, value: put_retry_rule(getattr(message, name), value), _if_there(retry_rule_from)
+        lambda message, name, value: put_retry_rule(getattr(message, name), value),
+        _if_present(retry_rule_from),
     ),
     Payload | None: _Kind(
-        lambda message, name, value: put_payload(getattr(message, name), value), _if_there(payload_from)
+        lambda message, name, value: put_payload(getattr(message, name), value), _if_present(payload_from)
     ),
     VersioningOverride | None: _Kind(
         lambda message, name, value: put_override(getattr(message, name), value),
@@ -125,14 +126,14 @@ class SpecIn(Generic[S]):
                 continue
             *within, name = path.split(".")
             try:
-                found = reduce(getattr, (*within, name), message())
+                default = reduce(getattr, (*within, name), message())
             except AttributeError:
                 raise TypeError(
-                    f"{spec.__name__}.{field} has no place in {getattr(message, '__name__', message)}: its table in {__name__} "
-                    "wants the field's name there, or None and the reason"
+                    f"{spec.__name__}.{field} has no place in {getattr(message, '__name__', message)}: add the field's name "
+                    f"there, or None and the reason, to its table in {__name__}"
                 ) from None
-            plain = isinstance(found, float)  # all other floats of specs are durations
-            kind = _PLAIN if plain else _KINDS.get(hints[field], _PLAIN)
+            is_plain = isinstance(default, float)  # all other floats of specs are durations
+            kind = _PLAIN if is_plain else _KINDS.get(hints[field], _PLAIN)
             self._places.append(_SpecField(field, tuple(within), name, kind))
         self._raw = attrgetter(*(".".join((*place.within, place.name)) for place in self._places))
 
@@ -161,8 +162,8 @@ class SpecIn(Generic[S]):
         payloads."""
         return tuple(
             [
-                each.SerializeToString() if hasattr(each, "SerializeToString") else each
-                for each in self._raw(message)
+                value.SerializeToString() if hasattr(value, "SerializeToString") else value
+                for value in self._raw(message)
             ]
         )
 
@@ -220,23 +221,23 @@ def spec_of_task(start: Any, task_queue: str) -> ActivitySpec:
     """Return the spec of Core's activity task; one shared object for equal specs, such as those of one activity's
     attempts."""
     key = (task_queue, start.HasField("retry_policy"), *TASK.key(start))
-    found = _task_specs.get(key)
-    if found is None:
+    spec = _task_specs.get(key)
+    if spec is None:
         if len(_task_specs) >= 256:
             _task_specs.clear()
-        found = msgspec.structs.replace(TASK.get(start), task_queue=task_queue)
-        _task_specs[key] = found
-    return found
+        spec = msgspec.structs.replace(TASK.get(start), task_queue=task_queue)
+        _task_specs[key] = spec
+    return spec
 
 
-_ALONE: dict[str, str | None] = {
+_STANDALONE: dict[str, str | None] = {
     **_PRIORITY,
     "task_queue": "task_queue.name",
     **dict.fromkeys(THE_WORKERS),
 }
-ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _ALONE)
-ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _ALONE)
-ACTIVITY_INFO = SpecIn(ActivitySpec, ActivityExecutionInfo, _ALONE | {"task_queue": "task_queue"})
+ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _STANDALONE)
+ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _STANDALONE)
+ACTIVITY_INFO = SpecIn(ActivitySpec, ActivityExecutionInfo, _STANDALONE | {"task_queue": "task_queue"})
 """Places of a spec in standalone starts, in activity options, and in activity descriptions."""
 
 
@@ -263,18 +264,18 @@ _TIMEOUTS: dict[str, str | None] = {
     "search_attributes": "search_attributes.indexed_fields",
     **_PRIORITY,
 }
-_OF_CLIENTS: dict[str, str | None] = _TIMEOUTS | {
+_CLIENT_START: dict[str, str | None] = _TIMEOUTS | {
     "task_queue": "task_queue.name",
     "memo": "memo.fields",
     "static_summary": "user_metadata.summary",
     "static_details": "user_metadata.details",
 }
 
-START = SpecIn(StartSpec, StartWorkflowExecutionRequest, _OF_CLIENTS)
+START = SpecIn(StartSpec, StartWorkflowExecutionRequest, _CLIENT_START)
 SCHEDULED = SpecIn(
     StartSpec,
     NewWorkflowExecutionInfo,
-    _OF_CLIENTS
+    _CLIENT_START
     | {"cron_schedule": None},  # servers reject one in a schedule; a value from another SDK is preserved
 )
 CHILD_START = SpecIn(
