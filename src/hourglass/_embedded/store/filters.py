@@ -1,15 +1,15 @@
-"""Temporal's list filters: the text of one as data.
+"""Parser of Temporal's list filters.
 
     WorkflowType = 'Order' AND (ExecutionStatus IN ('Failed', 'TimedOut') OR Amount > 100) AND NOT Region IS NULL
 
 Must not know: which attributes exist, types, SQL. The lexical rules are those of the Temporal server, which reads
-filters with a MySQL parser: names in backticks, texts in either quotes with a doubled quote or a backslash inside,
-comments. Names are case-sensitive, keywords are not; AND binds more tightly than OR, NOT more than both. Durations
-are written as the server takes them for ExecutionDuration: Go's form with days (`1d2h30m`, `1.5s`), `hh:mm:ss`, or
+filters with a MySQL parser: names in backticks; strings in either quotes, with doubled quotes or backslashes inside;
+comments. Names are case-sensitive, keywords are not. AND binds more tightly than OR, NOT more than both. Durations have
+the formats that the server accepts for ExecutionDuration: Go's format plus days (`1d2h30m`, `1.5s`), `hh:mm:ss`, or
 nanoseconds.
 
-Invariants: `parse` gives a `Filter` or raises a `ServiceError` that says where the text went wrong, whatever the text;
-the tokens end with `END`; a query is bounded in depth and width, so that code that walks it needs no guard.
+Invariants: for any string `parse` returns a `Filter` or raises a `ServiceError` with the position of the error; the
+list of tokens ends with `END`; depth and width of a filter are bounded, so that recursive code needs no guard.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from typing import TypeAlias
 
 from hourglass.errors import ServiceError
 
-# --- tokens: names, keywords, quoted texts, numbers and signs, each with its place --------------------------
-
 _INT64 = range(-(2**63), 2**63)
 
 
 class TokenKind(Enum):
-    """What a token is, worded for error messages."""
+    """Kinds of tokens, worded for error messages."""
 
     NAME = "a name"
     KEYWORD = "a keyword"
@@ -41,7 +39,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True)
 class FilterToken:
-    """One word: what it is, its value (keywords in capitals), how it was written and where, counted from 1."""
+    """One token: its kind, its value (keywords in capitals), its original spelling, and its position, counted from 1."""
 
     kind: TokenKind
     value: str | int | float
@@ -52,10 +50,10 @@ class FilterToken:
 KEYWORDS = frozenset(
     {
         *("AND", "OR", "NOT", "IN", "BETWEEN", "IS", "NULL", "STARTS_WITH", "TRUE", "FALSE"),
-        *("GROUP", "BY", "ORDER", "LIMIT", "LIKE", "REGEXP", "SELECT", "WHERE"),  # these to be refused
+        *("GROUP", "BY", "ORDER", "LIMIT", "LIKE", "REGEXP", "SELECT", "WHERE"),  # mostly unsupported
     }
 )
-"""Words that are no names, unless in backticks."""
+"""Reserved words: names only if in backticks."""
 
 _SCANNER = re.compile(
     r"""(?P<space> \s+ | --[^\n]* | \#[^\n]* | //[^\n]* | /\*.*?\*/ )
@@ -72,12 +70,12 @@ _SAME = {"<>": "!=", "&&": "AND", "||": "OR"}
 
 
 def refusal(message: str) -> ServiceError:
-    """The error for a filter that cannot be understood."""
+    """Return the error for an invalid filter."""
     return ServiceError(f"invalid query: {message}", status="INVALID_ARGUMENT")
 
 
 def tokens(text: str) -> tuple[FilterToken, ...]:
-    """The words of a filter."""
+    """Split a filter into tokens."""
     found: list[FilterToken] = []
     place = 0
     while place < len(text):
@@ -113,7 +111,7 @@ def _token(group: str, raw: str, position: int) -> FilterToken:
 
 def _unquoted(raw: str, position: int) -> str:
     quote = raw[0]
-    # A quote that is escaped by a backslash may stand beside a doubled one: one pass over both.
+    # Backslash escapes and doubled quotes may be adjacent, so one pass handles both.
     pattern = re.compile(rf"\\(.)|{quote}{quote}", re.DOTALL)
     value = pattern.sub(lambda m: quote if m[1] is None else _ESCAPES.get(m[1], m[1]), raw[1:-1])
     try:
@@ -126,13 +124,11 @@ def _unquoted(raw: str, position: int) -> str:
 def _number(raw: str, position: int) -> int | float:
     if raw.isdecimal() and len(raw) < 25 and int(raw) in _INT64:
         return int(raw)
-    value = float(raw)  # whole numbers of more than 64 bits too, as the server has it
+    value = float(raw)  # also integers of more than 64 bits, as on the server
     if math.isinf(value):
         raise refusal(f"the number at character {position} is too large")
     return value
 
-
-# --- durations ----------------------------------------------------------------------------------------------
 
 _UNITS = {
     "ns": 1,
@@ -153,7 +149,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 
 
 def parse_duration(text: str) -> int | None:
-    """A duration in nanoseconds; None for what is none, or longer than 64 bits hold."""
+    """Parse a duration and return nanoseconds; None if it is invalid or exceeds 64 bits."""
     value = _parsed(text) if len(text) < 100 else None
     return value if value is not None and abs(value) < 2**63 else None
 
@@ -170,20 +166,18 @@ def _parsed(text: str) -> int | None:
     return None
 
 
-# --- queries ------------------------------------------------------------------------------------------------
-
 MAX_DEPTH = 40
 MAX_CONDITIONS = 400
 MAX_VALUES = 5000
 MAX_TEXT = 131_072
-"""Characters of a whole filter."""
+"""Maximum length of a filter, in characters."""
 
 Literal: TypeAlias = str | int | float | bool
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An attribute and a value; the operators are the keys of `NEGATED`."""
+    """A comparison of an attribute with a value; the operators are the keys of `NEGATED`."""
 
     name: str
     operator: str
@@ -193,7 +187,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Membership:
-    """IN, or NOT IN."""
+    """IN or NOT IN."""
 
     name: str
     values: tuple[Literal, ...]
@@ -203,7 +197,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Between:
-    """BETWEEN, or NOT BETWEEN; both ends belong to it."""
+    """BETWEEN or NOT BETWEEN; both bounds are included."""
 
     name: str
     low: Literal
@@ -214,7 +208,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Missing:
-    """IS NULL, or IS NOT NULL."""
+    """IS NULL or IS NOT NULL."""
 
     name: str
     negated: bool = False
@@ -223,21 +217,21 @@ class Missing:
 
 @dataclass(frozen=True)
 class Not:
-    """What does not hold."""
+    """Negation of a condition."""
 
     condition: Condition
 
 
 @dataclass(frozen=True)
 class And:
-    """What holds altogether; two or more."""
+    """Conjunction of two or more conditions."""
 
     conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
 class Or:
-    """Of which at least one holds; two or more."""
+    """Disjunction of two or more conditions."""
 
     conditions: tuple[Condition, ...]
 
@@ -248,7 +242,7 @@ Condition: TypeAlias = Leaf | Not | And | Or
 
 @dataclass(frozen=True)
 class Filter:
-    """A whole filter: a condition, or None for all runs, and by what a count is grouped."""
+    """A parsed filter: its condition, None if it matches all runs, and the attribute that a count groups by."""
 
     condition: Condition | None = None
     group_by: str = ""
@@ -264,13 +258,13 @@ NEGATED = {
     "STARTS_WITH": "NOT STARTS_WITH",
     "NOT STARTS_WITH": "STARTS_WITH",
 }
-"""The comparisons, and what each becomes under NOT. An attribute that is missing passes neither."""
+"""Each comparison operator with its negation. A missing attribute matches neither of the two."""
 
 _SIGNS = frozenset(sign for sign in NEGATED if not sign[-1].isalpha())
 
 
 def parse(text: str) -> Filter:
-    """A filter as data; raises `ServiceError` for what is none."""
+    """Parse a filter. Raises `ServiceError` if it is invalid."""
     if len(text) > MAX_TEXT:
         raise refusal(f"it has {len(text)} characters, and at most {MAX_TEXT} are understood")
     if not text.strip():
@@ -279,9 +273,9 @@ def parse(text: str) -> Filter:
 
 
 def without_not(condition: Condition, negate: bool = False) -> Condition:
-    """The same condition with every NOT moved into the leaves, where it is only another operator.
+    """Return an equivalent condition in which every NOT is moved into the leaves.
 
-    Comparisons with what is missing are neither true nor false; De Morgan's laws hold for them too.
+    A comparison with a missing attribute is neither true nor false; De Morgan's laws hold for it, too.
     """
     match condition:
         case Not(inner):
@@ -298,7 +292,7 @@ def without_not(condition: Condition, negate: bool = False) -> Condition:
 
 
 class _Parser:
-    """Recursive descent, one method per rule; `_next` is the token that is looked at."""
+    """A recursive descent parser with one method per grammar rule; `_next` is the current token."""
 
     def __init__(self, found: tuple[FilterToken, ...]) -> None:
         self._tokens = found
@@ -306,8 +300,6 @@ class _Parser:
         self._depth = 0
         self._conditions = 0
         self._values = 0
-
-    # --- rules ----------------------------------------------------------------------------------------------
 
     def query(self) -> Filter:
         condition = None if self._is_keyword("GROUP", "ORDER") else self._any()
@@ -414,8 +406,6 @@ class _Parser:
         if self._next.kind is not TokenKind.NAME:
             raise self._expected("the name of a search attribute")
         return str(self._advance().value)
-
-    # --- tokens ---------------------------------------------------------------------------------------------
 
     @property
     def _next(self) -> FilterToken:
