@@ -31,7 +31,7 @@ class TokenKind(Enum):
 
     NAME = "a name"
     KEYWORD = "a keyword"
-    TEXT = "a quoted text"
+    TEXT = "a quoted string"
     NUMBER = "a number"
     SIGN = "a sign"
     END = "the end"
@@ -66,7 +66,7 @@ _SCANNER = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
-_SAME = {"<>": "!=", "&&": "AND", "||": "OR"}
+_SYNONYMS = {"<>": "!=", "&&": "AND", "||": "OR"}
 
 
 def refusal(message: str) -> ServiceError:
@@ -76,17 +76,17 @@ def refusal(message: str) -> ServiceError:
 
 def tokens(text: str) -> tuple[FilterToken, ...]:
     """Split a filter into tokens."""
-    found: list[FilterToken] = []
-    place = 0
-    while place < len(text):
-        match = _SCANNER.match(text, place)
+    result: list[FilterToken] = []
+    offset = 0
+    while offset < len(text):
+        match = _SCANNER.match(text, offset)
         if match is None or match.lastgroup is None:
-            raise refusal(f"syntax error at character {place + 1} near {text[place : place + 20]!r}")
+            raise refusal(f"syntax error at character {offset + 1} near {text[offset : offset + 20]!r}")
         if match.lastgroup != "space":
-            found.append(_token(match.lastgroup, match.group(), place + 1))
-        place = match.end()
-    found.append(FilterToken(TokenKind.END, "", "", len(text) + 1))
-    return tuple(found)
+            result.append(_token(match.lastgroup, match.group(), offset + 1))
+        offset = match.end()
+    result.append(FilterToken(TokenKind.END, "", "", len(text) + 1))
+    return tuple(result)
 
 
 def _token(group: str, raw: str, position: int) -> FilterToken:
@@ -103,7 +103,7 @@ def _token(group: str, raw: str, position: int) -> FilterToken:
                 return FilterToken(TokenKind.KEYWORD, keyword, raw, position)
             return FilterToken(TokenKind.NAME, raw, raw, position)
         case _:
-            value = _SAME.get(raw, raw)
+            value = _SYNONYMS.get(raw, raw)
             return FilterToken(
                 TokenKind.KEYWORD if value in KEYWORDS else TokenKind.SIGN, value, raw, position
             )
@@ -117,7 +117,7 @@ def _unquoted(raw: str, position: int) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise refusal(f"the text at character {position} is not Unicode") from None
+        raise refusal(f"the string at character {position} is not Unicode") from None
     return value
 
 
@@ -145,17 +145,17 @@ _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _PART = re.compile(rf"({_NUMBER})(ns|us|µs|μs|ms|s|m|h|d)", re.ASCII)
 _PARTS = re.compile(rf"([+-]?)((?:{_PART.pattern})+)", re.ASCII)
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:\.\d+)?)", re.ASCII)
-_WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 
 
 def parse_duration(text: str) -> int | None:
     """Parse a duration and return nanoseconds; None if it is invalid or exceeds 64 bits."""
-    value = _parsed(text) if len(text) < 100 else None
+    value = _duration_ns(text) if len(text) < 100 else None
     return value if value is not None and abs(value) < 2**63 else None
 
 
-def _parsed(text: str) -> int | None:
-    if _WHOLE.fullmatch(text):
+def _duration_ns(text: str) -> int | None:
+    if _INTEGER.fullmatch(text):
         return int(text)
     if clock := _CLOCK.fullmatch(text):
         hours, minutes, seconds = (Fraction(part) for part in clock.groups())
@@ -266,7 +266,7 @@ _SIGNS = frozenset(sign for sign in NEGATED if not sign[-1].isalpha())
 def parse(text: str) -> Filter:
     """Parse a filter. Raises `ServiceError` if it is invalid."""
     if len(text) > MAX_TEXT:
-        raise refusal(f"it has {len(text)} characters, and at most {MAX_TEXT} are understood")
+        raise refusal(f"it has {len(text)} characters; the maximum is {MAX_TEXT}")
     if not text.strip():
         return Filter()
     return _Parser(tokens(text)).query()
@@ -281,8 +281,8 @@ def without_not(condition: Condition, negate: bool = False) -> Condition:
         case Not(inner):
             return without_not(inner, not negate)
         case And(conditions) | Or(conditions):
-            inner_ones = tuple(without_not(each, negate) for each in conditions)
-            return And(inner_ones) if isinstance(condition, And) is not negate else Or(inner_ones)
+            inner_conditions = tuple(without_not(part, negate) for part in conditions)
+            return And(inner_conditions) if isinstance(condition, And) is not negate else Or(inner_conditions)
         case Comparison() if negate:
             return replace(condition, operator=NEGATED[condition.operator])
         case Membership() | Between() | Missing() if negate:
@@ -294,20 +294,20 @@ def without_not(condition: Condition, negate: bool = False) -> Condition:
 class _Parser:
     """A recursive descent parser with one method per grammar rule; `_next` is the current token."""
 
-    def __init__(self, found: tuple[FilterToken, ...]) -> None:
-        self._tokens = found
-        self._at = 0
+    def __init__(self, tokens: tuple[FilterToken, ...]) -> None:
+        self._tokens = tokens
+        self._position = 0
         self._depth = 0
         self._conditions = 0
         self._values = 0
 
     def query(self) -> Filter:
-        condition = None if self._is_keyword("GROUP", "ORDER") else self._any()
+        condition = None if self._is_keyword("GROUP", "ORDER") else self._or_condition()
         group_by = self._group_by()
         for clause in ("ORDER", "LIMIT"):
             if self._is_keyword(clause):
                 raise refusal(
-                    f"{clause} at character {self._next.position} is not supported: lists have one order"
+                    f"{clause} at character {self._next.position} is not supported: the order of lists is fixed"
                 )
         self._take(TokenKind.SIGN, ";")
         if self._next.kind is not TokenKind.END:
@@ -321,27 +321,27 @@ class _Parser:
             raise self._expected("BY")
         return self._name()
 
-    def _any(self) -> Condition:
-        conditions = [self._all()]
+    def _or_condition(self) -> Condition:
+        conditions = [self._and_condition()]
         while self._take(TokenKind.KEYWORD, "OR"):
-            conditions.append(self._all())
+            conditions.append(self._and_condition())
         return conditions[0] if len(conditions) == 1 else Or(tuple(conditions))
 
-    def _all(self) -> Condition:
-        conditions = [self._one()]
+    def _and_condition(self) -> Condition:
+        conditions = [self._single_condition()]
         while self._take(TokenKind.KEYWORD, "AND"):
-            conditions.append(self._one())
+            conditions.append(self._single_condition())
         return conditions[0] if len(conditions) == 1 else And(tuple(conditions))
 
-    def _one(self) -> Condition:
+    def _single_condition(self) -> Condition:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise refusal(f"nested more than {MAX_DEPTH} deep at character {self._next.position}")
         condition: Condition
         if self._take(TokenKind.KEYWORD, "NOT"):
-            condition = Not(self._one())
+            condition = Not(self._single_condition())
         elif self._take(TokenKind.SIGN, "("):
-            condition = self._any()
+            condition = self._or_condition()
             self._sign(")")
         else:
             condition = self._leaf()
@@ -361,9 +361,9 @@ class _Parser:
             if not self._take(TokenKind.KEYWORD, "NULL"):
                 raise self._expected("NULL")
             return Missing(name, negated, position)
-        return self._worded(name, self._take(TokenKind.KEYWORD, "NOT"), position)
+        return self._keyword_leaf(name, self._take(TokenKind.KEYWORD, "NOT"), position)
 
-    def _worded(self, name: str, negated: bool, position: int) -> Leaf:
+    def _keyword_leaf(self, name: str, negated: bool, position: int) -> Leaf:
         if self._take(TokenKind.KEYWORD, "IN"):
             return Membership(name, self._list(), negated, position)
         if self._take(TokenKind.KEYWORD, "BETWEEN"):
@@ -400,7 +400,7 @@ class _Parser:
         if self._is_keyword("TRUE", "FALSE"):
             return self._advance().value == "TRUE"
         hint = " (did you forget to quote it?)" if token.kind is TokenKind.NAME else ""
-        raise self._expected("a value: a quoted text, a number, true or false", hint)
+        raise self._expected("a value: a quoted string, a number, true or false", hint)
 
     def _name(self) -> str:
         if self._next.kind is not TokenKind.NAME:
@@ -409,26 +409,26 @@ class _Parser:
 
     @property
     def _next(self) -> FilterToken:
-        return self._tokens[self._at]
+        return self._tokens[self._position]
 
     def _advance(self) -> FilterToken:
-        token = self._tokens[self._at]
-        self._at += 1
+        token = self._tokens[self._position]
+        self._position += 1
         return token
 
     def _is_keyword(self, *words: str) -> bool:
         return self._next.kind is TokenKind.KEYWORD and self._next.value in words
 
     def _take(self, kind: TokenKind, value: str) -> bool:
-        taken = self._next.kind is kind and self._next.value == value
-        self._at += taken
-        return taken
+        matches = self._next.kind is kind and self._next.value == value
+        self._position += matches
+        return matches
 
     def _sign(self, sign: str) -> None:
         if not self._take(TokenKind.SIGN, sign):
             raise self._expected(repr(sign))
 
-    def _expected(self, what: str, hint: str = "") -> Exception:
+    def _expected(self, expected: str, hint: str = "") -> Exception:
         token = self._next
         near = "at the end" if token.kind is TokenKind.END else f"near {token.raw[:40]!r}"
-        return refusal(f"syntax error at character {token.position} {near}: expected {what}{hint}")
+        return refusal(f"syntax error at character {token.position} {near}: expected {expected}{hint}")

@@ -21,7 +21,7 @@ from hourglass._forks import ForkStage, at_fork
 
 _entrance = threading.Lock()
 _locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
-_taken: list[threading.RLock] = []
+_acquired: list[threading.RLock] = []
 
 
 class ForkLock(threading.local):
@@ -54,14 +54,14 @@ def _before_fork() -> None:
     ForkLock.fork_waits = True
     for lock in list(_locks):
         lock.acquire()
-        _taken.append(lock)
+        _acquired.append(lock)
 
 
 def _after_fork() -> None:
     # Also in the child: the forking thread acquired these locks, and is the only thread there.
-    for lock in _taken:
+    for lock in _acquired:
         lock.release()
-    _taken.clear()
+    _acquired.clear()
     ForkLock.fork_waits = False
     _entrance.release()
 

@@ -73,16 +73,16 @@ class MemoryStore:
         """Store a change and return its number."""
         self._number += 1
         if type(change) is Change and not change.also:  # true of nearly all changes
-            self._keep(change)
+            self._apply(change)
             return self._number
-        for each in (change, *change.also):
-            if isinstance(each, ScheduleChange):
-                self._keep_schedule(each)
+        for part in (change, *change.also):
+            if isinstance(part, ScheduleChange):
+                self._apply_to_schedule(part)
             else:
-                self._keep(each)
+                self._apply(part)
         return self._number
 
-    def _keep_schedule(self, change: ScheduleChange) -> None:
+    def _apply_to_schedule(self, change: ScheduleChange) -> None:
         if isinstance(change, NoteChange) and not change.data:
             self._notes.pop(change.schedule_id, None)
         elif isinstance(change, NoteChange):
@@ -92,7 +92,7 @@ class MemoryStore:
         else:
             self._schedules[change.schedule_id] = (change.record, change.wake_ns)
 
-    def _keep(self, change: Change) -> None:
+    def _apply(self, change: Change) -> None:
         run, events = change.run, change.events
         run_id = run.run_id
         if run_id not in self._runs:
@@ -116,7 +116,7 @@ class MemoryStore:
             self._requests.setdefault((run.started.workflow_id, request_id), []).append(run.run_id)
             self._request_ids.setdefault(run.run_id, []).append(request_id)
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         """Do nothing: no change is ever refused."""
 
     def is_durable(self, number: int) -> bool:
@@ -126,9 +126,9 @@ class MemoryStore:
     async def durable(self, number: int) -> None:
         """Return at once: every change is durable."""
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
         """Schedule the callback."""
-        asyncio.get_running_loop().call_soon(told, None)
+        asyncio.get_running_loop().call_soon(callback, None)
 
     def load(self, run_id: str) -> Stored | None:
         """Return a stored run, or None."""
@@ -147,13 +147,13 @@ class MemoryStore:
         self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
     ) -> Sequence[DueRun]:
         """Return due runs after a position, earliest first (see `Store.due`)."""
-        found = (
+        candidates = (
             DueRun(run_id, self._runs[run_id].started.spec.task_queue, wake, self._keys[run_id])
             for run_id, wake in self._wakes.items()
             if after_ns <= wake <= until_ns
         )
-        behind = [due for due in found if (due.wake_ns, due.key) > (after_ns, after_key)]
-        return sorted(behind, key=lambda due: (due.wake_ns, due.key))[:limit]
+        after = [due for due in candidates if (due.wake_ns, due.key) > (after_ns, after_key)]
+        return sorted(after, key=lambda due: (due.wake_ns, due.key))[:limit]
 
     def without_wake(self) -> Sequence[str]:
         """Return no runs: nothing in memory gets damaged."""
@@ -207,7 +207,7 @@ class MemoryStore:
         """Delete a closed run and return the number of this change."""
         self._number += 1
         if run_id in self._runs:
-            self._closed = deque(each for each in self._closed if each[1] != run_id)
+            self._closed = deque(entry for entry in self._closed if entry[1] != run_id)
             self._drop(run_id)
         return self._number
 

@@ -60,9 +60,9 @@ def words(text: str) -> str:
 
 def type_of(payload: Payload) -> AttributeType | None:
     """Return the type in a payload's metadata or, without one, the type that its value suggests."""
-    said = (payload.metadata or {}).get("type", b"").decode(errors="replace")
-    if said in _TYPES:
-        return _TYPES[said]
+    declared = (payload.metadata or {}).get("type", b"").decode(errors="replace")
+    if declared in _TYPES:
+        return _TYPES[declared]
     match _value(payload):
         case bool():
             return AttributeType.BOOL
@@ -82,8 +82,8 @@ def indexed(payload: Payload, kind: AttributeType) -> tuple[Indexed, ...]:
     """Return the values by which a payload is found, as an attribute of this type; empty if it is unset or does not fit."""
     value = _value(payload)
     if kind is AttributeType.KEYWORD_LIST:
-        several = value if isinstance(value, list) else [value]
-        return tuple(dict.fromkeys(each.lower() for each in several if isinstance(each, str) and each))
+        items = value if isinstance(value, list) else [value]
+        return tuple(dict.fromkeys(item.lower() for item in items if isinstance(item, str) and item))
     if isinstance(value, list) and len(value) == 1:  # some SDKs send a single value like this
         value = value[0]
     return _single(value, kind)
@@ -95,7 +95,7 @@ def fits(payload: Payload, kind: AttributeType) -> bool:
         return True
     value = _value(payload)
     if kind is AttributeType.KEYWORD_LIST:
-        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
     if isinstance(value, list):
         if len(value) != 1:
             return not value
@@ -200,7 +200,7 @@ class SearchAttributes:
     def __init__(self, stored: Callable[[], Mapping[str, AttributeType]], limits: Limits) -> None:
         self._stored = stored
         self._limits = limits
-        self._known: dict[str, AttributeType] | None = None
+        self._cached_types: dict[str, AttributeType] | None = None
 
     def flaw(self, attributes: Mapping[str, Payload]) -> Flaw | None:
         """Return the first violation in these attributes, or None."""
@@ -208,21 +208,21 @@ class SearchAttributes:
         if len(attributes) > limits.attributes:
             return Flaw(f"number of search attributes {len(attributes)} exceeds limit {limits.attributes}")
         for name, payload in attributes.items():
-            wrong = self._flaw(name, payload)
-            if wrong:
-                return Flaw(wrong)
+            reason = self._type_error(name, payload)
+            if reason:
+                return Flaw(reason)
         total = 0
         for name, payload in attributes.items():
             size = len(payload.data)
             total += len(name.encode()) + size
             if size > limits.attribute_bytes:
-                what = (
+                message = (
                     f"search attribute {name} value size {size} exceeds size limit {limits.attribute_bytes}"
                 )
-                return Flaw(what, too_large=True)
+                return Flaw(message, too_large=True)
         if total > limits.attributes_bytes:
-            what = f"total size of search attributes {total} exceeds size limit {limits.attributes_bytes}"
-            return Flaw(what, too_large=True)
+            message = f"total size of search attributes {total} exceeds size limit {limits.attributes_bytes}"
+            return Flaw(message, too_large=True)
         return None
 
     def type_of(self, name: str) -> AttributeType | None:
@@ -239,12 +239,12 @@ class SearchAttributes:
 
     def learn(self, attributes: Mapping[str, Payload]) -> None:
         """Add the attributes of this first use."""
-        known = self._types()
+        types = self._types()
         for name, payload in attributes.items():
-            if name not in known and name not in SYSTEM and (kind := type_of(payload)) is not None:
-                known[name] = kind
+            if name not in types and name not in SYSTEM and (kind := type_of(payload)) is not None:
+                types[name] = kind
 
-    def _flaw(self, name: str, payload: Payload) -> str:
+    def _type_error(self, name: str, payload: Payload) -> str:
         if not name:
             return "a search attribute must have a name"
         if name in SYSTEM and name not in SETTABLE:
@@ -252,21 +252,21 @@ class SearchAttributes:
         kind = SYSTEM.get(name) or self._types().get(name) or type_of(payload)
         if fits(payload, kind or AttributeType.KEYWORD):
             return ""
-        what = "of no known type" if kind is None else f"of type {kind.value}"
+        type_part = "of no known type" if kind is None else f"of type {kind.value}"
         hint = "" if name in SYSTEM else " (here its type is that of its first use)"
-        return f"invalid value for search attribute {name} {what}: {_worded(payload)}{hint}"
+        return f"invalid value for search attribute {name} {type_part}: {_value_text(payload)}{hint}"
 
     def _types(self) -> dict[str, AttributeType]:
-        if self._known is None:
-            self._known = dict(self._stored())
-        return self._known
+        if self._cached_types is None:
+            self._cached_types = dict(self._stored())
+        return self._cached_types
 
 
-def _worded(payload: Payload) -> str:
+def _value_text(payload: Payload) -> str:
     try:
         return _as_text(msgspec.json.decode(payload.data))[:200]
     except msgspec.DecodeError:
-        return f"{len(payload.data)} bytes that are no JSON"
+        return f"{len(payload.data)} bytes that are not JSON"
 
 
 def _as_text(value: Any) -> str:

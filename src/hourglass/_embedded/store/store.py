@@ -185,22 +185,22 @@ def no_room(path: str) -> StorageError:
     return StorageError(f"the file {path} {NO_ROOM}", status="RESOURCE_EXHAUSTED")
 
 
-def another_users(*paths: str) -> str:
+def ownership_hint(*paths: str) -> str:
     """Return a hint for the first of these files that belongs to another user and is not accessible; else "".
 
     The hint is the end of an error message and tells the user what to do.
     """
     for path in paths:
         try:
-            owner, me = os.stat(path).st_uid, os.geteuid()
+            owner_uid, my_uid = os.stat(path).st_uid, os.geteuid()
         except OSError:
             continue
         may_use = os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-        if owner != me and not may_use:
-            theirs, mine = _user(owner), _user(me)
+        if owner_uid != my_uid and not may_use:
+            owner_name, my_name = _user(owner_uid), _user(my_uid)
             return (
-                f". {path} belongs to the user {theirs}, and this process runs as {mine}: run it as {theirs}, or give the "
-                f"user {mine} the file with all that stands beside it under its name (chown)"
+                f". {path} belongs to the user {owner_name}, and this process runs as {my_name}: run it as {owner_name}, or "
+                f"give the file, and all files beside it whose names begin with its name, to {my_name} (chown)"
             )
     return ""
 
@@ -224,8 +224,8 @@ def free_bytes(path: str) -> int | None:
 def epoch_is_over(path: str) -> StorageError:
     """Return the error for a former owner: another process owns the file, and nothing was written."""
     return StorageError(
-        f"the file {path} has another owner now (was its lock file, {path}-lock, deleted?): this process has "
-        f"stopped writing to it, and what was not acknowledged goes on there",
+        f"another process owns the file {path} now (was its lock file, {path}-lock, deleted?): this process has "
+        f"stopped writing to it, and the other process continues from what was acknowledged",
         status="ABORTED",
     )
 
@@ -263,7 +263,7 @@ class Store(Protocol):
         """Queue a change and return its number, one more than the previous. Never blocks and never raises."""
         ...
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         """Register `callback`, called on the control loop for each change that can never be written.
 
         All changes of its runs that were appended before the callback are refused, too. After it, the runs may be read
@@ -279,7 +279,7 @@ class Store(Protocol):
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
         ...
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object], /) -> None:
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object], /) -> None:
         """Call `callback` once this change is durable, or with the error once it can never be.
 
         The call happens on the control loop, never before this method returns.

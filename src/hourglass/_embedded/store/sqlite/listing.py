@@ -19,10 +19,10 @@ from hourglass._embedded.transitions.run import Run
 
 T = TypeVar("T")
 
-FEW = 256
+PORTION = 256
 """Runs that are entered into the index at a time."""
 
-LITTLE = 200_000
+LOOP_INSTRUCTIONS = 200_000
 """SQLite instructions that may run on the control loop: a few milliseconds."""
 
 
@@ -71,22 +71,22 @@ class MemoryListing:
     async def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
         reader = self._reader
         if not self._real_time:
-            return self._at_once(work)
-        if len(self._changed) <= FEW and (reader is None or not reader.is_busy):
+            return self._run_now(work)
+        if len(self._changed) <= PORTION and (reader is None or not reader.is_busy):
             try:
-                return self._at_once(work)
+                return self._run_now(work)
             except sqlite3.OperationalError as error:
                 if not is_interrupted(error):
                     raise
         if reader is None:
             reader = self._reader = ListReader("the engine in memory", self._index, lambda _: None)
-        return await reader.ask(lambda connection: work(self._up_to_date(connection)))
+        return await reader.ask(lambda connection: work(self._update_index(connection)))
 
-    def _at_once(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _run_now(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with NO_FORK.lock:
-            connection = self._up_to_date(self._index())
+            connection = self._update_index(self._index())
             if self._real_time:
-                connection.set_progress_handler(lambda: True, LITTLE)
+                connection.set_progress_handler(lambda: True, LOOP_INSTRUCTIONS)
             try:
                 return work(connection)
             finally:
@@ -101,17 +101,17 @@ class MemoryListing:
             self._connection = connection
         return connection
 
-    def _up_to_date(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+    def _update_index(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         """Enter pending changes in portions. The control loop may record further changes meanwhile."""
         waiting = iter(list(self._changed))
-        while portion := list(islice(waiting, FEW)):
+        while portion := list(islice(waiting, PORTION)):
             for run_id in portion:
                 # Before the run is read: later changes are then recorded again.
                 self._changed.pop(run_id, None)
-            found = [(run_id, self._runs.get(run_id)) for run_id in portion]
+            entries = [(run_id, self._runs.get(run_id)) for run_id in portion]
             try:
-                visibility.write(connection, [run for _, run in found if run is not None])
-                visibility.remove(connection, [run_id for run_id, run in found if run is None])
+                visibility.write(connection, [run for _, run in entries if run is not None])
+                visibility.remove(connection, [run_id for run_id, run in entries if run is None])
             except BaseException:  # interrupted: the next query enters them
                 self._changed |= dict.fromkeys(portion)
                 raise

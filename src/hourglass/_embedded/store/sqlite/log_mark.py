@@ -65,15 +65,15 @@ def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
     Either it was moved without its log, or it is now opened by another of its hard links.
     """
     try:
-        found = connection.execute("SELECT value FROM meta WHERE name = 'opened_as'").fetchall()
+        rows = connection.execute("SELECT value FROM meta WHERE name = 'opened_as'").fetchall()
     except sqlite3.Error:
         return  # another check reports this
-    name = os.fsdecode(found[0][0]) if found and isinstance(found[0][0], bytes) else path
+    name = os.fsdecode(rows[0][0]) if rows and isinstance(rows[0][0], bytes) else path
     mark = None if name == path else _read_mark(name)
     if mark is not None and mark.database == os.stat(path).st_ino:
         raise StorageError(
             f"the file {path} was last used as {name}, and what was written last is still in {name}-wal: nothing was changed. If "
-            f"the file was moved, move that log to {path}-wal, too; else open the file as {name} first. To give up what is in "
+            f"the file was moved, move that log to {path}-wal, too; else open the file as {name} first. To discard what is in "
             f"the log, delete it",
             status="FAILED_PRECONDITION",
         )
