@@ -1,26 +1,28 @@
-"""Checks that the database at our path, its log (`-wal`) and the log's index (`-shm`) are the files that were opened, and saves
-what can be saved when they are not.
+"""Checks that the database at our path, its log (`-wal`) and the log's index (`-shm`) are the files that were opened,
+and rescues the data if they are not.
 
-SQLite works on descriptors and does not notice that a file was renamed, replaced or unlinked under it. What it commits then goes
-into files that no other process can find, or, worse, the next checkpoint writes an old log into a restored database. So
-the store thread checks before it acknowledges a commit, before each checkpoint, and every second while it is idle.
+SQLite works on descriptors and does not notice that a file was renamed, replaced or unlinked. Its later commits then go
+into files that no other process can find, or, worse, the next checkpoint writes an old log into a restored database.
+The store thread therefore checks before it acknowledges a commit, before each checkpoint, and every second while it is
+idle.
 
-What can have happened:
+Detected events and reactions:
 
-    the log or its index is gone            everything is moved from the open log into the database; the store is opened again
-    the log was written in place            the log is moved aside; the database is as after the last checkpoint
-    another file, or none, is at the path   everything is moved into the database that was opened, which is copied out if it has
-                                            no name any more; the file at the path is left alone
-    the database was written in place       nothing is written; the log is moved aside, so that it cannot be applied to the new
-                                            content
+    the log or its index is missing         the open log is moved into the database; the store is opened again
+    the log was overwritten in place        the log is moved aside; the database is as after the last checkpoint
+    the path leads to another file or none  the open log is moved into the original database, which is copied if it has
+                                            no name any more; the file at the path stays unchanged
+    the database was overwritten in place   nothing is written; the log is moved aside, so that it cannot be applied to
+                                            the new content
 
-All but the first raise `FileLost`: this process does not open the file again. A change in place is seen by the modification
-time: only checkpoints write to the database. Checkpoints of other programs (a replication tool) are told apart by their traces in
-the index of the log; a changed time with unchanged content (`touch`) is ignored.
+All but the first raise `FileLost`: this process does not open the file again. A change in place is detected by the
+modification time, because only checkpoints write to the database. Checkpoints of other programs (replication tools) are
+recognised by their traces in the index of the log. A changed time with unchanged content (`touch`) is ignored.
 
-The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock beside the path it is the same
-for all names of a file, and it is not inherited by a forked process. SQLite drops it when its last connection closes, so it is
-taken while a connection in WAL mode is open, and taken again at each check, which succeeds unless another process has it.
+The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock file beside the path
+it is the same for all names of a file, and a forked process does not inherit it. SQLite drops it when its last
+connection closes. It is therefore acquired while a connection in WAL mode is open, and again at each check, which
+succeeds unless another process holds it.
 """
 
 from __future__ import annotations
@@ -45,17 +47,16 @@ logger = logging.getLogger("hourglass")
 
 _LOCK_BYTE = 1 << 62
 _INDEX = struct.Struct("16x I 12x 8s 56x I 28x I")
-"""The beginning of the index of a write-ahead log (see SQLite's walformat): the last frame, the salts, how many frames were moved
-into the database, and how many of them a checkpoint has begun to move.
-"""
+"""The beginning of the index of a write-ahead log (see SQLite's walformat): the last frame, the salts, the number of
+frames moved into the database, and the number of frames that a checkpoint has started to move."""
 _LOG_HEADER = struct.Struct(">8x I 4x 8s")
 _LOG_HEADER_SIZE, _FRAME_HEADER_SIZE = 32, 24
-"""The header of a log has the page size and the salts, and each frame has a header before its page."""
+"""The log's header contains the page size and the salts; each frame has a header before its page."""
 _PAGE_ONE = 4096
 
 
 class LogState(NamedTuple):
-    """How far the log was moved into the database. The salts are others after each restart of the log."""
+    """How far the log was moved into the database. The salts change with each restart of the log."""
 
     last_frame: int
     salts: bytes
@@ -65,7 +66,7 @@ class LogState(NamedTuple):
     def was_checkpointed(self, since: LogState) -> bool:
         """Whether a checkpoint may have written into the database since an earlier state."""
         if self.attempted > self.backfilled or since.attempted > since.backfilled:
-            return True  # it is running
+            return True  # a checkpoint is running
         if self.salts == since.salts:
             return self.attempted != since.attempted
         return since.backfilled < since.last_frame or self.attempted > 0
@@ -83,7 +84,7 @@ class LogOverwritten(Exception):
 
 
 class FileMoved(Exception):
-    """Another file, or none, is at the path."""
+    """The path leads to another file or to none."""
 
 
 class FileOverwritten(Exception):
@@ -94,8 +95,10 @@ Loss: TypeAlias = LogLost | LogOverwritten | FileMoved | FileOverwritten
 
 
 class FileWatch:
-    """The identity of an open database. Create it while a connection in WAL mode is open; everything else is called on the store
-    thread. `copy` writes what a connection reads to a new file.
+    """The identity of an open database. Create it while a connection in WAL mode is open; call everything else on the
+    store thread.
+
+    `copy` writes the content that a connection reads to a new file.
     """
 
     def __init__(
@@ -121,7 +124,7 @@ class FileWatch:
             raise
 
     def _take_lock(self) -> bool:
-        """Take the lock of the inode, or make sure of it; return whether this process has it."""
+        """Acquire or confirm the lock of the inode; return whether this process holds it."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LOCK_BYTE)
         except OSError as error:
@@ -131,7 +134,7 @@ class FileWatch:
         return True
 
     def begin(self) -> None:
-        """Remember the log and its index, which exist from the first commit on."""
+        """Record the identities of the log and its index, which exist from the first commit on."""
         self._meta_page = _meta_page(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
         self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
@@ -139,23 +142,25 @@ class FileWatch:
         self.note_checkpoint()
 
     def note_checkpoint(self) -> None:
-        """Remember the state of the database after a checkpoint of our own."""
+        """Record the state of the database after a checkpoint of this process."""
         self._stamp = self._read_stamp()
         self._pages = self._read_pages()
         self._log_state = self._checkpointed = self._read_log_state()
 
     @property
     def log_growth(self) -> int:
-        """Pages that the log has grown by since the last checkpoint of our own, as of the last `check`."""
+        """Pages by which the log has grown since this process's last checkpoint, as of the last `check`."""
         state, since = self._log_state, self._checkpointed
         return state.last_frame - (since.last_frame if state.salts == since.salts else 0)
 
     def check(self) -> None:
-        """Raise what has happened to the files, a `Loss`, or `StorageError` if another process owns the file."""
+        """Raise the detected `Loss`, or `StorageError` if another process owns the file."""
         if _identity(self._path) != self.identity:
             raise FileMoved
         stamp = self._read_stamp()
-        state = self._read_log_state()  # after the stamp: a checkpoint notes that it begins before it writes
+        state = (
+            self._read_log_state()
+        )  # after the stamp: a checkpoint announces itself in the index before it writes
         if stamp != self._stamp:
             pages = self._read_pages()
             if pages != self._pages and not state.was_checkpointed(self._log_state):
@@ -171,16 +176,17 @@ class FileWatch:
             raise epoch_is_over(self._path)
 
     def check_log(self) -> None:
-        """Raise `LogOverwritten` unless the log begins as it should and is as long. Called before commits, too: a commit makes a
-        log that was truncated long again.
+        """Raise `LogOverwritten` unless the log has the expected header and at least the expected length.
+
+        Also called before commits, because a commit would extend a truncated log again.
         """
-        # Read again if in doubt: another program may have let the log begin anew.
+        # If it looks wrong, read the state again: another program may have let the log restart.
         if not self._is_log_sound(self._log_state) and not self._is_log_sound(self._read_log_state()):
             raise LogOverwritten
 
     def _is_log_sound(self, state: LogState) -> bool:
         if not state.last_frame:
-            return True  # nothing in it counts
+            return True  # it contains no valid frames
         header = os.pread(self._log_file, _LOG_HEADER.size, 0)
         if len(header) < _LOG_HEADER.size:
             return False
@@ -189,7 +195,7 @@ class FileWatch:
         return bool(salts == state.salts) and os.fstat(self._log_file).st_size >= size
 
     def save(self, loss: Loss) -> StorageError:
-        """Save what can be saved. Return the error that ends the store."""
+        """Rescue the data as far as possible. Return the error that ends the store."""
         match loss:
             case FileMoved():
                 return self._save_moved()
@@ -244,8 +250,10 @@ class FileWatch:
         )
 
     def _save_unlinked(self, *, is_replaced: bool) -> str:
-        """Copy a database that has no name any more. Its log is moved away from a new file first. Where there is none it stays
-        until the copy is complete: if this process is killed before, the next one finds it and does not begin an empty file.
+        """Copy a database that no longer has a name.
+
+        If there is a new file, the log is moved away from it first. Otherwise the log stays until the copy is complete:
+        if this process is killed before that, the next one finds the log and does not start an empty file.
         """
         log = self._move_log() if is_replaced and self._has_log() else ""
         is_copied, kept = self._copy_out()
@@ -336,7 +344,7 @@ class FileWatch:
 
 
 def _meta_page(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return offset and size of the page with the epoch."""
+    """Return offset and size of the page that contains the epoch."""
     ((size,),) = connection.execute("PRAGMA page_size").fetchall()
     ((root,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'meta'").fetchall()
     return (root - 1) * size, size

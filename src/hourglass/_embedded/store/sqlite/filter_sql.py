@@ -1,11 +1,10 @@
-"""A list filter as SQL: what may be asked of each attribute, and a condition with bound values.
+"""List filters as SQL: which comparisons each attribute supports, and conditions with bound values.
 
-Must not know: connections, which store runs it. What a filter says never becomes part of the SQL text: names are
-looked up in tables of ours or bound, operators come from tables, values are bound. Meanings are those of the Temporal
-dev server, found by trying: a comparison with a missing attribute holds neither plainly nor negated, but a list or
-text that is missing passes `!=` and NOT IN; STARTS_WITH and the texts of lists do not mind the case of letters; a
-Text is found by any of the words given. Invariant: `statement` gives SQL that SQLite can run, or raises a
-`ServiceError`.
+Must not know: connections, which store runs it. No part of a filter becomes part of the SQL string: names are looked up
+in tables of ours or bound, operators come from tables, values are bound. The semantics are those of the Temporal dev
+server, found by experiment: a comparison with a missing attribute is true neither plainly nor negated, but a missing
+list or Text matches `!=` and NOT IN; STARTS_WITH and the strings of lists ignore case; a Text matches if it contains
+any of the words. Invariant: `statement` returns SQL that SQLite can run, or raises a `ServiceError`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,12 @@ from hourglass._embedded.store import filters as f
 from hourglass._embedded.store.search_attributes import SYSTEM, AttributeType, Indexed, parse_time, words
 from hourglass.errors import ServiceError
 
-# --- a filter as a condition --------------------------------------------------------------------------------
-
 Types: TypeAlias = Mapping[str, AttributeType]
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """Something to filter by: a column of the table of runs, or (without one) rows beside it."""
+    """An attribute to filter by: a column of the table of runs, or (without column) rows of the attribute table."""
 
     name: str
     type: AttributeType
@@ -46,7 +43,7 @@ DURATION = "ExecutionDuration"
 CLOSED = "CloseTime"
 
 OPEN = 2**62
-"""The rank of a run that is open: later than all times."""
+"""The rank of an open run: later than all times."""
 
 _NOT_OPEN = f" AND rank < {OPEN}"
 
@@ -66,14 +63,14 @@ _COLUMNS = {
     "ParentRunId": "parent_run_id",
     "RootWorkflowId": "root_workflow_id",
     "RootRunId": "root_run_id",
-    # A known name of which this engine keeps nothing: missing in every run.
+    # The server's name for a value that this engine does not keep: missing in every run.
     "StateTransitionCount": "NULL",
 }
-"""Where the table of runs has what is known of every run."""
+"""Columns of the table of runs for the attributes of every run."""
 
 
 def status_name(status: WorkflowStatus) -> str:
-    """A status as filters and their answers spell it: ContinuedAsNew."""
+    """Return a status as filters and counts spell it, such as ContinuedAsNew."""
     return status.name.title().replace("_", "")
 
 
@@ -94,11 +91,11 @@ _COMPARISONS = {
     AttributeType.TEXT: frozenset({"=", "!="}),
 }
 _RANGES = (AttributeType.KEYWORD, AttributeType.INT, AttributeType.DOUBLE, AttributeType.DATETIME)
-_MAX_PATTERN = 40_000  # bytes; SQLite itself refuses patterns above 50,000
+_MAX_PATTERN = 40_000  # bytes; SQLite's own limit is 50,000
 
 
 def statement(query: f.Filter, types: Types) -> Sql:
-    """The condition of a filter, given the types of the attributes that are not the system's."""
+    """Return the condition of a filter; `types` are the attributes that are not predefined."""
     if query.group_by and query.group_by != STATUS:
         known = _attribute(query.group_by, types, 0).name
         raise f.refusal(f"GROUP BY is supported for {STATUS} only, not for {known}")
@@ -126,7 +123,7 @@ def _condition(condition: f.Condition, types: Types) -> Sql:
 
 
 def _attribute(name: str, types: Types, position: int) -> Attribute:
-    """The attribute of a name; as on the server, the prefix Temporal may be left out or put before."""
+    """Find an attribute by name; as on the server, the prefix Temporal may be omitted or added."""
     for spelled in (name, f"Temporal{name}", name.removeprefix("Temporal")):
         if spelled in SYSTEM:
             return Attribute(spelled, SYSTEM[spelled], _COLUMNS.get(spelled, ""))
@@ -137,9 +134,6 @@ def _attribute(name: str, types: Types, position: int) -> Attribute:
     raise f.refusal(
         f"invalid search attribute: {name}{place}; there are {', '.join(_COLUMNS)}, and of the runs here: {custom}"
     )
-
-
-# --- leaves -------------------------------------------------------------------------------------------------
 
 
 def _leaf(leaf: f.Leaf, attribute: Attribute) -> Sql:
@@ -189,7 +183,8 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
         case f.Missing():
             raise AssertionError("has no values")
     if attribute.name == CLOSED and not test.startswith(("NOT", "!=", "IN")):
-        # The rank of a closed run is its close time, and that of an open one beyond all times: the list is in this order.
+        # The rank of a closed run is its close time, that of an open run is later than all times; the list is ordered
+        # by rank.
         return Sql(f"(rank {test}{_NOT_OPEN if test.startswith('>') else ''})", values)
     if attribute.column:
         return Sql(f"{attribute.column} {test}", values)
@@ -211,7 +206,7 @@ def _text(leaf: f.Leaf, attribute: Attribute, value: str) -> Sql:
 
 
 def _beside(attribute: Attribute, test: str, values: tuple[Indexed, ...], holds: bool) -> Sql:
-    """A condition on the rows beside the table of runs: there is one that passes, or there is none."""
+    """Return a condition on the attribute table: a matching row exists, or none does."""
     found = f"SELECT run_id FROM visibility_attributes WHERE name = ?{test}"
     return Sql(f"run_id {'' if holds else 'NOT '}IN ({found})", (attribute.name, *values))
 
@@ -225,9 +220,6 @@ def _pattern(prefix: str, attribute: Attribute, position: int) -> str:
     if len(escaped.encode()) > _MAX_PATTERN:
         raise f.refusal(f"the value for {attribute.name} at character {position} is too long")
     return escaped
-
-
-# --- values -------------------------------------------------------------------------------------------------
 
 
 def _bound(value: f.Literal, attribute: Attribute, position: int) -> Indexed:

@@ -1,10 +1,9 @@
-"""Lists and counts, on threads and connections of their own: however long one takes, it stops neither the control
-loop nor a commit.
+"""Lists and counts on separate threads and connections: a long query delays neither the control loop nor a commit.
 
-Must not know: filters, runs, clients. A question waits for its turn and is then worked on; both together take
-`LIST_SECONDS` at most, after which the caller gets a `ServiceTimeoutError`. Invariants: a question is answered or
-refused within its limit; one whose caller has given up is dropped; a fork waits for none of them (it interrupts them,
-and they begin again after it); everything runs inside `NO_FORK`.
+Must not know: filters, runs, clients. A query waits for its turn and then runs; both together take at most
+`LIST_SECONDS`, after which the caller gets a `ServiceTimeoutError`. Invariants: every query is answered or rejected
+within its limit; a query whose caller has stopped waiting is dropped; a fork does not wait for queries (it interrupts
+them, and they restart after it); everything runs inside `NO_FORK`.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ from hourglass.errors import ServiceTimeoutError, StorageError
 T = TypeVar("T")
 
 LIST_SECONDS = 10.0
-"""How long a list or a count may take, with the wait for those before it."""
+"""Time limit of a list or count, including the wait for earlier ones."""
 
 LOOK_EVERY = 500_000
-"""After so many of SQLite's instructions, some ten milliseconds, it is looked whether to go on: each look costs a
-fight for the interpreter.
-"""
+"""SQLite instructions between two checks whether to stop, some ten milliseconds: each check has to acquire the GIL."""
 
 
 @dataclass(eq=False)
@@ -42,7 +39,10 @@ class _Question(Generic[T]):
 
 
 class ListReader:
-    """See the module. `connect` and `disconnect` are called on the threads, `ask` and `close` on one event loop."""
+    """A queue of queries and its threads (see the module).
+
+    `connect` and `disconnect` are called on the threads, `ask` and `close` on one event loop.
+    """
 
     def __init__(
         self,
@@ -63,15 +63,16 @@ class ListReader:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a question waits or is worked on."""
+        """Whether a query is waiting or running."""
         return self._open > 0
 
     async def ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` gives, or raises, on a connection; it may be begun several times, and must only read."""
+        """Run `work` on a connection and return its result, or raise its exception. It may be restarted, and must only
+        read."""
         if self._closing:
             raise self._closed()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._threads = [thread for thread in self._threads if thread.is_alive()]  # none is left after a fork
+        self._threads = [thread for thread in self._threads if thread.is_alive()]  # after a fork none is
         self._open += 1
         try:
             self._queue.put(_Question(work, answer, monotonic() + LIST_SECONDS))
@@ -84,15 +85,13 @@ class ListReader:
             self._open -= 1
 
     def close(self) -> None:
-        """Refuse what waits, interrupt what is worked on, and let go of the connections. Safe to call twice."""
+        """Reject waiting queries, interrupt running ones, and close the connections. Safe to call twice."""
         self._closing = True
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
             thread.join()
         self._threads = []
-
-    # --- on a thread ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None
@@ -124,7 +123,7 @@ class ListReader:
                         raise
                 finally:
                     connection.set_progress_handler(None, 0)
-        return None  # the caller waits no longer
+        return None  # the caller has stopped waiting
 
     def _must_stop(self, question: _Question[T]) -> bool:
         return NO_FORK.fork_waits or self._closing or question.answer.done() or monotonic() > question.until
@@ -144,12 +143,12 @@ class ListReader:
 
 
 def is_interrupted(error: BaseException | None) -> bool:
-    """Whether SQLite stopped because a progress handler said so."""
+    """Whether SQLite stopped because a progress handler requested it."""
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 
 def _tell(answer: asyncio.Future[T | None], value: T | None, error: BaseException | None) -> None:
-    with suppress(RuntimeError):  # the loop is closed, and the caller with it
+    with suppress(RuntimeError):  # the loop is closed, and nobody awaits the answer
         answer.get_loop().call_soon_threadsafe(_settle, answer, value, error)
 
 
