@@ -30,7 +30,7 @@ import msgspec
 from hourglass._contract.deployments import WorkerProcess
 from hourglass._embedded.multiprocess import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
-from hourglass._embedded.store.store import another_users, is_full, no_room
+from hourglass._embedded.store.store import is_full, no_room, ownership_hint
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
@@ -243,7 +243,7 @@ class FileLock:
                 + (
                     "; its folder is gone: put it back"
                     if gone
-                    else another_users(self.lock_path, self.path, os.path.dirname(self.path))
+                    else ownership_hint(self.lock_path, self.path, os.path.dirname(self.path))
                 ),
                 status="FAILED_PRECONDITION" if gone else "PERMISSION_DENIED",
             ) from None

@@ -16,7 +16,7 @@ from time import monotonic
 
 import msgspec
 
-from hourglass._embedded.store.store import NO_ROOM, Unwritable, another_users, epoch_is_over, free_bytes
+from hourglass._embedded.store.store import NO_ROOM, Unwritable, epoch_is_over, free_bytes, ownership_hint
 from hourglass.errors import ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
@@ -25,7 +25,7 @@ _SHARED_MEMORY_SIZE = 4874
 SMALLEST_ROOM = 1 << 16
 """A disk with less free space, in bytes, is full: SQLite can create none of its files."""
 
-_HELD = {
+_RETRYABLE = {
     sqlite3.SQLITE_FULL: "there is no room left on its disk",
     sqlite3.SQLITE_BUSY: "another program holds its lock",
     sqlite3.SQLITE_LOCKED: "another program holds its lock",
@@ -35,7 +35,7 @@ _HELD = {
 EPOCH_IS_OVER = 1811
 """SQLITE_CONSTRAINT_TRIGGER: the only trigger that raises reports that another process has begun its own epoch."""
 
-_OF_ONE_CHANGE = frozenset(
+_CHANGE_ERRORS = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 )
 
@@ -53,7 +53,7 @@ _ADVICE = {
         "DATA_LOSS",
     ),
     sqlite3.SQLITE_CONSTRAINT: (
-        "is damaged: what it holds contradicts itself. Restore a backup",
+        "is damaged: its content is contradictory. Restore a backup",
         "DATA_LOSS",
     ),
     sqlite3.SQLITE_CANTOPEN: (
@@ -76,12 +76,12 @@ _ADVICE = {
         "UNAVAILABLE",
     ),
     sqlite3.SQLITE_IOERR: (
-        "cannot be trusted after an error of its disk: check the disk, then open the file anew",
+        "cannot be trusted after an error of its disk: check the disk, then open the file again",
         "UNAVAILABLE",
     ),
 }
 
-_OF_PERMISSIONS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
+_PERMISSION_ERRORS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 
 
 def storage_error(path: str, error: Exception) -> StorageError:
@@ -92,11 +92,11 @@ def storage_error(path: str, error: Exception) -> StorageError:
     if code == EPOCH_IS_OVER:
         return epoch_is_over(path)
     if not code and isinstance(error, sqlite3.OperationalError) and "decode" in str(error):
-        return StorageError(f"the file {path} is damaged: a text in it is not UTF-8", status="DATA_LOSS")
-    kind = sqlite3.SQLITE_FULL if _is_want_of_room(path, code) else code & 0xFF
+        return StorageError(f"the file {path} is damaged: a string in it is not UTF-8", status="DATA_LOSS")
+    kind = sqlite3.SQLITE_FULL if _is_out_of_space(path, code) else code & 0xFF
     advice, status = _ADVICE.get(kind, ("cannot be used", "UNAVAILABLE"))
-    whose = another_users(path, os.path.dirname(path)) if kind in _OF_PERMISSIONS else ""
-    return StorageError(f"the file {path} {advice} ({name}){whose}", status=status)
+    hint = ownership_hint(path, os.path.dirname(path)) if kind in _PERMISSION_ERRORS else ""
+    return StorageError(f"the file {path} {advice} ({name}){hint}", status=status)
 
 
 def is_of_one_change(error: Exception) -> bool:
@@ -109,7 +109,7 @@ def is_of_one_change(error: Exception) -> bool:
         return True  # the data could not be encoded or bound
     code = _code(error)
     if code:
-        return code & 0xFF in _OF_ONE_CHANGE and code != EPOCH_IS_OVER
+        return code & 0xFF in _CHANGE_ERRORS and code != EPOCH_IS_OVER
     return isinstance(error, (sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError))
 
 
@@ -118,7 +118,7 @@ def unwritable(path: str, what: str, error: Exception) -> Unwritable:
     if isinstance(error, Unwritable):
         return error
     why = (
-        "a row of it would be larger than SQLite's rows can be"
+        "one of its rows would exceed SQLite's maximum row size"
         if _code(error) == sqlite3.SQLITE_TOOBIG
         else ""
     )
@@ -128,7 +128,7 @@ def unwritable(path: str, what: str, error: Exception) -> Unwritable:
     )
 
 
-def _is_want_of_room(path: str, code: int) -> bool:
+def _is_out_of_space(path: str, code: int) -> bool:
     """Whether reading or opening a file failed only for lack of space.
 
     SQLite needs some space beside the file, and reports the lack of it as a disk error or as a file that cannot be
@@ -145,7 +145,7 @@ def _is_want_of_room(path: str, code: int) -> bool:
 def reason_to_hold(error: Exception) -> str:
     """Return the reason why a failed commit can be retried; "" if it cannot."""
     code = _code(error)
-    return _HELD.get(code) or _HELD.get(code & 0xFF, "")
+    return _RETRYABLE.get(code) or _RETRYABLE.get(code & 0xFF, "")
 
 
 @contextmanager
@@ -164,7 +164,7 @@ def storage_errors(path: str) -> Iterator[None]:
         AttributeError,
     ) as error:  # damaged bytes, or bytes of another version
         raise StorageError(
-            f"the file {path} holds something that this version cannot read: {error}", status="DATA_LOSS"
+            f"the file {path} contains data that this version cannot read: {error}", status="DATA_LOSS"
         ) from error
 
 
@@ -189,7 +189,7 @@ class Identity(msgspec.Struct, frozen=True):
         return Identity(status.st_dev, status.st_ino)
 
 
-_LOOK_EVERY = 1.0
+_CHECK_SECONDS = 1.0
 """Seconds between two checks."""
 
 
@@ -199,31 +199,31 @@ class DiskWatch:
     def __init__(self, path: str, reserve_bytes: int) -> None:
         self._path = path
         self._reserve_bytes = reserve_bytes
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._shortage = ""
 
     def shortage(self) -> str:
         """Return the reason to refuse new work; "" if there is enough space."""
-        if self._is_time():
-            self._shortage = self._look()
+        if self._is_check_due():
+            self._shortage = self._check()
         return self._shortage
 
     def free_bytes(self) -> int | None:
         """Return the free bytes; None if the system does not report them."""
         return free_bytes(self._path)
 
-    def _is_time(self) -> bool:
+    def _is_check_due(self) -> bool:
         now = monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return False
-        self._next_look = now + _LOOK_EVERY
+        self._next_check = now + _CHECK_SECONDS
         return True
 
-    def _look(self) -> str:
+    def _check(self) -> str:
         free = free_bytes(self._path)
         if free is None or free >= self._reserve_bytes:
             return ""  # unknown is no reason to refuse work: a failing commit will report the problem
         return (
             f"only {free >> 20} MiB are free on the disk of {self._path}; new workflows are refused below "
-            f"{self._reserve_bytes >> 20} MiB, so that those that run can go on"
+            f"{self._reserve_bytes >> 20} MiB, so that running ones can continue"
         )

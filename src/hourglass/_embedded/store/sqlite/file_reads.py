@@ -158,7 +158,7 @@ class ReadOnlyStore(FileReads):
         self._number += 1
         return self._number
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         """Do nothing: nothing is written."""
 
     def is_durable(self, number: int) -> bool:
@@ -170,10 +170,10 @@ class ReadOnlyStore(FileReads):
         if number > 0:
             raise StorageError(self.held, status=self._status)
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
         """Call the callback with the reason."""
         error = StorageError(self.held, status=self._status) if number > 0 else None
-        asyncio.get_running_loop().call_soon(told, error)
+        asyncio.get_running_loop().call_soon(callback, error)
 
     def forget(self, run_id: str) -> int:
         """Raise the reason."""

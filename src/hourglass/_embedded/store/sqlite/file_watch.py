@@ -112,18 +112,18 @@ class FileWatch:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._index_file = self._log_file = -1
         try:
-            if not self._take_lock():
+            if not self._acquire_lock():
                 raise StorageError(
-                    f"the file {path} is owned by a process that opened it by another name (a hard link, or a mount of the "
-                    f"single file), or whose lock file {path}-lock was deleted: use one name in all processes, and end a process "
-                    f"that is stopped",
+                    f"the file {path} is owned by a process that opened it under another name (a hard link, or a mount of the "
+                    f"single file), or whose lock file {path}-lock was deleted: use one name in all processes, and end a "
+                    f"process that is stopped",
                     status="FAILED_PRECONDITION",
                 )
         except BaseException:
             self.close()
             raise
 
-    def _take_lock(self) -> bool:
+    def _acquire_lock(self) -> bool:
         """Acquire or confirm the lock of the inode; return whether this process holds it."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LOCK_BYTE)
@@ -172,7 +172,7 @@ class FileWatch:
             is_foreign = siblings[0] not in (None, self._siblings[0]) and os.stat(self._log).st_size > 0
             raise LogLost(is_foreign=is_foreign)
         self.check_log()
-        if not self._take_lock():
+        if not self._acquire_lock():
             raise epoch_is_over(self._path)
 
     def check_log(self) -> None:
@@ -224,27 +224,27 @@ class FileWatch:
             )
         _, copy = self._copy_out()
         return FileLost(
-            f"the log {self._log} was deleted or replaced while {self._path} was in use, and another program that reads the file "
-            f"kept its content from being moved into it. This process has stopped. {copy}",
+            f"the log {self._log} was deleted or replaced while {self._path} was in use, and a reader in another program "
+            f"prevented its content from being moved into the file. This process has stopped. {copy}",
             status="DATA_LOSS",
         )
 
     def _save_moved(self) -> StorageError:
         is_replaced = _identity(self._path) is not None
         if os.fstat(self._file).st_nlink == 0:
-            kept = self._save_unlinked(is_replaced=is_replaced)
+            outcome = self._save_unlinked(is_replaced=is_replaced)
         else:
             is_emptied = self._checkpoint("TRUNCATE")
-            kept = self._where_it_is()
+            outcome = self._new_name_sentence()
             if not is_emptied and self._has_log():
-                kept += f" Its log was moved to {self._move_log()}."
+                outcome += f" Its log was moved to {self._move_log()}."
         if is_replaced:
-            what = "was replaced by another file"
+            event = "was replaced by another file"
             advice = f"The new file was not changed. Put the one that is wanted at {self._path}"
         else:
-            what, advice = "was deleted or moved away", f"Put it back as {self._path}"
+            event, advice = "was deleted or moved away", f"Put it back as {self._path}"
         return FileLost(
-            f"the file {self._path} {what} while it was in use. This process has stopped and does not open it again. {kept} "
+            f"the file {self._path} {event} while it was in use. This process has stopped and does not open it again. {outcome} "
             f"{advice}, and restart all workers. To restore a backup, stop the workers first",
             status="DATA_LOSS",
         )
@@ -256,13 +256,13 @@ class FileWatch:
         if this process is killed before that, the next one finds the log and does not start an empty file.
         """
         log = self._move_log() if is_replaced and self._has_log() else ""
-        is_copied, kept = self._copy_out()
+        is_copied, outcome = self._copy_out()
         if not is_copied:
-            return f"{kept} Its log was moved to {log}." if log else kept
+            return f"{outcome} Its log was moved to {log}." if log else outcome
         if self._checkpoint("TRUNCATE") and log:
             with contextlib.suppress(OSError):
                 os.unlink(log)
-        return kept
+        return outcome
 
     def _has_log(self) -> bool:
         """Whether the log at the path is the one that was opened."""
@@ -270,24 +270,27 @@ class FileWatch:
 
     def _set_broken_log_aside(self) -> StorageError:
         _, written_ns = self._stamp
-        when = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
+        last_checkpoint = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
         return FileLost(
-            f"the log {self._log} was truncated or overwritten while {self._path} was in use: what was acknowledged since {when} "
-            f"is lost. What is left of the log was moved to {self._move_log()}. This process has stopped and does not open the "
-            f"file again. Restart all workers to go on from {when}, or restore a backup first",
+            f"the log {self._log} was truncated or overwritten while {self._path} was in use: changes acknowledged since "
+            f"{last_checkpoint} are lost. What is left of the log was moved to {self._move_log()}. This process has "
+            f"stopped and does not open the file again. Restart all workers to continue from {last_checkpoint}, or restore a backup first",
             status="DATA_LOSS",
         )
 
     def _set_log_aside(self, loss: Loss) -> StorageError:
         if isinstance(loss, LogLost):
-            what = "its log was replaced, and another program has written into the new one"
-            _, kept = self._copy_out()
+            event = "its log was replaced, and another program has written into the new one"
+            _, outcome = self._copy_out()
         else:
-            what = "another program has written into it (restored a backup in place, truncated it, or opened it by another name)"
-            kept = f"The log of what was written last was moved to {self._move_log()}: it is not applied to the new content."
+            event = (
+                "another program has written into it (restored a backup in place, truncated it, or opened it under another "
+                "name)"
+            )
+            outcome = f"The log of the latest changes was moved to {self._move_log()}: it is not applied to the new content."
         return FileLost(
-            f"the file {self._path} was changed while it was in use: {what}. This process has stopped and does not open it "
-            f"again. {kept} Check the file, or restore a backup while no worker runs, and restart all workers",
+            f"the file {self._path} was changed while it was in use: {event}. This process has stopped and does not open it "
+            f"again. {outcome} Check the file, or restore a backup while no worker runs, and restart all workers",
             status="DATA_LOSS",
         )
 
@@ -301,28 +304,30 @@ class FileWatch:
 
     def _copy_out(self) -> tuple[bool, str]:
         """Copy the open database to a new file; return whether that succeeded, and a sentence about it."""
-        dest = self._free_name()
-        logger.error("%s was lost while it was in use: its content is being copied to %s", self._path, dest)
+        destination = self._free_name()
+        logger.error(
+            "%s was lost while it was in use: its content is being copied to %s", self._path, destination
+        )
         try:
-            self._copy(self._writer, dest)
+            self._copy(self._writer, destination)
         except StorageError as error:
             return False, f"A copy of its content could not be made ({error})."
-        return True, f"All that was acknowledged is in the copy {dest}."
+        return True, f"All that was acknowledged is in the copy {destination}."
 
-    def _where_it_is(self) -> str:
+    def _new_name_sentence(self) -> str:
         with contextlib.suppress(OSError):
             return f"The file that was in use, with all that was acknowledged, is {os.readlink(f'/proc/self/fd/{self._file}')}."
         return "The file that was in use, with all that was acknowledged, exists under another name."
 
     def _move_log(self) -> str:
-        dest = f"{self._free_name()}-wal"
+        destination = f"{self._free_name()}-wal"
         try:
-            os.rename(self._log, dest)
+            os.rename(self._log, destination)
         except OSError as error:
             return f"nowhere: {error.strerror}; move {self._log} away before the file is opened"
         with contextlib.suppress(OSError):
             os.unlink(self._index)
-        return dest
+        return destination
 
     def _free_name(self) -> str:
         stem = f"{self._path}.saved-{strftime('%Y%m%d-%H%M%S')}"

@@ -97,27 +97,27 @@ _MAX_PATTERN = 40_000  # bytes; SQLite's own limit is 50,000
 def statement(query: f.Filter, types: Types) -> Sql:
     """Return the condition of a filter; `types` are the attributes that are not predefined."""
     if query.group_by and query.group_by != STATUS:
-        known = _attribute(query.group_by, types, 0).name
-        raise f.refusal(f"GROUP BY is supported for {STATUS} only, not for {known}")
+        attribute_name = _attribute(query.group_by, types, 0).name
+        raise f.refusal(f"GROUP BY is supported for {STATUS} only, not for {attribute_name}")
     if query.condition is None:
         return Sql("1")
     sql = _condition(f.without_not(query.condition), types)
     if len(sql.values) > f.MAX_VALUES + f.MAX_CONDITIONS:
-        raise f.refusal(f"more than {f.MAX_VALUES} values and words to look for")
+        raise f.refusal(f"more than {f.MAX_VALUES} values and words to search for")
     return sql
 
 
 def _condition(condition: f.Condition, types: Types) -> Sql:
     match condition:
         case f.And(conditions) | f.Or(conditions):
-            parts = [_condition(each, types) for each in conditions]
+            parts = [_condition(part, types) for part in conditions]
             joint = " AND " if isinstance(condition, f.And) else " OR "
             return Sql(
                 f"({joint.join(part.text for part in parts)})",
                 tuple(value for part in parts for value in part.values),
             )
         case f.Not():
-            raise AssertionError("`without_not` leaves none")
+            raise AssertionError("`without_not` removes every NOT")
         case _:
             return _leaf(condition, _attribute(condition.name, types, condition.position))
 
@@ -129,10 +129,10 @@ def _attribute(name: str, types: Types, position: int) -> Attribute:
             return Attribute(spelled, SYSTEM[spelled], _COLUMNS.get(spelled, ""))
         if spelled == name and name in types:
             return Attribute(name, types[name])
-    place = f" at character {position}" if position else ""
+    where = f" at character {position}" if position else ""
     custom = ", ".join(sorted(types)) or "no others"
     raise f.refusal(
-        f"invalid search attribute: {name}{place}; there are {', '.join(_COLUMNS)}, and of the runs here: {custom}"
+        f"invalid search attribute: {name}{where}; there are {', '.join(_COLUMNS)}, and of the runs here: {custom}"
     )
 
 
@@ -153,12 +153,12 @@ def _leaf(leaf: f.Leaf, attribute: Attribute) -> Sql:
             if attribute.type not in _RANGES:
                 raise _not_supported("BETWEEN", attribute, leaf.position)
             values = (leaf.low, leaf.high)
-    bound = tuple(_bound(value, attribute, leaf.position) for value in values)
+    bound = tuple(_to_sql_value(value, attribute, leaf.position) for value in values)
     match attribute.type:
         case AttributeType.TEXT:
             return _text(leaf, attribute, str(bound[0]))
         case AttributeType.KEYWORD_LIST:
-            return _list(leaf, attribute, tuple(str(each).lower() for each in bound))
+            return _list(leaf, attribute, tuple(str(value).lower() for value in bound))
         case _:
             return _scalar(leaf, attribute, bound)
 
@@ -166,7 +166,7 @@ def _leaf(leaf: f.Leaf, attribute: Attribute) -> Sql:
 def _missing(leaf: f.Missing, attribute: Attribute) -> Sql:
     if attribute.column:
         return Sql(f"{attribute.column} IS {'NOT ' if leaf.negated else ''}NULL")
-    return _beside(attribute, "", (), leaf.negated)
+    return _attribute_condition(attribute, "", (), leaf.negated)
 
 
 def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> Sql:
@@ -188,27 +188,27 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
         return Sql(f"(rank {test}{_NOT_OPEN if test.startswith('>') else ''})", values)
     if attribute.column:
         return Sql(f"{attribute.column} {test}", values)
-    return _beside(attribute, f" AND value {test}", values, True)
+    return _attribute_condition(attribute, f" AND value {test}", values, True)
 
 
 def _list(leaf: f.Leaf, attribute: Attribute, values: tuple[str, ...]) -> Sql:
     holds = not leaf.negated if isinstance(leaf, f.Membership) else _is_equality(leaf)
-    return _beside(attribute, f" AND value IN ({', '.join('?' * len(values))})", values, holds)
+    return _attribute_condition(attribute, f" AND value IN ({', '.join('?' * len(values))})", values, holds)
 
 
 def _text(leaf: f.Leaf, attribute: Attribute, value: str) -> Sql:
     if not value.strip():
-        raise f.refusal(f"no words to look for in {attribute.name} at character {leaf.position}")
+        raise f.refusal(f"no words to search for in {attribute.name} at character {leaf.position}")
     phrases = tuple(words(word) for word in value.split())
     phrases = tuple(dict.fromkeys(phrase for phrase in phrases if phrase.strip()))[: f.MAX_CONDITIONS]
     any_of = " OR ".join(["instr(value, ?)"] * len(phrases)) or "0"
-    return _beside(attribute, f" AND ({any_of})", phrases, _is_equality(leaf))
+    return _attribute_condition(attribute, f" AND ({any_of})", phrases, _is_equality(leaf))
 
 
-def _beside(attribute: Attribute, test: str, values: tuple[Indexed, ...], holds: bool) -> Sql:
+def _attribute_condition(attribute: Attribute, test: str, values: tuple[Indexed, ...], holds: bool) -> Sql:
     """Return a condition on the attribute table: a matching row exists, or none does."""
-    found = f"SELECT run_id FROM visibility_attributes WHERE name = ?{test}"
-    return Sql(f"run_id {'' if holds else 'NOT '}IN ({found})", (attribute.name, *values))
+    subquery = f"SELECT run_id FROM visibility_attributes WHERE name = ?{test}"
+    return Sql(f"run_id {'' if holds else 'NOT '}IN ({subquery})", (attribute.name, *values))
 
 
 def _is_equality(leaf: f.Leaf) -> bool:
@@ -222,21 +222,21 @@ def _pattern(prefix: str, attribute: Attribute, position: int) -> str:
     return escaped
 
 
-def _bound(value: f.Literal, attribute: Attribute, position: int) -> Indexed:
-    found: Indexed | None
+def _to_sql_value(value: f.Literal, attribute: Attribute, position: int) -> Indexed:
+    converted: Indexed | None
     match attribute.name:
         case "ExecutionStatus":
-            found = _status(value)
+            converted = _status(value)
         case "ExecutionDuration":
-            found = _duration(value)
+            converted = _duration(value)
         case _:
-            found = _typed(value, attribute.type)
-    if found is None:
+            converted = _scalar_value(value, attribute.type)
+    if converted is None:
         raise f.refusal(
             f"invalid value for search attribute {attribute.name} of type {attribute.type.value} at character "
-            f"{position}: it takes {_TAKES.get(attribute.name) or _TAKES[attribute.type.value]}"
+            f"{position}: expected {_EXPECTED.get(attribute.name) or _EXPECTED[attribute.type.value]}"
         )
-    return found
+    return converted
 
 
 def _status(value: f.Literal) -> int | None:
@@ -251,7 +251,7 @@ def _duration(value: f.Literal) -> int | None:
     return value if type(value) is int else None
 
 
-def _typed(value: f.Literal, kind: AttributeType) -> Indexed | None:
+def _scalar_value(value: f.Literal, kind: AttributeType) -> Indexed | None:
     match kind, value:
         case AttributeType.BOOL, bool():
             return int(value)
@@ -269,12 +269,12 @@ def _typed(value: f.Literal, kind: AttributeType) -> Indexed | None:
             return None
 
 
-_TAKES = {
+_EXPECTED = {
     STATUS: "one of " + ", ".join(name for name in _STATUSES if not name.isupper()),
     DURATION: "'1h30m', '1.5s', 'hh:mm:ss' or nanoseconds",
-    "Keyword": "a quoted text",
-    "KeywordList": "a quoted text",
-    "Text": "a quoted text",
+    "Keyword": "a quoted string",
+    "KeywordList": "a quoted string",
+    "Text": "a quoted string",
     "Int": "a number",
     "Double": "a number",
     "Bool": "true or false, without quotes",

@@ -76,7 +76,7 @@ def refuse_stale(path: str) -> None:
         if any(used == identity for _, used, _ in _open.values()):
             raise StorageError(
                 f"the log of {path} was deleted, and this process still reads the file (a backup, a list): it is opened again "
-                f"when that has ended",
+                f"when that has finished",
                 status="UNAVAILABLE",
             )
         _stale.discard(identity)

@@ -27,15 +27,15 @@ T = TypeVar("T")
 LIST_SECONDS = 10.0
 """Time limit of a list or count, including the wait for earlier ones."""
 
-LOOK_EVERY = 500_000
+CHECK_INSTRUCTIONS = 500_000
 """SQLite instructions between two checks whether to stop, some ten milliseconds: each check has to acquire the GIL."""
 
 
 @dataclass(eq=False)
-class _Question(Generic[T]):
+class _Query(Generic[T]):
     work: Callable[[sqlite3.Connection], T]
     answer: asyncio.Future[T]
-    until: float
+    deadline: float
 
 
 class ListReader:
@@ -55,9 +55,9 @@ class ListReader:
         self._path = path
         self._connect = connect
         self._disconnect = disconnect
-        self._most = threads
+        self._max_threads = threads
         self._threads: list[threading.Thread] = []
-        self._queue: SimpleQueue[_Question[Any] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Query[Any] | None] = SimpleQueue()
         self._open = 0
         self._closing = False
 
@@ -75,8 +75,8 @@ class ListReader:
         self._threads = [thread for thread in self._threads if thread.is_alive()]  # after a fork none is
         self._open += 1
         try:
-            self._queue.put(_Question(work, answer, monotonic() + LIST_SECONDS))
-            if len(self._threads) < min(self._open, self._most):
+            self._queue.put(_Query(work, answer, monotonic() + LIST_SECONDS))
+            if len(self._threads) < min(self._open, self._max_threads):
                 thread = threading.Thread(target=self._run, name="hourglass-lists", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -96,28 +96,28 @@ class ListReader:
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None
         try:
-            while (question := self._queue.get()) is not None:
+            while (query := self._queue.get()) is not None:
                 try:
                     if connection is None:
                         with NO_FORK.lock:
                             connection = self._connect()
-                    value, error = self._work_on(question, connection), None
+                    value, error = self._answer(query, connection), None
                 except Exception as failure:
                     value, error = None, failure
-                _tell(question.answer, value, error)
+                _deliver(query.answer, value, error)
         finally:
             if connection is not None:
                 with NO_FORK.lock:
                     self._disconnect(connection)
 
-    def _work_on(self, question: _Question[T], connection: sqlite3.Connection) -> T | None:
-        while not question.answer.done():
-            self._check(question)
+    def _answer(self, query: _Query[T], connection: sqlite3.Connection) -> T | None:
+        while not query.answer.done():
+            self._check(query)
             with NO_FORK.lock:
-                connection.set_progress_handler(lambda: self._must_stop(question), LOOK_EVERY)
+                connection.set_progress_handler(lambda: self._must_stop(query), CHECK_INSTRUCTIONS)
                 try:
                     with storage_errors(self._path):
-                        return question.work(connection)
+                        return query.work(connection)
                 except StorageError as error:
                     if not is_interrupted(error.__cause__):
                         raise
@@ -125,16 +125,16 @@ class ListReader:
                     connection.set_progress_handler(None, 0)
         return None  # the caller has stopped waiting
 
-    def _must_stop(self, question: _Question[T]) -> bool:
-        return NO_FORK.fork_waits or self._closing or question.answer.done() or monotonic() > question.until
+    def _must_stop(self, query: _Query[T]) -> bool:
+        return NO_FORK.fork_waits or self._closing or query.answer.done() or monotonic() > query.deadline
 
-    def _check(self, question: _Question[T]) -> None:
+    def _check(self, query: _Query[T]) -> None:
         if self._closing:
             raise self._closed()
-        if monotonic() > question.until:
+        if monotonic() > query.deadline:
             raise ServiceTimeoutError(
-                f"the list was given up after {LIST_SECONDS:g} s: use a narrower filter, with fewer conditions on "
-                "texts, or ask when fewer lists are made at the same time",
+                f"the list was aborted after {LIST_SECONDS:g} s: use a narrower filter, with fewer conditions on "
+                "strings, or retry while fewer lists are running",
                 status="DEADLINE_EXCEEDED",
             )
 
@@ -147,7 +147,7 @@ def is_interrupted(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 
-def _tell(answer: asyncio.Future[T | None], value: T | None, error: BaseException | None) -> None:
+def _deliver(answer: asyncio.Future[T | None], value: T | None, error: BaseException | None) -> None:
     with suppress(RuntimeError):  # the loop is closed, and nobody awaits the answer
         answer.get_loop().call_soon_threadsafe(_settle, answer, value, error)
 

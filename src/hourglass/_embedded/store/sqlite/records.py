@@ -40,28 +40,30 @@ from hourglass._history.encoding import (
     stored_default,
 )
 
-S = TypeVar("S", bound=h.Attributes)
+AttributesT = TypeVar("S", bound=h.Attributes)
 
 IN_EVENTS = frozenset({"started", "final"})
 PENDING = frozenset({"activities", "timers", "children"})
 
 
-def _without(original: type[msgspec.Struct], left_out: frozenset[str], tag: str | None, **types: Any) -> Any:
+def _stored_form(
+    original: type[msgspec.Struct], excluded: frozenset[str], tag: str | None, **types: Any
+) -> Any:
     """Return a struct with the fields of another, except some. Fields added to the original are then stored
     automatically."""
     hints = get_type_hints(original) | types
     fields = [
         (field.name, hints[field.name], *stored_default(field))
         for field in msgspec.structs.fields(original)
-        if field.name not in left_out
+        if field.name not in excluded
     ]
     return msgspec.defstruct(f"Stored{original.__name__}", fields, frozen=True, omit_defaults=True, tag=tag)
 
 
-_StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[ANY_KIND, ...])
-_StoredActivity = _without(OpenActivity, frozenset({"scheduled", "spec"}), "activity")
-_StoredTimer = _without(PendingTimer, frozenset(), "timer")
-_StoredChild = _without(OpenChild, frozenset({"initiated"}), "child")
+_StoredRun = _stored_form(Run, IN_EVENTS | PENDING, None, held=tuple[ANY_KIND, ...])
+_StoredActivity = _stored_form(OpenActivity, frozenset({"scheduled", "spec"}), "activity")
+_StoredTimer = _stored_form(PendingTimer, frozenset(), "timer")
+_StoredChild = _stored_form(OpenChild, frozenset({"initiated"}), "child")
 
 _RUN_FIELDS = _StoredRun.__struct_fields__
 _ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
@@ -83,15 +85,15 @@ def encode_state(run: Run) -> bytes:
     return encode(_StoredRun(*_run_values(run)))
 
 
-def encode_pending(thing: OpenActivity | PendingTimer | OpenChild) -> bytes:
+def encode_pending(entry: OpenActivity | PendingTimer | OpenChild) -> bytes:
     """Encode a pending timer, or a pending activity or child without its request."""
-    match thing:
+    match entry:
         case OpenActivity():
-            return encode(_StoredActivity(*_activity_values(thing)))
+            return encode(_StoredActivity(*_activity_values(entry)))
         case OpenChild():
-            return encode(_StoredChild(*_child_values(thing)))
+            return encode(_StoredChild(*_child_values(entry)))
         case PendingTimer():
-            return encode(_StoredTimer(*_timer_values(thing)))
+            return encode(_StoredTimer(*_timer_values(entry)))
 
 
 _schedule_decoder = msgspec.msgpack.Decoder(ScheduleRecord)
@@ -118,26 +120,26 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
     timers: dict[int, PendingTimer] = {}
     children: dict[int, OpenChild] = {}
     for event_id in sorted(pending):
-        thing = _pending_decoder.decode(pending[event_id])
-        fields = msgspec.structs.asdict(thing)
-        if isinstance(thing, _StoredTimer):
+        entry = _pending_decoder.decode(pending[event_id])
+        fields = msgspec.structs.asdict(entry)
+        if isinstance(entry, _StoredTimer):
             timer = timers[event_id] = PendingTimer(**fields)
-            _check_began(timer.started_event_id, event_id)
-        elif isinstance(thing, _StoredChild):
-            asked = _asked_by(events, event_id, h.StartChildWorkflowExecutionInitiated)
-            child = children[event_id] = OpenChild(initiated=asked, **fields)
-            _check_began(child.initiated_event_id, event_id)
+            _check_event_id(timer.started_event_id, event_id)
+        elif isinstance(entry, _StoredChild):
+            initiated = _attributes_of(events, event_id, h.StartChildWorkflowExecutionInitiated)
+            child = children[event_id] = OpenChild(initiated=initiated, **fields)
+            _check_event_id(child.initiated_event_id, event_id)
         else:
-            scheduled = _asked_by(events, event_id, h.ActivityTaskScheduled)
-            activity = OpenActivity(scheduled=scheduled, spec=thing.changed or scheduled.spec, **fields)
+            scheduled = _attributes_of(events, event_id, h.ActivityTaskScheduled)
+            activity = OpenActivity(scheduled=scheduled, spec=entry.changed or scheduled.spec, **fields)
             activities[event_id] = activity
-            _check_began(activity.scheduled_event_id, event_id)
-    whole: Any = msgspec.structs.asdict(stored)
+            _check_event_id(activity.scheduled_event_id, event_id)
+    fields_of_run: Any = msgspec.structs.asdict(stored)
     started: Any = events[0].attributes
     if stored.priority is not None:
         started = stored.priority.of(started)
-    whole |= {"started": started, "final": _final(events), "activities": activities}
-    return Run(**whole, timers=timers, children=children)
+    fields_of_run |= {"started": started, "final": _final(events), "activities": activities}
+    return Run(**fields_of_run, timers=timers, children=children)
 
 
 def shown_form(run: Run) -> Run:
@@ -158,16 +160,16 @@ def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
         raise ValueError("its history does not begin with its start")
 
 
-def _check_began(said: int, event_id: int) -> None:
-    if said != event_id:
-        raise ValueError(f"what is pending since event {event_id} says that it began with event {said}")
+def _check_event_id(stored_id: int, event_id: int) -> None:
+    if stored_id != event_id:
+        raise ValueError(f"the pending entry of event {event_id} has the event id {stored_id}")
 
 
-def _asked_by(events: Sequence[h.HistoryEvent], event_id: int, kind: type[S]) -> S:
-    asked = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
-    if not isinstance(asked, kind):
-        raise ValueError(f"event {event_id} is no {kind.__name__}, though one is pending since then")
-    return asked
+def _attributes_of(events: Sequence[h.HistoryEvent], event_id: int, kind: type[AttributesT]) -> AttributesT:
+    attributes = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
+    if not isinstance(attributes, kind):
+        raise ValueError(f"event {event_id} is no {kind.__name__}, but a pending entry refers to it")
+    return attributes
 
 
 def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
@@ -175,7 +177,7 @@ def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
     return last if isinstance(last, h.FINAL) else None
 
 
-MUCH = 1_000_000
+LARGE_BYTES = 1_000_000
 """Histories of at least this size are read row by row: one string of hexadecimal pieces would take several times the
 memory."""
 
@@ -209,24 +211,24 @@ class StoredReads:
         """Load a run with its complete history; None if it does not exist."""
         with storage_errors(self._path):
             try:
-                found = self.connection.execute(_LOAD, (MUCH, MUCH, plain(run_id))).fetchall()
+                rows = self.connection.execute(_LOAD, (LARGE_BYTES, LARGE_BYTES, plain(run_id))).fetchall()
             except sqlite3.DataError:  # longer than SQLite's maximum string length
-                found = self.connection.execute(_LOAD, (0, 0, plain(run_id))).fetchall()
-            if not found:
+                rows = self.connection.execute(_LOAD, (0, 0, plain(run_id))).fetchall()
+            if not rows:
                 return None
-            state, key, events, pending = found[0]
+            state, key, events, pending = rows[0]
             try:
                 history = self._read_history(key) if events is None else _history(_pieces(events))
-                things = self._read_pending(key) if pending is None else _pieces(pending)
-                return Stored(decode_run(state, history, things), tuple(history))
+                pending_rows = self._read_pending(key) if pending is None else _pieces(pending)
+                return Stored(decode_run(state, history, pending_rows), tuple(history))
             except Exception as error:  # whatever damaged bytes cause
                 raise ValueError(f"the run {run_id}: {error}") from error
 
     def _read_history(self, key: int) -> list[h.HistoryEvent]:
         """Read a large history without holding it in memory twice."""
         history: list[h.HistoryEvent] = []
-        text = "SELECT first_id, CAST(data AS BLOB) FROM events WHERE run = ? ORDER BY first_id"
-        with contextlib.closing(self.connection.execute(text, (key,))) as rows:
+        query = "SELECT first_id, CAST(data AS BLOB) FROM events WHERE run = ? ORDER BY first_id"
+        with contextlib.closing(self.connection.execute(query, (key,))) as rows:
             for _, data in rows:
                 history += decode_events(data)
         return history
@@ -236,14 +238,14 @@ class StoredReads:
 
     def current(self, workflow_id: str) -> str:
         """Return the run id of the latest run of a workflow; empty if there is none."""
-        text = "SELECT run_id FROM runs WHERE workflow_id = ? ORDER BY key DESC LIMIT 1"
-        found = self._rows(text, plain(workflow_id))
-        return str(found[0][0]) if found else ""
+        query = "SELECT run_id FROM runs WHERE workflow_id = ? ORDER BY key DESC LIMIT 1"
+        rows = self._rows(query, plain(workflow_id))
+        return str(rows[0][0]) if rows else ""
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
         """Return the run id of the latest run of a workflow that carried out a request; empty if none did."""
-        found = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
-        return str(found[0][0]) if found else ""
+        rows = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
+        return str(rows[0][0]) if rows else ""
 
     def due(self, until_ns: int, limit: int, after_ns: int, after_key: int) -> Sequence[DueRun]:
         """Return runs with a wake time after a position and not after a time, earliest first."""
@@ -263,21 +265,21 @@ class StoredReads:
                 )
                 LIMIT ?
             ) AS found"""
-        found = self._joined(text, after_ns, after_key, until_ns, limit, after_ns, until_ns, limit, limit)
-        pieces = [piece.split(":", 3) for piece in found.split("\x1f") if piece]
+        joined = self._joined(text, after_ns, after_key, until_ns, limit, after_ns, until_ns, limit, limit)
+        pieces = [piece.split(":", 3) for piece in joined.split("\x1f") if piece]
         # SQLite does not guarantee the order of aggregated rows.
-        return sorted(map(_due_run, pieces), key=_place)
+        return sorted(map(_due_run, pieces), key=_position)
 
     def without_wake(self) -> Sequence[str]:
         """Return runs with a damaged wake time, which is no number: they would never be due."""
         text = f"""SELECT group_concat(run_id, char(31)) FROM runs
-            WHERE wake_ns > {_LARGEST} AND wake_ns > 0"""  # texts and bytes come after all numbers
+            WHERE wake_ns > {_LARGEST} AND wake_ns > 0"""  # SQLite orders strings and blobs after all numbers
         return [run_id for run_id in self._joined(text).split("\x1f") if run_id]
 
     def _joined(self, text: str, *parameters: object) -> str:
         """Run a query for one string, even if a damaged part of it is not valid UTF-8."""
-        found = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
-        return "" if found is None else bytes(found).decode(errors="replace")
+        joined = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
+        return "" if joined is None else bytes(joined).decode(errors="replace")
 
     def open_runs(self) -> int:
         """Return the number of open runs, according to the lists."""
@@ -316,8 +318,8 @@ class StoredReads:
 
     def key(self, run_id: str) -> int | None:
         """Return the key of a closed run; None if there is none."""
-        found = self._rows("SELECT key FROM runs WHERE run_id = ? AND close_ns > 0", plain(run_id))
-        return found[0][0] if found else None
+        rows = self._rows("SELECT key FROM runs WHERE run_id = ? AND close_ns > 0", plain(run_id))
+        return rows[0][0] if rows else None
 
     def closed(self, before_ns: int, limit: int) -> Sequence[int]:
         """Return the keys of runs that closed before a time, earliest first."""
@@ -330,12 +332,12 @@ class StoredReads:
 
 
 def _due_run(piece: Sequence[str]) -> DueRun:
-    wake, key, queue, run_id = piece  # a damaged wake time may be a fraction
-    task_queue = bytes.fromhex(queue).decode(errors="replace")
-    return DueRun(run_id, task_queue, int(wake.partition(".")[0]), int(key))
+    wake_ns, key, encoded_queue, run_id = piece  # a damaged wake time may be a fraction
+    task_queue = bytes.fromhex(encoded_queue).decode(errors="replace")
+    return DueRun(run_id, task_queue, int(wake_ns.partition(".")[0]), int(key))
 
 
-def _place(due: DueRun) -> tuple[int, int]:
+def _position(due: DueRun) -> tuple[int, int]:
     return due.wake_ns, due.key
 
 
@@ -352,11 +354,11 @@ def _last_time_ns(data: Any) -> int:
         return 0  # loading its run reports the damage
 
 
-def _pieces(found: str) -> Mapping[int, bytes]:
+def _pieces(joined: str) -> Mapping[int, bytes]:
     pieces: dict[int, bytes] = {}
-    for piece in found.split(" ") if found else ():
-        number, _, data = piece.partition(":")
-        pieces[int(number)] = bytes.fromhex(data)
+    for piece in joined.split(" ") if joined else ():
+        event_id, _, data = piece.partition(":")
+        pieces[int(event_id)] = bytes.fromhex(data)
     return pieces
 
 
@@ -378,7 +380,7 @@ _PUT = (
 _PUT_NOTE = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 
 
-class Row(NamedTuple):
+class ScheduleRow(NamedTuple):
     """A row of a schedule, or of a note in its own table. Without data the row must be deleted."""
 
     schedule_id: str
@@ -388,56 +390,56 @@ class Row(NamedTuple):
     is_note: bool = False
 
 
-def row(change: ScheduleChange) -> Row:
+def row(change: ScheduleChange) -> ScheduleRow:
     """Return the row that stores a change."""
     if isinstance(change, NoteChange):
-        return Row(change.schedule_id, 0, "[]", change.data, is_note=True)
+        return ScheduleRow(change.schedule_id, 0, "[]", change.data, is_note=True)
     record = change.record
     if record is None:
-        return Row(plain(change.schedule_id), 0, "[]", b"")
+        return ScheduleRow(plain(change.schedule_id), 0, "[]", b"")
     names = msgspec.json.encode([plain(workflow_id) for workflow_id, _ in record.running]).decode()
-    return Row(plain(change.schedule_id), change.wake_ns, names, encode_schedule(record))
+    return ScheduleRow(plain(change.schedule_id), change.wake_ns, names, encode_schedule(record))
 
 
-def write(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
+def write(connection: sqlite3.Connection, rows: Iterable[ScheduleRow]) -> None:
     """Write and delete rows, within the caller's transaction."""
-    for each in rows:
-        if each.is_note and not each.data:
-            connection.execute("DELETE FROM meta WHERE name = ?", (each.schedule_id,))
-        elif each.is_note:
-            connection.execute(_PUT_NOTE, (each.schedule_id, each.data))
-        elif each.data:
-            connection.execute(_PUT, each[:4])
+    for row in rows:
+        if row.is_note and not row.data:
+            connection.execute("DELETE FROM meta WHERE name = ?", (row.schedule_id,))
+        elif row.is_note:
+            connection.execute(_PUT_NOTE, (row.schedule_id, row.data))
+        elif row.data:
+            connection.execute(_PUT, row[:4])
         else:
-            connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (each.schedule_id,))
+            connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (row.schedule_id,))
 
 
 def read(connection: sqlite3.Connection, schedule_id: str) -> ScheduleRecord | None:
     """Read a schedule; None if it does not exist. Raises ValueError (msgspec's) for invalid bytes."""
-    text = "SELECT data FROM schedules WHERE schedule_id = ?"
-    found = connection.execute(text, (plain(schedule_id),)).fetchall()
-    return decode_schedule(found[0][0]) if found else None
+    query = "SELECT data FROM schedules WHERE schedule_id = ?"
+    rows = connection.execute(query, (plain(schedule_id),)).fetchall()
+    return decode_schedule(rows[0][0]) if rows else None
 
 
 def read_note(connection: sqlite3.Connection, name: str) -> bytes:
     """Read a note of the engine; empty if there is none."""
-    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
-    return bytes(found[0][0]) if found else b""
+    rows = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
+    return bytes(rows[0][0]) if rows else b""
 
 
 def read_notes(connection: sqlite3.Connection, prefix: str) -> list[tuple[str, bytes]]:
     """Read the engine's notes whose names begin with `prefix`."""
-    text = "SELECT name, value FROM meta WHERE name >= ? AND name < ?"
-    found = connection.execute(text, (prefix, prefix + "\U0010ffff")).fetchall()
-    return [(name, bytes(value)) for name, value in found]
+    query = "SELECT name, value FROM meta WHERE name >= ? AND name < ?"
+    rows = connection.execute(query, (prefix, prefix + "\U0010ffff")).fetchall()
+    return [(name, bytes(value)) for name, value in rows]
 
 
 def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
     """Read a short entry for each schedule; an unreadable one is logged and omitted."""
     # As bytes: one row that is not UTF-8 must not hide the others.
-    text = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
+    query = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
     entries: list[ScheduleEntry] = []
-    for schedule_id, wake_ns, awaited in connection.execute(text).fetchall():
+    for schedule_id, wake_ns, awaited in connection.execute(query).fetchall():
         try:
             if not isinstance(wake_ns, int):
                 raise TypeError(f"its wake time is a {type(wake_ns).__name__}")

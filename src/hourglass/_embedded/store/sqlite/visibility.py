@@ -83,16 +83,16 @@ _COLUMNS = (
 )  # fmt: skip
 _READ = ", ".join((*_COLUMNS, "id"))
 _SET = ", ".join(f"{column} = excluded.{column}" for column in _COLUMNS[1:])
-_NO_NUMBER = -(2**62)
-_MAY_BE_NULL = {
-    "close_time": _NO_NUMBER, "execution_duration": _NO_NUMBER, "history_length": _NO_NUMBER,
-    "history_size": _NO_NUMBER, "parent_workflow_id": "''", "parent_run_id": "''", "fields": "''",
+_NULL_NUMBER = -(2**62)
+_NULL_MARKERS = {
+    "close_time": _NULL_NUMBER, "execution_duration": _NULL_NUMBER, "history_length": _NULL_NUMBER,
+    "history_size": _NULL_NUMBER, "parent_workflow_id": "''", "parent_run_id": "''", "fields": "''",
 }  # fmt: skip
 """Columns that may be NULL, each with the value that represents NULL in a row (see `writer.NOTHING` for the reason)."""
 
 
 def _or_null(name: str, value: str) -> str:
-    return f"nullif({value}, {_MAY_BE_NULL[name]})" if name in _MAY_BE_NULL else value
+    return f"nullif({value}, {_NULL_MARKERS[name]})" if name in _NULL_MARKERS else value
 
 
 _ROW = ", ".join(_or_null(name, "?") for name in _COLUMNS)
@@ -145,11 +145,11 @@ def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[s
     _many(connection, "DELETE FROM visibility_attributes WHERE run_id IN ({rows})", indexed_before)
     with_attributes = [run for run in latest.values() if run.search_attributes]
     if with_attributes:
-        known = _learn(connection, with_attributes)
+        known_types = _add_new_types(connection, with_attributes)
         _many(
             connection,
             "INSERT OR IGNORE INTO visibility_attributes (name, value, run_id) VALUES {rows}",
-            [row for run in with_attributes for row in _attribute_rows(run, known)],
+            [row for run in with_attributes for row in _attribute_rows(run, known_types)],
         )
 
 
@@ -192,50 +192,52 @@ def declare(connection: sqlite3.Connection, types: Mapping[str, str]) -> None:
     """Declare search attributes before their first use, with Temporal's names of types (`Keyword`, `Int` …)."""
     for name, kind in types.items():
         if type_named(kind) is None or name in SYSTEM:
-            known = ", ".join(each.value for each in AttributeType)
-            raise UsageError(f"search attribute {name} cannot be declared as {kind!r}; the types are {known}")
+            available = ", ".join(member.value for member in AttributeType)
+            raise UsageError(
+                f"search attribute {name} cannot be declared as {kind!r}; the types are {available}"
+            )
     _many(
         connection, "INSERT OR REPLACE INTO visibility_types (name, type) VALUES {rows}", list(types.items())
     )
 
 
 def _row(run: Run) -> tuple[Any, ...]:
-    shown = summary(run)
+    entry = summary(run)
     closed = run.status is not RUNNING
-    close_time = shown.close_time_ns // 1000 if closed else _NO_NUMBER
-    fields = _Fields(shown.memo, shown.search_attributes)
+    close_time = entry.close_time_ns // 1000 if closed else _NULL_NUMBER
+    fields = _Fields(entry.memo, entry.search_attributes)
     return (
-        shown.run_id,
+        entry.run_id,
         close_time if closed else OPEN,
-        shown.start_time_ns // 1000,
-        shown.execution_time_ns // 1000,
+        entry.start_time_ns // 1000,
+        entry.execution_time_ns // 1000,
         close_time,
-        shown.status.value,
-        shown.workflow_id,
-        shown.workflow_type,
-        shown.task_queue,
-        shown.close_time_ns - shown.execution_time_ns if closed else _NO_NUMBER,
-        shown.history_length if closed else _NO_NUMBER,
-        run.history_size if closed else _NO_NUMBER,
-        shown.parent_workflow_id,
-        shown.parent_run_id,
-        shown.root_workflow_id,
-        shown.root_run_id,
-        bytearray(_encoder.encode(fields)) if shown.memo or shown.search_attributes else "",
+        entry.status.value,
+        entry.workflow_id,
+        entry.workflow_type,
+        entry.task_queue,
+        entry.close_time_ns - entry.execution_time_ns if closed else _NULL_NUMBER,
+        entry.history_length if closed else _NULL_NUMBER,
+        run.history_size if closed else _NULL_NUMBER,
+        entry.parent_workflow_id,
+        entry.parent_run_id,
+        entry.root_workflow_id,
+        entry.root_run_id,
+        bytearray(_encoder.encode(fields)) if entry.memo or entry.search_attributes else "",
     )
 
 
-def _learn(connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[str, AttributeType]:
+def _add_new_types(connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[str, AttributeType]:
     """Store the types of attributes that are new. Return all types."""
-    known = types(connection)
+    known_types = types(connection)
     new: dict[str, AttributeType] = {}
     for run in runs:
         for name, payload in run.search_attributes.items():
-            if name not in known and name not in SYSTEM and (kind := type_of(payload)) is not None:
-                known[name] = new[name] = kind
+            if name not in known_types and name not in SYSTEM and (kind := type_of(payload)) is not None:
+                known_types[name] = new[name] = kind
     rows = [(name, kind.value) for name, kind in new.items()]
     _many(connection, "INSERT OR IGNORE INTO visibility_types (name, type) VALUES {rows}", rows)
-    return known
+    return known_types
 
 
 def types(connection: sqlite3.Connection) -> dict[str, AttributeType]:
@@ -260,16 +262,16 @@ def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]
     The number of rows is rounded up to a power of two by repeating the last row, which must be harmless, so that SQLite
     can reuse the prepared statement.
     """
-    for done in range(0, len(rows), _MOST_ROWS):
-        batch = rows[done : done + _MOST_ROWS]
+    for start in range(0, len(rows), _MOST_ROWS):
+        batch = rows[start : start + _MOST_ROWS]
         size = 1 << (len(batch) - 1).bit_length()
         values = [value for row in batch for value in row]
         values += [*batch[-1]] * (size - len(batch))
-        connection.execute(_filled(sql, row or ", ".join("?" * len(batch[0])), size), values)
+        connection.execute(_statement_for(sql, row or ", ".join("?" * len(batch[0])), size), values)
 
 
 @cache
-def _filled(sql: str, row: str, size: int) -> str:
+def _statement_for(sql: str, row: str, size: int) -> str:
     return sql.format(rows=", ".join([f"({row})"] * size))
 
 
@@ -283,22 +285,24 @@ def page(
     """
     where = _where(connection, text, activities)
     after = _after(token)
-    beyond = " AND (rank, start_time, id) < (?, ?, ?)" if after else ""
-    sql = f"SELECT {_READ} FROM visibility WHERE {where.text}{beyond} {_ORDER} LIMIT ?"
+    after_condition = " AND (rank, start_time, id) < (?, ?, ?)" if after else ""
+    sql = f"SELECT {_READ} FROM visibility WHERE {where.text}{after_condition} {_ORDER} LIMIT ?"
     rows = _rows(connection, sql, (*where.values, *after, limit + 1))
-    more = b""
+    next_token = b""
     if len(rows) > limit:
         last = rows[limit - 1]
-        more = msgspec.json.encode((last[1], last[2], last[-1]))
-    return Page(tuple(_summary(row) for row in rows[:limit]), more)
+        next_token = msgspec.json.encode((last[1], last[2], last[-1]))
+    return Page(tuple(_summary(row) for row in rows[:limit]), next_token)
 
 
 def count(connection: sqlite3.Connection, text: str, activities: bool = False) -> Count:
     """Count the runs that match a filter; with `GROUP BY ExecutionStatus` also by status."""
     where, is_grouped = _where(connection, text, activities), bool(parse(text).group_by)
     # Without groups the status is not read, so that an index may be sufficient.
-    what, by = ("status", " GROUP BY status ORDER BY status") if is_grouped else ("0", "")
-    rows = _rows(connection, f"SELECT count(*), {what} FROM visibility WHERE {where.text}{by}", where.values)
+    column, group_by = ("status", " GROUP BY status ORDER BY status") if is_grouped else ("0", "")
+    rows = _rows(
+        connection, f"SELECT count(*), {column} FROM visibility WHERE {where.text}{group_by}", where.values
+    )
     groups = [
         CountGroup((status_name(WorkflowStatus(status)),), number) for number, status in rows if is_grouped
     ]
@@ -321,11 +325,11 @@ def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -
 
 def _where(connection: sqlite3.Connection, text: str, activities: bool) -> Sql:
     """Return the condition for workflow runs, or standalone activities, that match a filter."""
-    asked = statement(parse(text), types(connection))
-    return Sql(f"({asked.text}) AND {'' if activities else 'NOT '}{_ALONE}", asked.values)
+    condition = statement(parse(text), types(connection))
+    return Sql(f"({condition.text}) AND {'' if activities else 'NOT '}{_IS_STANDALONE}", condition.values)
 
 
-_ALONE = f"(workflow_id >= '{PREFIX}' AND workflow_id < '{PREFIX[:-1]}0')"  # '0' follows '/' in ASCII
+_IS_STANDALONE = f"(workflow_id >= '{PREFIX}' AND workflow_id < '{PREFIX[:-1]}0')"  # '0' follows '/' in ASCII
 
 
 def _after(token: bytes) -> tuple[int, ...]:
