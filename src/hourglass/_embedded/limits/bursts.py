@@ -1,9 +1,9 @@
-"""Bursts of calls (`Bursts`): what `debounce` of `hourglass.limits` collects, by key. The calls of a key that come close after
-one another are run as one workflow, with the arguments of the last, when they have ceased for a while.
+"""Debounced calls (`debounce` of `hourglass.limits`), by key: calls of a key in quick succession become one workflow.
 
-Must not know: requests, handles, when a burst is over (see `hourglass._contract.limits`). Invariants: a call that was
-answered is durable, and so is the name of the workflow that it becomes, which is given before that starts; the start of
-the workflow and the end of its burst are one change of the store.
+The workflow starts once no call has arrived for a while, with the arguments of the last call. Must not know: requests,
+handles, when a burst is over (see `hourglass._contract.limits`). Invariants: an answered call is durable, and so is the
+id of its future workflow, which is assigned before the start; the start of the workflow and the end of its burst are
+one change of the store.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from hourglass.errors import ServiceError, StorageError
 logger = logging.getLogger("hourglass.embedded")
 
 NOTE = "limit/"
-"""How the names begin under which the store keeps limits."""
+"""The common prefix of the store's notes about limits."""
 
 _PAUSE_NS = 5 * SECOND
-"""How long to wait before a burst is tried again that could not be started."""
+"""The delay before a failed start of a burst's workflow is retried."""
 _REMEMBERED_NS = 60 * SECOND
-"""How long a key remembers a burst that was run: a call whose answer was lost is made again."""
+"""How long a key remembers a finished burst, for calls that are repeated because their answer was lost."""
 _MOST_TICKETS = 100
-"""So many of the last calls of a burst are known by name, to tell one that is made twice."""
+"""Number of a burst's latest calls whose tickets are remembered, to recognise repetitions."""
 
 
 def keep_note(runs: RunTable, name: str, data: bytes) -> None:
-    """Store what is kept of a limit; nothing if there is no data."""
+    """Store the data of a limit, or delete it if there is none."""
     runs.keep_schedule(NoteChange(schedule_id=NOTE + plain(name), data=data))
 
 
 class KeptBurst(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one key: those that will be run, as the workflow `becomes`; or, once that was started, (`fired_ns`) that."""
+    """The calls of one key: pending ones, which will become the workflow `becomes`, or (`fired_ns`) those that have
+    become it."""
 
     burst: Burst
     becomes: str
@@ -62,31 +63,32 @@ _call = msgspec.json.Decoder(DebounceCall)
 
 
 class Bursts:
-    """See the module. Acts by itself from `begin` on."""
+    """The debounced calls of an engine (see the module). They act from `begin` on."""
 
     def __init__(self, runs: RunTable) -> None:
         self._runs = runs
         self._bursts: dict[str, KeptBurst] = {}
         self._due = DueTimes(runs.clock, self._elapse)
         self.fired = Bell()
-        """Rings when a burst was run or dropped."""
+        """Rings when a burst was started or dropped."""
 
     def load(self, id: str, data: bytes) -> None:
-        """Take up what is stored of a key; raises `msgspec.MsgspecError` or `ValueError` if that cannot be read."""
+        """Restore a stored key. Raises `msgspec.MsgspecError` or `ValueError` for invalid data."""
         self._bursts[id] = kept = _burst.decode(data)
         self._due.set(id, 0 if kept.fired_ns else kept.due_ns)
         self._due.set_alarm()
 
     def unload(self, id: str) -> None:
-        """What is in memory of a key cannot be stored."""
+        """Forget the state of a key that cannot be stored."""
         self._bursts.pop(id, None)
         self._due.set(id, 0)
         self._due.set_alarm()
 
-    # --- calls ----------------------------------------------------------------------------------------------
-
     def debounce(self, request: StartWorkflow) -> Started | None:
-        """A client debounces; None where a workflow collects the calls: one that is open, or because they cannot be read."""
+        """Add a client's call to its burst. Return None if a workflow must handle it.
+
+        That is the case if such a workflow is open, or if the engine cannot read the call.
+        """
         id = request.workflow_id
         if request.signal_name != "call" or not id.startswith(BURSTS) or not request.signal_arguments:
             return None
@@ -121,7 +123,7 @@ class Bursts:
         return Started("", started=kept is None, becomes=made.becomes)
 
     def is_waiting(self, becomes: str, id: str) -> bool:
-        """Whether the calls that will be this workflow have not been run yet, nor dropped."""
+        """Whether the calls that will become this workflow are still pending."""
         kept = self._bursts.get(id)
         return kept is not None and kept.becomes == becomes and not kept.fired_ns
 
@@ -131,7 +133,7 @@ class Bursts:
         keep_note(self._runs, id, msgspec.msgpack.encode(kept))
 
     def _fire(self, id: str, kept: KeptBurst, now: int) -> None:
-        """Run a workflow in the place of all calls of a burst."""
+        """Start the workflow of a burst."""
         call = kept.burst.call
         request = StartWorkflow(
             workflow_id=kept.becomes,
@@ -161,21 +163,19 @@ class Bursts:
                 return
             self._keep(id, msgspec.structs.replace(kept, arguments=(), headers={}, due_ns=0, fired_ns=now))
 
-    # --- for clients ----------------------------------------------------------------------------------------
-
     def view(self, id: str = "") -> Iterator[KeptLimit]:
-        """The calls of a key, or of all, that have not been run."""
+        """Yield the pending calls of a key, or of all keys."""
         for each, kept in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
             if kept is not None and not kept.fired_ns:
                 yield KeptLimit(each, calls=kept.calls, becomes=kept.becomes, due_ns=kept.due_ns)
 
     def drop(self, id: str) -> bool:
-        """Drop the calls of a key that have not been run; whether there were any."""
+        """Drop the pending calls of a key. Return whether there were any."""
         kept = self._bursts.get(id)
         return kept is not None and not kept.fired_ns and self.forget(id)
 
     def forget(self, id: str) -> bool:
-        """Forget a key, run or not; whether there was something to forget."""
+        """Forget a key with pending or finished calls. Return whether it existed."""
         if id not in self._bursts:
             return False
         with self._runs.transaction():
@@ -189,21 +189,19 @@ class Bursts:
         self._due.set(id, 0)
         keep_note(self._runs, id, b"")
 
-    # --- time -----------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
-        """Act from now on when the time of something has come."""
+        """Act from now on."""
         if self._bursts:
             self._set_back()
         self._due.begin()
 
     def stop(self) -> None:
-        """Act no more."""
+        """Stop acting."""
         self._due.stop()
         self.fired.ring()
 
     def realign(self) -> None:
-        """Time has jumped. Calls that came while the clock was ahead came now."""
+        """Adjust after the clock jumped: calls from a time when it was ahead count as made now."""
         self._set_back()
         self._due.realign()
 
@@ -219,7 +217,7 @@ class Bursts:
                     self.forget(id)
 
     def _elapse(self) -> None:
-        """The alarm: bursts that are calm are run."""
+        """Start the workflows of bursts that have become quiet. Called by the alarm."""
         now = self._runs.clock.now_ns()
         while (id := self._due.take(now)) is not None:
             self._fire(id, self._bursts[id], now)

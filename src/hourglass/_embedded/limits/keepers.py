@@ -1,20 +1,20 @@
-"""The limits of `hourglass.limits`, kept by the engine itself: slots and turns, by their keys; bursts of calls have a
-file of their own.
+"""Limits of `hourglass.limits` that the engine itself enforces: slots and throttle turns, by key. Debounced calls are
+in `bursts`.
 
-On a Temporal server a small workflow keeps each key. Here the engine answers in its place, by the same protocol and the same
-rules (`hourglass._contract.limits`): a run signals the workflow `hourglass.slots:KEY`, which need not exist, and the answer
-comes as the signal that a keeper would send. So histories are those of Temporal, and runs can move there; and no worker, no
-run and no history is needed to keep a limit.
+On a Temporal server a small workflow enforces the limit of each key. Here the engine answers in its place, by the same
+protocol and rules (`hourglass._contract.limits`): a run signals the workflow `hourglass.slots:KEY`, which need not
+exist, and the answer arrives as the signal that the workflow would send. Histories are therefore those of Temporal, and
+runs can move there; and a limit needs no worker, no run and no history.
 
-A workflow that keeps a key goes on to do so while it is open: of one that was started before the engine could, or for runs whose
-payloads the engine cannot read because a codec encodes them, it is the keeper.
+An open workflow that enforces a key continues to do so: one that was started by an older engine, or for runs whose
+payloads the engine cannot read because a codec encodes them.
 
-Must not know: requests, handles, what the rules decide. Invariants: what a message changes, and all that is said because of
-it, are one change of the store, together with the step of the run that sent it; a run that closes gives back all that it has
-in the change that closes it; so nothing needs to be looked after, and after a crash runs and limits agree.
+Must not know: requests, handles, the rules' decisions. Invariants: the effects of a message, all answers to it, and the
+step of the run that sent it are one change of the store; a closing run releases everything that it holds in the change
+that closes it. No cleanup is therefore necessary, and after a crash runs and limits agree.
 
-The claims of each run on the slots of a key are a row of their own in the store: what one run asks for costs the same
-however many wait. A key that no run uses leaves nothing behind.
+The claims of each run on the slots of a key are a separate row in the store: the cost of a run's request does not
+depend on how many runs wait. A key that no run uses leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -69,13 +69,9 @@ _MESSAGES: dict[tuple[str, str], msgspec.json.Decoder[Any]] = {
 }
 
 
-# --- what is stored ---------------------------------------------------------------------------------------------
-
-
 class ClaimRow(msgspec.Struct, frozen=True, array_like=True):
-    """The claims of one run on the slots of one key. `number` orders what was asked for; `limit` and `notice` are what the run
-    has said, at its last request `last`.
-    """
+    """The claims of one run on the slots of one key. `number` orders the requests; `limit` and `notice` are those of
+    the run's last request, `last`."""
 
     workflow_id: str
     limit: int
@@ -90,7 +86,7 @@ _throttle = msgspec.msgpack.Decoder(Throttle)
 
 
 class KeptSlots:
-    """The slots of one key, with the order in which each run's claims were made."""
+    """The slots of one key, and the order of each run's claims."""
 
     def __init__(self) -> None:
         self.book = SlotBook()
@@ -100,18 +96,18 @@ class KeptSlots:
         self._count = 0
 
     def number(self) -> int:
-        """The next number: later ones are of what came later."""
+        """Return the next sequence number."""
         self._count += 1
         return self._count
 
     def heard(self, claims: Iterable[SlotClaim]) -> None:
-        """A run has made these claims."""
+        """Record claims of a run."""
         for claim in claims:
             self.orders.setdefault(claim.run_id, {}).setdefault(claim.ticket, self.number())
             self.spoke[claim.run_id] = self.number()
 
     def row(self, run_id: str) -> bytes:
-        """What is to be stored of a run; empty if it has no claim any more."""
+        """Return the row to store for a run; empty if it has no claims."""
         book, mine = self.book, self.orders.get(run_id, {})
         mine = {
             ticket: number for ticket, number in mine.items() if ticket in book.held or ticket in book.waiting
@@ -130,7 +126,7 @@ class KeptSlots:
         return msgspec.msgpack.encode(row)
 
     def take_up(self, rows: Sequence[tuple[str, ClaimRow]]) -> None:
-        """Begin with what was stored, by run id."""
+        """Restore the stored rows, by run id."""
         held: list[tuple[int, SlotClaim]] = []
         waiting: list[tuple[int, SlotClaim]] = []
         for run_id, row in rows:
@@ -148,11 +144,8 @@ class KeptSlots:
         self.book = SlotBook(Slots(SlotTable(latest.limit, *in_order), latest.notice))
 
 
-# --- keepers ----------------------------------------------------------------------------------------------------
-
-
 class Keepers:
-    """See the module. `runs.claims` says which keys a run has something of. Acts by itself from `begin` on."""
+    """The limits of an engine (see the module). `runs.claims` contains the keys of each run. They act from `begin` on."""
 
     def __init__(self, runs: RunTable) -> None:
         self._runs = runs
@@ -164,7 +157,7 @@ class Keepers:
         self.load(runs.store.notes(NOTE))
 
     def load(self, notes: Iterable[tuple[str, bytes]]) -> None:
-        """Take up what is stored. What cannot be read is forgotten: runs that wait ask again, and say what they hold."""
+        """Restore stored limits. Unreadable ones are dropped: waiting runs ask again and report what they hold."""
         slots: dict[str, list[tuple[str, ClaimRow]]] = {}
         for name, data in notes:
             id = name.removeprefix(NOTE)
@@ -186,19 +179,19 @@ class Keepers:
             self._enrol(id, set(kept_slots.orders))
 
     def begin(self) -> None:
-        """Act from now on when the time of something has come."""
+        """Act from now on."""
         if self._turns:
             self._set_back()
         self._due.begin()
         self.bursts.begin()
 
     def stop(self) -> None:
-        """Act no more."""
+        """Stop acting."""
         self._due.stop()
         self.bursts.stop()
 
     def read_again(self, name: str) -> None:
-        """What is in memory of a key cannot be stored: it is again as the store has it."""
+        """Discard the state of a key that cannot be stored, and use the stored state."""
         id = name.removeprefix(NOTE).partition("\n")[0]
         for table in (self._slots, self._turns):
             table.pop(id, None)
@@ -208,14 +201,12 @@ class Keepers:
         self.load((name, data) for name, data in self._runs.store.notes(NOTE + id) if _is_of(name, id))
         self._due.set_alarm()
 
-    # --- runs -----------------------------------------------------------------------------------------------------
-
     def keeps(self, id: str) -> bool:
-        """Whether the engine keeps this limit now: no workflow can become its keeper then."""
+        """Whether the engine enforces this limit now; then no workflow can become its keeper."""
         return id in self._slots or id in self._turns
 
     def read(self, signal: h.SignalExternalWorkflowExecutionInitiated) -> Message | None:
-        """What a run says to a keeper; None where the engine cannot read it, or would not know what it is about."""
+        """Decode a run's message to a keeper; None if the engine cannot read it or does not enforce the limit."""
         id = signal.workflow_id
         if signal.run_id or signal.child_only or len(signal.arguments) != 1 or not is_keeper(id):
             return None
@@ -230,7 +221,7 @@ class Keepers:
         return message if isinstance(message, Lease | TurnAsk) or self.keeps(id) else None
 
     def hear(self, sender: LoadedRun, id: str, message: Message) -> None:
-        """A run says something to a keeper. Within the transaction of the run's step."""
+        """Apply a run's message to a keeper, within the transaction of the run's step."""
         match message:
             case TurnAsk() | Used():
                 book = self._turns.setdefault(id, TurnBook())
@@ -255,7 +246,7 @@ class Keepers:
                 self._serve_slots(id, kept, changed)
 
     def run_closed(self, run_id: str) -> None:
-        """A run has closed: all that it has is free. Within the transaction of its last step."""
+        """Release everything that a closed run holds, within the transaction of its last step."""
         for id in sorted(self._runs.claims.pop(run_id, ())):
             if (slots := self._slots.get(id)) is not None:
                 slots.book.give_back(slots.orders.get(run_id, ()))
@@ -263,8 +254,6 @@ class Keepers:
             elif (book := self._turns.get(id)) is not None:
                 book.drop_run(run_id, self._now())
                 self._serve_turns(id, book)
-
-    # --- slots ----------------------------------------------------------------------------------------------------
 
     def _serve_slots(self, id: str, kept: KeptSlots, changed: set[str]) -> None:
         book = kept.book
@@ -285,16 +274,15 @@ class Keepers:
             del self._slots[id]
 
     def _dead_holders(self, kept: KeptSlots) -> list[SlotClaim]:
-        """Holders that have closed, or cannot be read: looked for, now and then, while others wait. None is to be
-        expected; but a slot that is lost would be lost for ever.
+        """Return holders that have closed or cannot be read.
+
+        None is expected, but a lost slot would be lost forever; so this checks now and then while other runs wait.
         """
         now = self._runs.clock.now_ns()
         if not kept.book.waiting or now < kept.looked_ns + int(kept.book.notice * SECOND):
             return []
         kept.looked_ns = now
         return [claim for claim in kept.book.held.values() if self._open_run(claim) is None]
-
-    # --- turns ----------------------------------------------------------------------------------------------------
 
     def _serve_turns(self, id: str, book: TurnBook) -> None:
         now = self._now()
@@ -319,13 +307,11 @@ class Keepers:
         return self._runs.clock.now_ns() // 1000
 
     def _lead(self, record: LoadedRun) -> int:
-        """By how much a run's time is ahead, in microseconds: that of its events does not go back with the clock."""
+        """Return by how many microseconds a run's time is ahead: the times of its events do not go back with the clock."""
         return max(0, record.run.latest_ns // 1000 - self._now())
 
-    # --- for clients ----------------------------------------------------------------------------------------------
-
     def forget(self, id: str) -> bool:
-        """Forget a key, as if its keeper had been terminated; whether there was something to forget."""
+        """Forget a key, as if its workflow had been terminated. Return whether it existed."""
         if not self.keeps(id):
             return self.bursts.forget(id)
         with self._runs.transaction():
@@ -340,7 +326,7 @@ class Keepers:
         return True
 
     def view(self, id: str = "") -> Iterator[KeptLimit]:
-        """What is kept of a key, or of all that are in use, by their ids."""
+        """Yield the state of a key, or of all keys in use."""
         for each, kept in self._slots.items() if not id else ((id, self._slots.get(id)),):
             if kept is not None:
                 yield KeptLimit(each, slots=kept.book.table)
@@ -350,7 +336,7 @@ class Keepers:
         yield from self.bursts.view(id)
 
     def told(self, id: str, query: str) -> Payload | None:
-        """The answer to a query that a keeper would answer; None if it would not."""
+        """Answer a query that the workflow of a key would answer; None if it would not."""
         found = next(self.view(id), KeptLimit(id))
         answer: SlotTable | Turns
         match id.partition(":")[0] + ":", query:
@@ -362,22 +348,20 @@ class Keepers:
                 return None
         return Payload(msgspec.json.encode(answer))
 
-    # --- time -----------------------------------------------------------------------------------------------------
-
     def realign(self) -> None:
-        """Time has jumped."""
+        """Adjust after the clock jumped."""
         self._set_back()
         self._due.realign()
         self.bursts.realign()
 
     def _set_back(self) -> None:
-        """Turns that were kept while the clock was ahead go by the time that it is now."""
+        """Move turns from a time when the clock was ahead to the current time."""
         with self._runs.transaction():
             for id, book in [each for each in self._turns.items() if each[1].is_ahead(self._now())]:
                 self._serve_turns(id, book)
 
     def sweep(self) -> None:
-        """Forget turns that are long past, and bursts that were run a while ago."""
+        """Forget expired turns and finished bursts."""
         now = self._now()
         turns = [id for id, book in self._turns.items() if book.is_forgettable(now)]
         if turns:
@@ -387,7 +371,7 @@ class Keepers:
         self.bursts.sweep()
 
     def _elapse(self) -> None:
-        """The alarm: loans that are over end."""
+        """End expired loans. Called by the alarm."""
         now = self._runs.clock.now_ns()
         while (id := self._due.take(now)) is not None:
             book = self._turns[id]
@@ -396,10 +380,8 @@ class Keepers:
                 self._serve_turns(id, book)
         self._runs.queues.dispatch()
 
-    # --- telling and storing --------------------------------------------------------------------------------------
-
     def _tell(self, id: str, answer: Answer) -> bool:
-        """Tell a run; whether it is there to hear."""
+        """Signal an answer to a run. Return whether the run is open."""
         record = self._open_run(answer.place)
         if record is None:
             return False
@@ -425,7 +407,7 @@ class Keepers:
         return record if is_it else None
 
     def _enrol(self, id: str, members: set[str]) -> None:
-        """These runs, and no others, have something of a key."""
+        """Make these runs, and no others, the members of a key."""
         for run_id in self._members.get(id, set()) - members:
             self._enrol_run(id, run_id, is_member=False)
         for run_id in members:
@@ -443,7 +425,7 @@ class Keepers:
 
 
 def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
-    """What a run says whose time is ahead, as it is by the engine's. Such a run is not lent a key: it would have it too long."""
+    """Convert a message of a run whose time is ahead to the engine's time. It gets no loan, which would last too long."""
     if not lead:
         return message
     if isinstance(message, Used):
@@ -454,13 +436,13 @@ def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
 
 
 def _by_run_time(answers: Answers, lead: int) -> Answers:
-    """Return the answers for a run whose time is ahead by `lead`: moments in its own time."""
+    """Convert the moments of answers to the time of a run that is ahead by `lead`."""
     numbers = tuple(None if moment is None else moment + lead for moment in answers.numbers)
     return dataclasses.replace(answers, numbers=numbers)
 
 
 def _is_of(name: str, id: str) -> bool:
-    """Whether a note is of this key: others may begin like it."""
+    """Whether a note belongs to this key, and not to another with the same prefix."""
     rest = name.removeprefix(NOTE + id)
     return not rest or (rest.startswith("\n") and "\n" not in rest[1:])
 

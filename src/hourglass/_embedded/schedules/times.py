@@ -1,17 +1,16 @@
-"""When a schedule, or a workflow with a cron string, acts: the times that a spec names, one after the other. Pure: no
-clock, the zone database aside.
+"""The action times of a schedule, or of a workflow with a cron string. Pure: no clock; reads only the time zone
+database.
 
-The rule is the one that Temporal documents: a calendar matches a time if the wall clock of its zone, read at that
-time, shows numbers that are all in its ranges. So a wall time that a clock change leaps over never comes, and one
-that it repeats comes twice. (Temporal's server 1.32 keeps to it where clocks leap over an hour, and where they go
-back west of Greenwich; east of it, and where they leap over half an hour, it loses or misplaces times. We keep to the
-rule.)
+The rule is the one that Temporal documents: a calendar matches a time if the wall clock of its zone, at that time,
+shows numbers within all its ranges. A wall time that a clock change skips therefore never matches, and one that it
+repeats matches twice. (Temporal's server 1.32 follows this rule where clocks skip an hour, and where they go back west
+of Greenwich; east of it, and where they skip half an hour, it loses or misplaces times. We follow the rule.)
 
-The cron dialect of workflows is the Temporal server's, and not the one of its schedules: five fields; where both a
-day of the month and a day of the week are given either is enough, as in crontab; `@every` counts from the run before,
-in whole seconds, and `?` is `*`. Times in between that have passed when a run ends are left out.
+The cron dialect of workflows is that of the Temporal server, not that of its schedules: five fields; if both a day of
+the month and a day of the week are restricted, either is sufficient, as in crontab; `@every` counts from the previous
+run, in full seconds; `?` means `*`. Times that pass while a run is open are skipped.
 
-All times are nanoseconds since the epoch; times of a spec are whole seconds, but for their jitter.
+All times are nanoseconds since the epoch; times of a spec are full seconds, except for their jitter.
 """
 
 from __future__ import annotations
@@ -44,53 +43,50 @@ from hourglass.errors import UsageError
 
 NANOS = 1_000_000_000
 _END = int(datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC).timestamp())
-_STRIDE = 5 * DAY  # no zone changes its offset twice within so short a time
-_BLOCK = 3650 * DAY  # the changes of a zone are found for so many seconds at once, and remembered
-_LARGEST_SHIFT = 2 * DAY  # no change sets a clock back so far
-_UTC = ZoneInfo("UTC")  # the same object whenever it is asked for by name
+_STRIDE = 5 * DAY  # no zone changes its offset twice within this time
+_BLOCK = 3650 * DAY  # clock changes of a zone are computed and cached per block of this length
+_LARGEST_SHIFT = 2 * DAY  # an upper bound for how far a change sets a clock back
+_UTC = ZoneInfo("UTC")  # ZoneInfo returns the same object for each lookup by name
 _REMEMBERED = 64  # searches whose results a timetable keeps
-_PATIENCE = 10_000  # steps of all intervals together over what is skipped, before they count as exhausted
+_PATIENCE = 10_000  # steps over excluded times, for all intervals together, before they count as exhausted
 
 MOST_PARTS = 500
-"""Calendars, intervals, cron strings and exclusions that a schedule may have."""
+"""Maximum number of calendars, intervals, cron strings and exclusions of a schedule."""
 MOST_PAIRS = 10_000
-"""Exclusions times what they exclude from: the work of compiling a schedule."""
+"""Maximum number of exclusions times the calendars they apply to: the work of compiling a schedule."""
 MOST_RANGES = 200
-"""Ranges that a field of a calendar may have; there are fewer numbers than that in each."""
+"""Maximum number of ranges in a field of a calendar; no field has that many values."""
 MOST_INTERVAL_PAIRS = 1_000
-"""Exclusions times intervals: the work of each search, which may have to step over many times that are excluded."""
+"""Maximum number of exclusions times intervals: the work of each search, which may step over many excluded times."""
 LONGEST_CRON = 1000
-"""Characters of a cron string."""
+"""Maximum length of a cron string."""
 
 
 class ScheduledTime(NamedTuple):
-    """A time that a spec names, and the same with its jitter: when to act."""
+    """A time that a spec matches (`nominal_ns`), and the same time with jitter (`due_ns`), at which to act."""
 
     nominal_ns: int
     due_ns: int
 
 
-# --- zones --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Zone:
-    """How far a place's clocks are ahead of UTC."""
+    """The offset of a time zone from UTC."""
 
     info: ZoneInfo
 
     @property
     def never_changes(self) -> bool:
-        """Whether it is UTC itself, not a zone by that name whose data came with a spec."""
+        """Whether this is UTC itself, and not a zone of that name from a spec's own time zone data."""
         return self.info is _UTC
 
     def offset(self, second: int) -> int:
-        """Seconds ahead of UTC at this time."""
+        """Return the zone's offset from UTC at this time, in seconds."""
         ahead = datetime.fromtimestamp(second, UTC).astimezone(self.info).utcoffset()
         return 0 if ahead is None else int(ahead.total_seconds())
 
     def first_change(self, begin: int, end: int) -> int | None:
-        """The first time after `begin`, `end` included, at which the clocks are changed."""
+        """Return the time of the first clock change after `begin` and until `end`, inclusive; None if there is none."""
         if self.never_changes:
             return None
         for block in range(begin // _BLOCK, end // _BLOCK + 1):
@@ -103,7 +99,7 @@ class Zone:
 
 @lru_cache(maxsize=1024)
 def _changes(zone: Zone, block: int) -> tuple[int, ...]:
-    """Return the times at which a zone's clocks are changed, within one block of time."""
+    """Return the times of a zone's clock changes within one block."""
     begin, end = block * _BLOCK - 1, (block + 1) * _BLOCK - 1
     changes: list[int] = []
     offset = zone.offset(begin)
@@ -120,7 +116,7 @@ def _changes(zone: Zone, block: int) -> tuple[int, ...]:
 
 
 def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
-    """The first second after this one at which the zone's clocks show one of these times."""
+    """Return the first second after `after` at which the zone's clocks show one of these times."""
     begin = after + 1
     searched: int | None = None
     wall: int | None = None
@@ -129,16 +125,13 @@ def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
         if searched is None or begin + offset < searched or (wall is not None and begin + offset > wall):
             searched = begin + offset
             wall = times.from_wall(searched)
-        # Once the last time has passed, only a clock that is set back can show it again.
+        # After the last matching wall time only a clock that is set back can show it again.
         until = times.last + _LARGEST_SHIFT if wall is None else wall - offset
         change = zone.first_change(begin, min(until, _END)) if begin <= until else None
         if change is None:
             return wall if wall is None else until
-        # Up to the change the clock runs evenly, so that nothing there matches; from then on it shows other times.
+        # The clock runs evenly until the change, so nothing before it matches; from the change on it shows other times.
         begin = change
-
-
-# --- specs --------------------------------------------------------------------------------------------------
 
 
 def check_limits(spec: EngineScheduleSpec) -> None:
@@ -170,10 +163,11 @@ def check_limits(spec: EngineScheduleSpec) -> None:
 
 
 class Timetable:
-    """The times of one schedule. `seed` is what its jitter depends on besides the time: the schedule's id.
+    """The times of one schedule. The jitter depends on the time and on `seed`, the schedule's id.
 
-    What one search costs does not depend on how far away the next time is, or whether there is one. The latest results are
-    remembered, so that a thread can search ahead of the control loop: a timetable may be used in several threads.
+    The cost of a search depends neither on how far away the next time is nor on whether there is one. The latest
+    results are cached, so that a thread can search ahead of the control loop: a timetable may be used in several
+    threads.
     """
 
     def __init__(self, spec: EngineScheduleSpec, seed: str = "") -> None:
@@ -185,16 +179,16 @@ class Timetable:
         self._left = self._named.without(self.spec.skip) if self.spec.skip else self._named
         self._allowed = ALL_TIMES.without(self.spec.skip) if self.spec.skip else ALL_TIMES
         self._of_interval: dict[tuple[int, int], WallTimes] = {}
-        self._ends = LATEST_NS  # from here on there is no time any more: found by a search, and remembered
-        self._found: tuple[tuple[int, ScheduledTime], ...] = ()  # seconds, and the first moment after each
+        self._ends = LATEST_NS  # no times from here on; set by the search that found none
+        self._found: tuple[tuple[int, ScheduledTime], ...] = ()  # seconds, each with the first time after it
 
     @property
     def size(self) -> int:
-        """How many sets of times a search looks at."""
+        """The number of sets of times that a search examines."""
         return len(self._left.products) + len(self.spec.intervals)
 
     def next(self, after_ns: int) -> ScheduledTime | None:
-        """The first moment after this time; None where there is none any more."""
+        """Return the first time after `after_ns`; None if there is none."""
         if after_ns >= self._ends:
             return None
         second = storable(after_ns) // NANOS
@@ -209,7 +203,7 @@ class Timetable:
         return found
 
     def moments(self, after_ns: int) -> Iterator[ScheduledTime]:
-        """All moments after this time, in order."""
+        """Yield all times after `after_ns`, in order."""
         moment = self.next(after_ns)
         while moment is not None:
             yield moment
@@ -230,7 +224,7 @@ class Timetable:
         return ScheduledTime(nominal * NANOS, later(nominal * NANOS, self._jitter(nominal)))
 
     def _next_allowed(self, interval: IntervalSpec, second: int) -> int | None:
-        """Return the interval's first time after this second that is not skipped."""
+        """Return the interval's first time after this second that is not excluded."""
         time = _next_of(interval, second)
         if not self.spec.skip:
             return time
@@ -249,7 +243,7 @@ class Timetable:
         return None
 
     def _allowed_of(self, interval: IntervalSpec, offset: int) -> WallTimes:
-        """Return what is not skipped of the seconds of a day that an interval can meet, with clocks ahead by this."""
+        """Return the seconds of a day that this interval can match and that are not excluded, for this offset from UTC."""
         step = math.gcd(int(interval.every), DAY)
         key = step, (int(interval.offset) + offset) % step
         if key not in self._of_interval:
@@ -257,7 +251,7 @@ class Timetable:
         return self._of_interval[key]
 
     def _jitter(self, second: int) -> int:
-        """How much later to act: never as late as the time that follows."""
+        """Return the delay from jitter in nanoseconds; less than the distance to the next time."""
         longest = int(self.spec.jitter * 1000)
         if not longest:
             return 0
@@ -275,19 +269,18 @@ def _next_of(interval: IntervalSpec, second: int) -> int:
     return ((second - offset) // every + 1) * every + offset
 
 
-# --- cron strings of workflows ------------------------------------------------------------------------------
-
 _CRON_FIELDS = 5
 
 
 def check_cron(text: str) -> None:
-    """Raise `UsageError` for a cron schedule that a workflow cannot have."""
+    """Raise `UsageError` for a cron string that a workflow cannot have."""
     _plan(text)
 
 
 def backoff_until_next(text: str, since_ns: int, now_ns: int) -> float | None:
-    """Seconds, rounded up, until the next run of a schedule; `since_ns` is when the run before was to begin.
-    None where there is none any more.
+    """Return the seconds, rounded up, until the next run of a cron workflow; None if there is no further run.
+
+    `since_ns` is the scheduled time of the previous run.
     """
     plan = _plan(text)
     following = _next(plan, since_ns)
@@ -308,7 +301,7 @@ def _next(plan: Timetable | int, after_ns: int) -> int | None:
 
 @lru_cache(maxsize=256)
 def _plan(text: str) -> Timetable | int:
-    """A timetable, or nanoseconds from run to run."""
+    """Return a timetable, or for `@every` the nanoseconds from run to run."""
     cron = parse_cron(text.replace("?", "*"))
     if cron.interval is not None:
         if "/" in text:
