@@ -31,11 +31,11 @@ import msgspec
 
 SECOND = 1_000_000_000
 
-_FEW = 64
+_MAX_CANCELLED = 64
 """Number of cancelled callbacks that may stay in the queue."""
 
 
-_AT_ONCE = 16
+_BATCH = 16
 """Number of due callbacks that run before other work gets its turn: 100,000 timers may be set for one time."""
 
 
@@ -56,7 +56,7 @@ class TimerQueue:
         self._clock = clock
         self._numbers = itertools.count()
         self._due: list[tuple[int, int, _Timer]] = []
-        self._remains = 0
+        self._cancelled_count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
 
@@ -75,11 +75,11 @@ class TimerQueue:
 
     def note_cancelled(self) -> None:
         """Count a cancelled callback, and clean up the queue if most are cancelled."""
-        self._remains += 1
-        if self._remains > _FEW and self._remains * 2 > len(self._due):
-            self._due = [each for each in self._due if each[2].fn is not None]
+        self._cancelled_count += 1
+        if self._cancelled_count > _MAX_CANCELLED and self._cancelled_count * 2 > len(self._due):
+            self._due = [entry for entry in self._due if entry[2].fn is not None]
             heapq.heapify(self._due)
-            self._remains = 0
+            self._cancelled_count = 0
 
     def _set_timer(self, when_ns: int) -> None:
         if self._timer is not None:
@@ -91,10 +91,10 @@ class TimerQueue:
     def _wake(self) -> None:
         self._timer = None
         now, due, called = self._clock.now_ns(), self._due, 0
-        while due and called < _AT_ONCE and (due[0][0] <= now or due[0][2].fn is None):
+        while due and called < _BATCH and (due[0][0] <= now or due[0][2].fn is None):
             _, _, timer = heapq.heappop(due)
             if timer.fn is None:
-                self._remains -= 1
+                self._cancelled_count -= 1
             else:
                 called += 1
                 # Not called here: an exception must not stop the others.
@@ -125,7 +125,7 @@ class _Timer:
 
 Cancel: TypeAlias = Callable[[], None]
 
-_LOOK_EVERY = 20_000_000
+_CHECK_NS = 20_000_000
 """How often the wall clock is checked: the engine asks for the time a dozen times per step, and jumps are rare."""
 
 _TOLERANCE = SECOND // 1000
@@ -240,9 +240,9 @@ class RealClock:
         # Both are offsets to the monotonic clock: of the time that is returned, and of the trusted time.
         self._ahead = self._trusted = wall_ns() - monotonic_ns()
         self._steady_ns = CONFIRMED
-        self._looked_ns = monotonic_ns()
-        self._look_every = _LOOK_EVERY
-        self._owed = 0
+        self._checked_ns = monotonic_ns()
+        self._check_interval = _CHECK_NS
+        self._owed_ns = 0
         self._is_slow = False
         self._timers: TimerQueue | None = None
         self._waits: TimerQueue | None = None
@@ -251,8 +251,8 @@ class RealClock:
     def now_ns(self) -> int:
         """Return the wall clock's time, or a later one if it was set back below the trusted time."""
         monotonic = self._monotonic_ns()
-        if monotonic >= self._looked_ns + self._look_every:
-            self._look(monotonic)
+        if monotonic >= self._checked_ns + self._check_interval:
+            self._check_wall(monotonic)
         return monotonic + self._ahead
 
     @property
@@ -268,9 +268,9 @@ class RealClock:
         gap = now - vouched.trusted_ns
         if gap < -JUMP:
             logger.warning(
-                "the wall clock is %s behind the time at which the file was last in use: time goes on from there, "
+                "the wall clock is %s behind the time at which the file was last in use: time continues from there, "
                 "a tenth slower, until the wall clock has caught up",
-                _told(-gap),
+                _duration_text(-gap),
             )
             self._is_slow = True
         # After a short gap, with a steady wall clock, its time is trusted; otherwise it is only followed.
@@ -303,13 +303,13 @@ class RealClock:
             self._waits = TimerQueue(loop, _Monotonic(self._monotonic_ns))
         return self._waits.add(self._monotonic_ns() + wait_ns, fn)
 
-    def _look(self, monotonic: int) -> None:
+    def _check_wall(self, monotonic: int) -> None:
         """Compare the time with the wall clock."""
         wall, after = self._wall_ns(), self._monotonic_ns()
         if after - monotonic > _TOLERANCE:
-            self._looked_ns = monotonic
+            self._checked_ns = monotonic
             return  # this thread was suspended between the two readings, so they cannot be compared
-        passed, self._looked_ns = monotonic - self._looked_ns, monotonic
+        passed, self._checked_ns = monotonic - self._checked_ns, monotonic
         difference = wall - monotonic - self._ahead
         if abs(difference) > JUMP and not (self._is_slow and difference < 0):
             self._note_jump(difference)
@@ -323,11 +323,11 @@ class RealClock:
             self._follow_back(difference, passed)
         else:
             self._is_slow = False
-            self._look_every, self._owed = _LOOK_EVERY, 0
+            self._check_interval, self._owed_ns = _CHECK_NS, 0
 
     def _follow_forward(self, difference: int) -> None:
         self._is_slow = False
-        self._look_every, self._owed = _LOOK_EVERY, 0
+        self._check_interval, self._owed_ns = _CHECK_NS, 0
         self._ahead += difference
         if difference <= JUMP:  # one clock is slightly faster than the other
             self._trusted += difference
@@ -336,14 +336,14 @@ class RealClock:
         # Time goes back only with a jump, which is counted, so that pending waits are adjusted.
         step = min(-difference, max(0, self._ahead - self._trusted)) if -difference > JUMP else 0
         self._ahead -= step
-        left = -difference - step
-        if left > 0:
-            self._is_slow = self._is_slow or left > JUMP
+        remaining = -difference - step
+        if remaining > 0:
+            self._is_slow = self._is_slow or remaining > JUMP
             # Time returned since the last check must not go back: what cannot be subtracted now is owed.
-            self._owed += passed // SLOWER
-            slower = min(left, self._owed, max(0, passed - self._look_every) // 2)
-            self._look_every = 0
-            self._owed -= slower
+            self._owed_ns += passed // SLOWER
+            slower = min(remaining, self._owed_ns, max(0, passed - self._check_interval) // 2)
+            self._check_interval = 0
+            self._owed_ns -= slower
             self._ahead -= slower
             self._trusted -= slower
 
@@ -352,21 +352,21 @@ class RealClock:
         self._steady_ns = 0
         if difference > 0:
             logger.warning(
-                "the wall clock jumped forward by %s (it was set, or the machine slept): what is due by it is done; "
-                "closed workflows are not forgotten by it until it has been steady for %s",
-                _told(difference),
-                _told(CONFIRMED),
+                "the wall clock jumped forward by %s (it was set, or the machine slept): everything due by then is executed; "
+                "closed workflows are not deleted until the clock has been steady for %s",
+                _duration_text(difference),
+                _duration_text(CONFIRMED),
             )
             return
         below = -difference - max(0, self._ahead - self._trusted)
         if below <= JUMP:
-            logger.warning("the wall clock jumped back by %s: time follows it", _told(-difference))
+            logger.warning("the wall clock jumped back by %s: time follows it", _duration_text(-difference))
         else:
             logger.warning(
-                "the wall clock jumped back by %s: time goes on, %s ahead of it, and a tenth slower until the wall "
-                "clock has caught up",
-                _told(-difference),
-                _told(below),
+                "the wall clock jumped back by %s: time continues %s ahead of it, a tenth slower, until the wall clock has "
+                "caught up",
+                _duration_text(-difference),
+                _duration_text(below),
             )
 
 
@@ -379,7 +379,7 @@ class _Monotonic:
         self.now_ns = now_ns
 
 
-def _told(ns: int) -> str:
+def _duration_text(ns: int) -> str:
     return str(timedelta(milliseconds=round(ns / SECOND, 1) * 1000)).removesuffix("00000")
 
 
@@ -458,7 +458,7 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Advance the time by `seconds` and run each callback at its due time."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: {seconds}")
+            raise ValueError(f"the time cannot go back: {seconds}")
         end = later(self._now, to_ns(seconds))
         while (due := self.next_due_ns()) is not None and due <= end:
             self._run_until(max(due, self._now))

@@ -31,11 +31,11 @@ logger = logging.getLogger("hourglass.embedded")
 NOTE = "limit/"
 """The common prefix of the store's notes about limits."""
 
-_PAUSE_NS = 5 * SECOND
+_RETRY_NS = 5 * SECOND
 """The delay before a failed start of a burst's workflow is retried."""
-_REMEMBERED_NS = 60 * SECOND
+_REPEAT_NS = 60 * SECOND
 """How long a key remembers a finished burst, for calls that are repeated because their answer was lost."""
-_MOST_TICKETS = 100
+_MAX_TICKETS = 100
 """Number of a burst's latest calls whose tickets are remembered, to recognise repetitions."""
 
 
@@ -58,8 +58,8 @@ class KeptBurst(msgspec.Struct, frozen=True, kw_only=True):
     fired_ns: int = 0
 
 
-_burst = msgspec.msgpack.Decoder(KeptBurst)
-_call = msgspec.json.Decoder(DebounceCall)
+_burst_decoder = msgspec.msgpack.Decoder(KeptBurst)
+_call_decoder = msgspec.json.Decoder(DebounceCall)
 
 
 class Bursts:
@@ -74,7 +74,7 @@ class Bursts:
 
     def load(self, id: str, data: bytes) -> None:
         """Restore a stored key. Raises `msgspec.MsgspecError` or `ValueError` for invalid data."""
-        self._bursts[id] = kept = _burst.decode(data)
+        self._bursts[id] = kept = _burst_decoder.decode(data)
         self._due.set(id, 0 if kept.fired_ns else kept.due_ns)
         self._due.set_alarm()
 
@@ -97,30 +97,30 @@ class Bursts:
         if first.encoding != "json/plain" or (current is not None and current.run.is_open):
             return None
         try:
-            call = _call.decode(first.data)
+            call = _call_decoder.decode(first.data)
         except (msgspec.MsgspecError, ValueError):
             return None
-        kept = self._bursts.get(id)
-        if kept is not None and call.ticket in kept.burst.tickets:
-            return Started("", started=False, becomes=kept.becomes)
+        pending = self._bursts.get(id)
+        if pending is not None and call.ticket in pending.burst.tickets:
+            return Started("", started=False, becomes=pending.becomes)
         check_room(self._runs)
-        if kept is not None and kept.fired_ns:
-            kept = None
+        if pending is not None and pending.fired_ns:
+            pending = None
         now = self._runs.clock.now_ns()
-        burst = joined(None if kept is None else kept.burst, call, now / SECOND)
-        made = KeptBurst(
-            burst=_with_few_tickets(burst),
-            becomes=f"{call.prefix}:{self._runs.new_run_id()}" if kept is None else kept.becomes,
-            calls=1 if kept is None else kept.calls + 1,
+        burst = joined(None if pending is None else pending.burst, call, now / SECOND)
+        updated = KeptBurst(
+            burst=_with_recent_tickets(burst),
+            becomes=f"{call.prefix}:{self._runs.new_run_id()}" if pending is None else pending.becomes,
+            calls=1 if pending is None else pending.calls + 1,
             arguments=tuple(arguments),
             headers=request.headers,
             identity=request.identity,
             due_ns=max(now, int(burst.due * SECOND)),
         )
         with self._runs.transaction():
-            self._keep(id, made)
+            self._keep(id, updated)
         self._due.set_alarm()
-        return Started("", started=kept is None, becomes=made.becomes)
+        return Started("", started=pending is None, becomes=updated.becomes)
 
     def is_waiting(self, becomes: str, id: str) -> bool:
         """Whether the calls that will become this workflow are still pending."""
@@ -155,7 +155,7 @@ class Bursts:
                 start_workflow(self._runs, request)
             except StorageError as error:
                 logger.warning("the debounced workflow %r is started later: %s", kept.becomes, error)
-                self._due.set(id, later(now, _PAUSE_NS))
+                self._due.set(id, later(now, _RETRY_NS))
                 return
             except ServiceError as error:
                 logger.error("the debounced workflow %r cannot be started: %s", kept.becomes, error)
@@ -165,9 +165,9 @@ class Bursts:
 
     def view(self, id: str = "") -> Iterator[KeptLimit]:
         """Yield the pending calls of a key, or of all keys."""
-        for each, kept in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
+        for key, kept in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
             if kept is not None and not kept.fired_ns:
-                yield KeptLimit(each, calls=kept.calls, becomes=kept.becomes, due_ns=kept.due_ns)
+                yield KeptLimit(key, calls=kept.calls, becomes=kept.becomes, due_ns=kept.due_ns)
 
     def drop(self, id: str) -> bool:
         """Drop the pending calls of a key. Return whether there were any."""
@@ -192,7 +192,7 @@ class Bursts:
     def begin(self) -> None:
         """Act from now on."""
         if self._bursts:
-            self._set_back()
+            self._rebase()
         self._due.begin()
 
     def stop(self) -> None:
@@ -202,18 +202,18 @@ class Bursts:
 
     def realign(self) -> None:
         """Adjust after the clock jumped: calls from a time when it was ahead count as made now."""
-        self._set_back()
+        self._rebase()
         self._due.realign()
 
     def sweep(self) -> None:
         """Forget what was run a while ago."""
         now = self._runs.clock.now_ns()
-        past = [
-            id for id, kept in self._bursts.items() if kept.fired_ns and kept.fired_ns + _REMEMBERED_NS <= now
+        expired = [
+            id for id, kept in self._bursts.items() if kept.fired_ns and kept.fired_ns + _REPEAT_NS <= now
         ]
-        if past:
+        if expired:
             with self._runs.transaction():
-                for id in past:
+                for id in expired:
                     self.forget(id)
 
     def _elapse(self) -> None:
@@ -224,19 +224,19 @@ class Bursts:
         self._runs.queues.dispatch()
         self.fired.ring()
 
-    def _set_back(self) -> None:
+    def _rebase(self) -> None:
         now = self._runs.clock.now_ns()
-        ahead = [each for each in self._bursts.items() if each[1].burst.last * SECOND > now + SECOND]
+        early = [entry for entry in self._bursts.items() if entry[1].burst.last * SECOND > now + SECOND]
         with self._runs.transaction():
-            for id, kept in ahead:
-                by = kept.burst.last - now / SECOND
+            for id, kept in early:
+                shift = kept.burst.last - now / SECOND
                 burst = dataclasses.replace(
-                    kept.burst, first=kept.burst.first - by, last=kept.burst.last - by
+                    kept.burst, first=kept.burst.first - shift, last=kept.burst.last - shift
                 )
                 due_ns = max(now, int(burst.due * SECOND)) if kept.due_ns else 0
                 fired_ns = min(kept.fired_ns, now)
                 self._keep(id, msgspec.structs.replace(kept, burst=burst, due_ns=due_ns, fired_ns=fired_ns))
 
 
-def _with_few_tickets(burst: Burst) -> Burst:
-    return Burst(burst.call, burst.first, burst.last, burst.tickets[-_MOST_TICKETS:])
+def _with_recent_tickets(burst: Burst) -> Burst:
+    return Burst(burst.call, burst.first, burst.last, burst.tickets[-_MAX_TICKETS:])

@@ -85,14 +85,14 @@ _claims = msgspec.msgpack.Decoder(ClaimRow)
 _throttle = msgspec.msgpack.Decoder(Throttle)
 
 
-class KeptSlots:
+class KeySlots:
     """The slots of one key, and the order of each run's claims."""
 
     def __init__(self) -> None:
         self.book = SlotBook()
         self.orders: dict[str, dict[str, int]] = {}
-        self.spoke: dict[str, int] = {}
-        self.looked_ns = 0
+        self.last_request: dict[str, int] = {}
+        self.checked_ns = 0
         self._count = 0
 
     def number(self) -> int:
@@ -100,46 +100,49 @@ class KeptSlots:
         self._count += 1
         return self._count
 
-    def heard(self, claims: Iterable[SlotClaim]) -> None:
+    def record_claims(self, claims: Iterable[SlotClaim]) -> None:
         """Record claims of a run."""
         for claim in claims:
             self.orders.setdefault(claim.run_id, {}).setdefault(claim.ticket, self.number())
-            self.spoke[claim.run_id] = self.number()
+            self.last_request[claim.run_id] = self.number()
 
     def row(self, run_id: str) -> bytes:
         """Return the row to store for a run; empty if it has no claims."""
-        book, mine = self.book, self.orders.get(run_id, {})
-        mine = {
-            ticket: number for ticket, number in mine.items() if ticket in book.held or ticket in book.waiting
+        book, own_order = self.book, self.orders.get(run_id, {})
+        own_order = {
+            ticket: number
+            for ticket, number in own_order.items()
+            if ticket in book.held or ticket in book.waiting
         }
-        if not mine:
+        if not own_order:
             self.orders.pop(run_id, None)
-            self.spoke.pop(run_id, None)
+            self.last_request.pop(run_id, None)
             return b""
-        self.orders[run_id] = mine
+        self.orders[run_id] = own_order
         workflow_id, parts = "", []
         for table in (book.held, book.waiting):
-            found = [(table[ticket], number) for ticket, number in mine.items() if ticket in table]
-            workflow_id = found[0][0].workflow_id if found else workflow_id
-            parts.append(tuple((claim.ticket, claim.pool, number) for claim, number in found))
-        row = ClaimRow(workflow_id, book.limit, book.notice, self.spoke.get(run_id, 0), *parts)
+            claims = [(table[ticket], number) for ticket, number in own_order.items() if ticket in table]
+            workflow_id = claims[0][0].workflow_id if claims else workflow_id
+            parts.append(tuple((claim.ticket, claim.pool, number) for claim, number in claims))
+        row = ClaimRow(workflow_id, book.limit, book.notice, self.last_request.get(run_id, 0), *parts)
         return msgspec.msgpack.encode(row)
 
-    def take_up(self, rows: Sequence[tuple[str, ClaimRow]]) -> None:
+    def restore(self, rows: Sequence[tuple[str, ClaimRow]]) -> None:
         """Restore the stored rows, by run id."""
         held: list[tuple[int, SlotClaim]] = []
         waiting: list[tuple[int, SlotClaim]] = []
         for run_id, row in rows:
-            for found, stored in ((held, row.held), (waiting, row.waiting)):
+            for claims, stored in ((held, row.held), (waiting, row.waiting)):
                 for ticket, pool, number in stored:
-                    found.append((number, SlotClaim(ticket, row.workflow_id, run_id, pool)))
+                    claims.append((number, SlotClaim(ticket, row.workflow_id, run_id, pool)))
                     self.orders.setdefault(run_id, {})[ticket] = number
                     self._count = max(self._count, number)
-            self.spoke[run_id] = row.last
+            self.last_request[run_id] = row.last
             self._count = max(self._count, row.last)
         latest = max((row for _, row in rows), key=lambda row: row.last)
         in_order = [
-            tuple(claim for _, claim in sorted(each, key=lambda pair: pair[0])) for each in (held, waiting)
+            tuple(claim for _, claim in sorted(claims, key=lambda pair: pair[0]))
+            for claims in (held, waiting)
         ]
         self.book = SlotBook(Slots(SlotTable(latest.limit, *in_order), latest.notice))
 
@@ -149,7 +152,7 @@ class Keepers:
 
     def __init__(self, runs: RunTable) -> None:
         self._runs = runs
-        self._slots: dict[str, KeptSlots] = {}
+        self._slots: dict[str, KeySlots] = {}
         self._turns: dict[str, TurnBook] = {}
         self._members: dict[str, set[str]] = {}
         self._due = DueTimes(runs.clock, self._elapse)
@@ -172,16 +175,16 @@ class Keepers:
                 else:
                     self.bursts.load(id, data)
             except (msgspec.MsgspecError, ValueError) as error:
-                logger.error("what is kept of the limit %r cannot be read, and is forgotten: %s", id, error)
+                logger.error("the stored state of the limit %r cannot be read and is dropped: %s", id, error)
         for id, rows in slots.items():
-            self._slots[id] = kept_slots = KeptSlots()
-            kept_slots.take_up(rows)
+            self._slots[id] = kept_slots = KeySlots()
+            kept_slots.restore(rows)
             self._enrol(id, set(kept_slots.orders))
 
     def begin(self) -> None:
         """Act from now on."""
         if self._turns:
-            self._set_back()
+            self._rebase()
         self._due.begin()
         self.bursts.begin()
 
@@ -220,7 +223,7 @@ class Keepers:
             return None
         return message if isinstance(message, Lease | TurnAsk) or self.keeps(id) else None
 
-    def hear(self, sender: LoadedRun, id: str, message: Message) -> None:
+    def receive(self, sender: LoadedRun, id: str, message: Message) -> None:
         """Apply a run's message to a keeper, within the transaction of the run's step."""
         match message:
             case TurnAsk() | Used():
@@ -234,16 +237,16 @@ class Keepers:
                     book.open.append(message)
                 self._serve_turns(id, book)
             case _:
-                kept = self._slots.setdefault(id, KeptSlots())
+                slots = self._slots.setdefault(id, KeySlots())
                 changed = {sender.run.run_id}
                 match message:
                     case Lease():
-                        kept.heard((*message.claims(message.holds), *message.claims(message.want)))
-                        kept.book.lease(message)
+                        slots.record_claims((*message.claims(message.holds), *message.claims(message.want)))
+                        slots.book.lease(message)
                         changed.add(message.run.run_id)
                     case Return():
-                        kept.book.give_back(message.tickets)
-                self._serve_slots(id, kept, changed)
+                        slots.book.give_back(message.tickets)
+                self._serve_slots(id, slots, changed)
 
     def run_closed(self, run_id: str) -> None:
         """Release everything that a closed run holds, within the transaction of its last step."""
@@ -255,40 +258,41 @@ class Keepers:
                 book.drop_run(run_id, self._now())
                 self._serve_turns(id, book)
 
-    def _serve_slots(self, id: str, kept: KeptSlots, changed: set[str]) -> None:
-        book = kept.book
+    def _serve_slots(self, id: str, slots: KeySlots, changed: set[str]) -> None:
+        book = slots.book
         while True:
-            lucky = book.grant()
-            changed.update(claim.run_id for claim in lucky)
-            news = book.answers(lucky)
-            gone = [each.place for each in news if not self._tell(id, each)] or self._dead_holders(kept)
-            if not gone:
+            granted = book.grant()
+            changed.update(claim.run_id for claim in granted)
+            answers = book.answers(granted)
+            lost = [answer.place for answer in answers if not self._send(id, answer)]
+            lost = lost or self._dead_holders(slots)
+            if not lost:
                 break
-            changed.update(place.run_id for place in gone)
-            book.drop(gone)
+            changed.update(place.run_id for place in lost)
+            book.drop(lost)
         for run_id in changed:
-            row = kept.row(run_id)
+            row = slots.row(run_id)
             self._enrol_run(id, run_id, is_member=bool(row))
             keep_note(self._runs, f"{id}\n{run_id}", row)
         if book.is_idle:
             del self._slots[id]
 
-    def _dead_holders(self, kept: KeptSlots) -> list[SlotClaim]:
+    def _dead_holders(self, slots: KeySlots) -> list[SlotClaim]:
         """Return holders that have closed or cannot be read.
 
         None is expected, but a lost slot would be lost forever; so this checks now and then while other runs wait.
         """
         now = self._runs.clock.now_ns()
-        if not kept.book.waiting or now < kept.looked_ns + int(kept.book.notice * SECOND):
+        if not slots.book.waiting or now < slots.checked_ns + int(slots.book.notice * SECOND):
             return []
-        kept.looked_ns = now
-        return [claim for claim in kept.book.held.values() if self._open_run(claim) is None]
+        slots.checked_ns = now
+        return [claim for claim in slots.book.held.values() if self._open_run(claim) is None]
 
     def _serve_turns(self, id: str, book: TurnBook) -> None:
         now = self._now()
         while True:
             answers = book.serve(now)
-            book.drop([each.place for each in answers if not self._tell(id, each)], now)
+            book.drop([answer.place for answer in answers if not self._send(id, answer)], now)
             if not book.open:
                 break
         self._enrol_turns(id)
@@ -299,7 +303,7 @@ class Keepers:
         book = self._turns[id]
         loan = book.loan
         self._enrol(
-            id, {each.place.run_id for each in (*book.open, *book.held, *(() if loan is None else (loan,)))}
+            id, {turn.place.run_id for turn in (*book.open, *book.held, *(() if loan is None else (loan,)))}
         )
         self._due.set(id, 0 if loan is None else loan.until * 1000)
 
@@ -327,37 +331,37 @@ class Keepers:
 
     def view(self, id: str = "") -> Iterator[KeptLimit]:
         """Yield the state of a key, or of all keys in use."""
-        for each, kept in self._slots.items() if not id else ((id, self._slots.get(id)),):
-            if kept is not None:
-                yield KeptLimit(each, slots=kept.book.table)
-        for each, book in self._turns.items() if not id else ((id, self._turns.get(id)),):
+        for key, slots in self._slots.items() if not id else ((id, self._slots.get(id)),):
+            if slots is not None:
+                yield KeptLimit(key, slots=slots.book.table)
+        for key, book in self._turns.items() if not id else ((id, self._turns.get(id)),):
             if book is not None:
-                yield KeptLimit(each, turns=book.turns)
+                yield KeptLimit(key, turns=book.turns)
         yield from self.bursts.view(id)
 
-    def told(self, id: str, query: str) -> Payload | None:
+    def query(self, id: str, query: str) -> Payload | None:
         """Answer a query that the workflow of a key would answer; None if it would not."""
-        found = next(self.view(id), KeptLimit(id))
+        limit = next(self.view(id), KeptLimit(id))
         answer: SlotTable | Turns
         match id.partition(":")[0] + ":", query:
             case limits.SLOTS, "slots":
-                answer = found.slots or SlotTable()
+                answer = limit.slots or SlotTable()
             case limits.TURNS, "given":
-                answer = found.turns or Turns()
+                answer = limit.turns or Turns()
             case _:
                 return None
         return Payload(msgspec.json.encode(answer))
 
     def realign(self) -> None:
         """Adjust after the clock jumped."""
-        self._set_back()
+        self._rebase()
         self._due.realign()
         self.bursts.realign()
 
-    def _set_back(self) -> None:
+    def _rebase(self) -> None:
         """Move turns from a time when the clock was ahead to the current time."""
         with self._runs.transaction():
-            for id, book in [each for each in self._turns.items() if each[1].is_ahead(self._now())]:
+            for id, book in [entry for entry in self._turns.items() if entry[1].is_ahead(self._now())]:
                 self._serve_turns(id, book)
 
     def sweep(self) -> None:
@@ -380,7 +384,7 @@ class Keepers:
                 self._serve_turns(id, book)
         self._runs.queues.dispatch()
 
-    def _tell(self, id: str, answer: Answer) -> bool:
+    def _send(self, id: str, answer: Answer) -> bool:
         """Signal an answer to a run. Return whether the run is open."""
         record = self._open_run(answer.place)
         if record is None:
@@ -415,13 +419,13 @@ class Keepers:
 
     def _enrol_run(self, id: str, run_id: str, *, is_member: bool) -> None:
         claims, members = self._runs.claims, self._members
-        for table, one, other in ((claims, run_id, id), (members, id, run_id)):
+        for table, key, member in ((claims, run_id, id), (members, id, run_id)):
             if is_member:
-                table.setdefault(one, set()).add(other)
-            elif one in table:
-                table[one].discard(other)
-                if not table[one]:
-                    del table[one]
+                table.setdefault(key, set()).add(member)
+            elif key in table:
+                table[key].discard(member)
+                if not table[key]:
+                    del table[key]
 
 
 def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
@@ -429,9 +433,9 @@ def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
     if not lead:
         return message
     if isinstance(message, Used):
-        return dataclasses.replace(message, moments=tuple(each - lead for each in message.moments))
+        return dataclasses.replace(message, moments=tuple(moment - lead for moment in message.moments))
     latest = None if message.latest is None else message.latest - lead
-    used = tuple(each - lead for each in message.used)
+    used = tuple(moment - lead for moment in message.used)
     return dataclasses.replace(message, latest=latest, used=used, loan=0)
 
 
@@ -443,8 +447,8 @@ def _by_run_time(answers: Answers, lead: int) -> Answers:
 
 def _is_of(name: str, id: str) -> bool:
     """Whether a note belongs to this key, and not to another with the same prefix."""
-    rest = name.removeprefix(NOTE + id)
-    return not rest or (rest.startswith("\n") and "\n" not in rest[1:])
+    suffix = name.removeprefix(NOTE + id)
+    return not suffix or (suffix.startswith("\n") and "\n" not in suffix[1:])
 
 
 def _payload(value: object) -> Payload:

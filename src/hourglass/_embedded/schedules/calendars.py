@@ -84,22 +84,22 @@ class WallTimes:
 
     def without(self, calendars: Iterable[CalendarSpec]) -> WallTimes:
         """Return the times at which none of these calendars matches."""
-        left = self._masks
+        remaining = self._masks
         for seconds, days in _products(calendars).items():
-            smaller: dict[int, int] = {}
-            for own_seconds, own_days in left.items():
-                _add(smaller, own_seconds, own_days & ~days)
-                _add(smaller, own_seconds & ~seconds, own_days & days)
-            left = smaller
-        return WallTimes(left)
+            reduced: dict[int, int] = {}
+            for own_seconds, own_days in remaining.items():
+                _add(reduced, own_seconds, own_days & ~days)
+                _add(reduced, own_seconds & ~seconds, own_days & days)
+            remaining = reduced
+        return WallTimes(remaining)
 
     def every(self, step: int, remainder: int) -> WallTimes:
         """Return the times whose second of the day has this remainder modulo `step`, which must divide a day."""
         pattern = _repeat(1 << remainder, step, DAY // step)
-        kept: dict[int, int] = {}
+        selected: dict[int, int] = {}
         for seconds, days in self._masks.items():
-            _add(kept, seconds & pattern, days)
-        return WallTimes(kept)
+            _add(selected, seconds & pattern, days)
+        return WallTimes(selected)
 
 
 ALL_TIMES = WallTimes({_ALL_SECONDS: _ALL_DAYS})

@@ -50,17 +50,17 @@ from hourglass.errors import HourglassError, ServiceError, StorageError
 
 SLICE = 50
 """Number of schedules that act, or are listed, before other work gets its turn."""
-KEPT = 1000
+MAX_CACHED_RECORDS = 1000
 """Approximate maximum number of records in memory."""
-LISTED = 60.0
+INDEX_LIFETIME = 60.0
 """Seconds without a query after which the index of schedules is dropped."""
-PAUSE_NS = 5 * SECOND
+RETRY_START_NS = 5 * SECOND
 """The delay before checking again whether there is room for new workflows."""
 
 logger = logging.getLogger("hourglass.embedded")
 
 
-def _as_it_is(record: ScheduleRecord) -> ScheduleRecord:
+def _unchanged(record: ScheduleRecord) -> ScheduleRecord:
     return record
 
 
@@ -158,13 +158,13 @@ class Schedules:
         if self._open_run(workflow) is not None:
             return
 
-        def go_on(schedule: ScheduleRecord) -> ScheduleRecord:
+        def record_end(schedule: ScheduleRecord) -> ScheduleRecord:
             if workflow not in schedule.running:
                 return schedule
             return closed(schedule, workflow[0], run.status, *_outcome(record))
 
         for schedule_id in tuple(self._awaited.get(run.started.workflow_id, ())):
-            self._look(schedule_id, go_on)
+            self._process(schedule_id, record_end)
         self._due.set_alarm()
 
     def realign(self) -> None:
@@ -173,32 +173,32 @@ class Schedules:
 
     def _elapse(self) -> None:
         """Process the schedules whose time has come. Called by the alarm."""
-        self._drop_some()
+        self._evict_records()
         now = self._runs.clock.now_ns()
         for _ in range(SLICE):
             schedule_id = self._due.take(now)
             if schedule_id is None:
                 break
-            record = self._readable(schedule_id)
+            record = self._find_readable(schedule_id)
             if record is not None and self.search.takes_long(record.schedule.spec):
-                self._search_and_look(record)
+                self._search_and_process(record)
             else:
-                self._look(schedule_id)
+                self._process(schedule_id)
         self._runs.queues.dispatch()
 
-    def _readable(self, schedule_id: str) -> ScheduleRecord | None:
+    def _find_readable(self, schedule_id: str) -> ScheduleRecord | None:
         """Return a schedule; None if it is unreadable, which `_process` reports."""
         try:
             return self.find(schedule_id)
         except StorageError:
             return None
 
-    def _search_and_look(self, record: ScheduleRecord) -> None:
+    def _search_and_process(self, record: ScheduleRecord) -> None:
         """Process a schedule after searching for its next times in the thread."""
 
         async def search() -> None:
             await self.search.look_ahead(record.schedule.spec, record.schedule_id, record.seen_ns)
-            self._look(record.schedule_id)
+            self._process(record.schedule_id)
             self._due.set_alarm()
             self._runs.queues.dispatch()
 
@@ -206,7 +206,9 @@ class Schedules:
         self._searches.add(task)
         task.add_done_callback(self._searches.discard)
 
-    def _look(self, schedule_id: str, change: Callable[[ScheduleRecord], ScheduleRecord] = _as_it_is) -> None:
+    def _process(
+        self, schedule_id: str, change: Callable[[ScheduleRecord], ScheduleRecord] = _unchanged
+    ) -> None:
         """Process one schedule, after a change. An error concerns only this schedule."""
         try:
             record = self.get(schedule_id)
@@ -223,11 +225,11 @@ class Schedules:
         now = self._runs.clock.now_ns()
         with self._runs.transaction():
             if self._runs.store.refuses_starts():  # nothing is missed: the schedule catches up later
-                self._keep(record, later(now, PAUSE_NS))
+                self._keep(record, later(now, RETRY_START_NS))
                 return
             step = advance(record, now)
-            record, refused = self._start_all(step, now)
-            again = refused and bool(
+            record, has_failed = self._start_all(step, now)
+            again = has_failed and bool(
                 record.waiting
             )  # starts that were buffered behind a failed one may be possible now
             self._keep(record, now if again else step.wake_ns or 0)
@@ -235,12 +237,12 @@ class Schedules:
 
     def _start_all(self, step: ScheduleStep, now_ns: int) -> tuple[ScheduleRecord, bool]:
         """Start the workflows of a step. Return whether any start failed; a failed start is dropped, as on a server."""
-        record, refused = step.record, False
+        record, has_failed = step.record, False
         for start in step.starts:
             try:
                 run_id = self._start(record, start)
             except (ServiceError, StorageError) as error:
-                refused = True
+                has_failed = True
                 logger.warning(
                     "schedule %r could not start workflow %r: %s",
                     record.schedule_id,
@@ -249,7 +251,7 @@ class Schedules:
                 )
             else:
                 record = started(record, start, run_id, now_ns)
-        return record, refused
+        return record, has_failed
 
     def _start(self, record: ScheduleRecord, start: Start) -> str:
         # The count distinguishes two starts for the same time, which may be backfilled or triggered twice.
@@ -260,14 +262,16 @@ class Schedules:
         return answer.run_id
 
     def _end_others(self, step: ScheduleStep) -> None:
-        who = identity(step.record)
+        schedule_identity = identity(step.record)
         for workflow in step.cancel:
             reason = "cancelled by schedule overlap policy"
-            cancel = CancelWorkflow(workflow_id=workflow[0], request_id="", reason=reason, identity=who)
+            cancel = CancelWorkflow(
+                workflow_id=workflow[0], request_id="", reason=reason, identity=schedule_identity
+            )
             self._change(workflow, partial(transitions.request_cancel, request=cancel))
         for workflow in step.terminate:
             reason = "terminated by schedule overlap policy"
-            end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=who)
+            end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=schedule_identity)
             self._change(workflow, partial(transitions.terminate, request=end))
 
     def _change(self, workflow: Running, transition: Callable[..., RunStep]) -> None:
@@ -291,30 +295,30 @@ class Schedules:
         self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id, record=record, wake_ns=wake_ns))
 
     def _enter(self, entry: ScheduleEntry) -> None:
-        self._leave(entry.schedule_id)
+        self._remove(entry.schedule_id)
         self._entries[entry.schedule_id] = entry
         self._unlisted[entry.schedule_id] = None
         for workflow_id in entry.awaited:
             self._awaited.setdefault(workflow_id, set()).add(entry.schedule_id)
         self._due.set(entry.schedule_id, entry.wake_ns)
 
-    def _drop_some(self) -> None:
+    def _evict_records(self) -> None:
         """Drop records that can be read again, because everything is durable. Not allowed inside a transaction."""
-        if len(self._records) > KEPT and self._runs.is_durable(self._runs.writes.newest):
+        if len(self._records) > MAX_CACHED_RECORDS and self._runs.is_durable(self._runs.writes.newest):
             self._records.clear()
 
     def _forget(self, schedule_id: str) -> None:
-        self._leave(schedule_id)
+        self._remove(schedule_id)
         self._due.set(schedule_id, 0)
 
-    def _leave(self, schedule_id: str) -> None:
+    def _remove(self, schedule_id: str) -> None:
         self._records.pop(schedule_id, None)
         self._unlisted[schedule_id] = None
         entry = self._entries.pop(schedule_id, None)
         for workflow_id in () if entry is None else entry.awaited:
-            others = self._awaited.get(workflow_id, set())
-            others.discard(schedule_id)
-            if not others:
+            schedule_ids = self._awaited.get(workflow_id, set())
+            schedule_ids.discard(schedule_id)
+            if not schedule_ids:
                 self._awaited.pop(workflow_id, None)
 
 
@@ -356,8 +360,8 @@ class ScheduleListing:
         self._load = load
         self._shown: dict[str, Run] = {}
         self._index: MemoryListing | None = None
-        self._asking = 0
-        self._end: asyncio.TimerHandle | None = None
+        self._open_queries = 0
+        self._close_timer: asyncio.TimerHandle | None = None
 
     async def page(self, text: str, token: bytes, limit: int) -> Page:
         """Return one page of schedules that match a filter, as workflows whose run ids are the schedule ids.
@@ -367,22 +371,22 @@ class ScheduleListing:
         self._load()
         if self._index is None:
             self._index = MemoryListing(self._shown, {_ID.name: "Keyword"}, real_time=self._keep)
-        self._asking += 1
+        self._open_queries += 1
         try:
-            await self._take_in(self._index)
+            await self._enter_changes(self._index)
             return await self._index.page(text, token, limit)
         finally:
-            self._asking -= 1
+            self._open_queries -= 1
             self._close_later()
 
-    async def _take_in(self, index: MemoryListing) -> None:
+    async def _enter_changes(self, index: MemoryListing) -> None:
         """Enter changed schedules into the index. Other tasks run in between and may change more."""
         changed: list[str] = []
         while self._unlisted:
             for schedule_id in list(islice(self._unlisted, SLICE)):
                 del self._unlisted[schedule_id]
                 changed.append(schedule_id)
-                record = self._readable(schedule_id)
+                record = self._find_readable(schedule_id)
                 if record is None:
                     self._shown.pop(schedule_id, None)
                 else:
@@ -390,23 +394,23 @@ class ScheduleListing:
             if self._keep:
                 await sleep(0)
         # In a fixed order, however often the index is created: the pages of one list may come from two indexes.
-        for schedule_id in sorted(changed, key=self._place):
+        for schedule_id in sorted(changed, key=self._sort_key):
             index.changed(schedule_id)
 
-    def _place(self, schedule_id: str) -> tuple[int, str]:
+    def _sort_key(self, schedule_id: str) -> tuple[int, str]:
         run = self._shown.get(schedule_id)
         return (0 if run is None else run.start_ns), schedule_id
 
     def _close_later(self) -> None:
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
-        if not self._keep and not self._asking:
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+            self._close_timer = None
+        if not self._keep and not self._open_queries:
             self.close()
         elif self._keep and self._index is not None:
-            self._end = asyncio.get_running_loop().call_later(LISTED, self.close)
+            self._close_timer = asyncio.get_running_loop().call_later(INDEX_LIFETIME, self.close)
 
-    def _readable(self, schedule_id: str) -> ScheduleRecord | None:
+    def _find_readable(self, schedule_id: str) -> ScheduleRecord | None:
         try:
             return self._find(schedule_id)
         except StorageError as error:
@@ -417,16 +421,16 @@ class ScheduleListing:
         """Drop the index; the next query creates it again."""
         self._unlisted |= dict.fromkeys(self._shown)
         self._shown.clear()
-        if self._end is not None:
-            self._end.cancel()
-            self._end = None
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+            self._close_timer = None
         if self._index is not None:
             self._index.close()
             self._index = None
 
 
 def _as_run(record: ScheduleRecord) -> Run:
-    own = encode_search_attributes(
+    schedule_attributes = encode_search_attributes(
         [_ID.value_set(record.schedule_id), _PAUSED.value_set(record.schedule.state.paused)]
     )
     started = h.WorkflowExecutionStarted(
@@ -440,5 +444,5 @@ def _as_run(record: ScheduleRecord) -> Run:
         run_id=record.schedule_id,
         started=started,
         start_ns=record.create_time_ns,
-        search_attributes={**record.search_attributes, **own},
+        search_attributes={**record.search_attributes, **schedule_attributes},
     )

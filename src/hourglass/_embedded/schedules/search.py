@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from hourglass._contract.schedules import EngineSchedule, EngineScheduleSpec
-from hourglass._embedded.schedules.transitions import look_ahead, settled
+from hourglass._embedded.schedules.transitions import look_ahead, with_defaults
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class ScheduleSearch:
     async def settle(self, schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
         """Return a new schedule with defaults, once its next times are cached. Raises `UsageError` for an invalid spec."""
         if not self.takes_long(schedule.spec):
-            return settled(schedule)
+            return with_defaults(schedule)
         return await self._run(partial(_settle, schedule, schedule_id, after_ns))
 
     async def look_ahead(self, spec: EngineScheduleSpec, schedule_id: str, after_ns: int) -> None:
@@ -60,6 +60,6 @@ class ScheduleSearch:
 
 
 def _settle(schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
-    kept = settled(schedule)
-    look_ahead(kept.spec, schedule_id, after_ns)
-    return kept
+    completed = with_defaults(schedule)
+    look_ahead(completed.spec, schedule_id, after_ns)
+    return completed

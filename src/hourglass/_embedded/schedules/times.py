@@ -47,8 +47,8 @@ _STRIDE = 5 * DAY  # no zone changes its offset twice within this time
 _BLOCK = 3650 * DAY  # clock changes of a zone are computed and cached per block of this length
 _LARGEST_SHIFT = 2 * DAY  # an upper bound for how far a change sets a clock back
 _UTC = ZoneInfo("UTC")  # ZoneInfo returns the same object for each lookup by name
-_REMEMBERED = 64  # searches whose results a timetable keeps
-_PATIENCE = 10_000  # steps over excluded times, for all intervals together, before they count as exhausted
+_CACHED_SEARCHES = 64  # searches whose results a timetable keeps
+_MAX_SKIPS = 10_000  # steps over excluded times, for all intervals together, before they count as exhausted
 
 MOST_PARTS = 500
 """Maximum number of calendars, intervals, cron strings and exclusions of a schedule."""
@@ -82,8 +82,8 @@ class Zone:
 
     def offset(self, second: int) -> int:
         """Return the zone's offset from UTC at this time, in seconds."""
-        ahead = datetime.fromtimestamp(second, UTC).astimezone(self.info).utcoffset()
-        return 0 if ahead is None else int(ahead.total_seconds())
+        utc_offset = datetime.fromtimestamp(second, UTC).astimezone(self.info).utcoffset()
+        return 0 if utc_offset is None else int(utc_offset.total_seconds())
 
     def first_change(self, begin: int, end: int) -> int | None:
         """Return the time of the first clock change after `begin` and until `end`, inclusive; None if there is none."""
@@ -91,9 +91,9 @@ class Zone:
             return None
         for block in range(begin // _BLOCK, end // _BLOCK + 1):
             changes = _changes(self, block)
-            place = bisect_right(changes, begin)
-            if place < len(changes):
-                return changes[place] if changes[place] <= end else None
+            index = bisect_right(changes, begin)
+            if index < len(changes):
+                return changes[index] if changes[index] <= end else None
         return None
 
 
@@ -136,15 +136,15 @@ def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
 
 def check_limits(spec: EngineScheduleSpec) -> None:
     """Raise `UsageError` for a spec that would cost the engine too much."""
-    named = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions)
-    if named + len(spec.skip) > MOST_PARTS:
+    part_count = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions)
+    if part_count + len(spec.skip) > MOST_PARTS:
         raise UsageError(
-            f"the schedule has {named + len(spec.skip)} calendars, intervals, cron strings and exclusions; at most "
+            f"the schedule has {part_count + len(spec.skip)} calendars, intervals, cron strings and exclusions; at most "
             f"{MOST_PARTS} are allowed: use several schedules, or ranges"
         )
-    if named * len(spec.skip) > MOST_PAIRS:
+    if part_count * len(spec.skip) > MOST_PAIRS:
         raise UsageError(
-            f"the schedule excludes {len(spec.skip)} calendars from {named}; the product must be at most "
+            f"the schedule excludes {len(spec.skip)} calendars from {part_count}; the product must be at most "
             f"{MOST_PAIRS}: use several schedules, or ranges"
         )
     if len(spec.intervals) * len(spec.skip) > MOST_INTERVAL_PAIRS:
@@ -175,32 +175,32 @@ class Timetable:
         self.spec = canonical(spec)
         self._seed = seed
         self._zone = Zone(load_zone(self.spec.time_zone, self.spec.time_zone_data))
-        self._named = wall_times(self.spec.calendars)
-        self._left = self._named.without(self.spec.skip) if self.spec.skip else self._named
+        self._matching = wall_times(self.spec.calendars)
+        self._remaining = self._matching.without(self.spec.skip) if self.spec.skip else self._matching
         self._allowed = ALL_TIMES.without(self.spec.skip) if self.spec.skip else ALL_TIMES
-        self._of_interval: dict[tuple[int, int], WallTimes] = {}
-        self._ends = LATEST_NS  # no times from here on; set by the search that found none
-        self._found: tuple[tuple[int, ScheduledTime], ...] = ()  # seconds, each with the first time after it
+        self._allowed_by_step: dict[tuple[int, int], WallTimes] = {}
+        self._exhausted_ns = LATEST_NS  # no times from here on; set by the search that found none
+        self._cache: tuple[tuple[int, ScheduledTime], ...] = ()  # seconds, each with the first time after it
 
     @property
     def size(self) -> int:
         """The number of sets of times that a search examines."""
-        return len(self._left.products) + len(self.spec.intervals)
+        return len(self._remaining.products) + len(self.spec.intervals)
 
     def next(self, after_ns: int) -> ScheduledTime | None:
         """Return the first time after `after_ns`; None if there is none."""
-        if after_ns >= self._ends:
+        if after_ns >= self._exhausted_ns:
             return None
         second = storable(after_ns) // NANOS
-        for searched, moment in self._found:
+        for searched, moment in self._cache:
             if searched <= second < moment.nominal_ns // NANOS:
                 return moment
-        found = self._search(after_ns)
-        if found is None:
-            self._ends = after_ns
+        result = self._search(after_ns)
+        if result is None:
+            self._exhausted_ns = after_ns
         else:
-            self._found = (*self._found[1 - _REMEMBERED :], (second, found))
-        return found
+            self._cache = (*self._cache[1 - _CACHED_SEARCHES :], (second, result))
+        return result
 
     def moments(self, after_ns: int) -> Iterator[ScheduledTime]:
         """Yield all times after `after_ns`, in order."""
@@ -214,7 +214,7 @@ class Timetable:
         second = storable(after_ns) // NANOS
         if spec.start_at_ns:
             second = max(second, storable(spec.start_at_ns) // NANOS - 1)
-        candidates = [next_match(self._left, self._zone, second)]
+        candidates = [next_match(self._remaining, self._zone, second)]
         candidates += [self._next_allowed(interval, second) for interval in spec.intervals]
         nominal = min((time for time in candidates if time is not None), default=None)
         if nominal is None or nominal * NANOS >= LATEST_NS:
@@ -225,10 +225,10 @@ class Timetable:
 
     def _next_allowed(self, interval: IntervalSpec, second: int) -> int | None:
         """Return the interval's first time after this second that is not excluded."""
-        time = _next_of(interval, second)
+        time = _next_interval(interval, second)
         if not self.spec.skip:
             return time
-        for _ in range(max(100, _PATIENCE // len(self.spec.intervals))):
+        for _ in range(max(100, _MAX_SKIPS // len(self.spec.intervals))):
             if time >= _END:
                 return None
             offset = self._zone.offset(time)
@@ -239,32 +239,32 @@ class Timetable:
                 allowed = change
             elif allowed == time:
                 return time
-            time = _next_of(interval, allowed - 1)
+            time = _next_interval(interval, allowed - 1)
         return None
 
     def _allowed_of(self, interval: IntervalSpec, offset: int) -> WallTimes:
         """Return the seconds of a day that this interval can match and that are not excluded, for this offset from UTC."""
         step = math.gcd(int(interval.every), DAY)
         key = step, (int(interval.offset) + offset) % step
-        if key not in self._of_interval:
-            self._of_interval[key] = self._allowed.every(*key)
-        return self._of_interval[key]
+        if key not in self._allowed_by_step:
+            self._allowed_by_step[key] = self._allowed.every(*key)
+        return self._allowed_by_step[key]
 
     def _jitter(self, second: int) -> int:
         """Return the delay from jitter in nanoseconds; less than the distance to the next time."""
-        longest = int(self.spec.jitter * 1000)
-        if not longest:
+        max_ms = int(self.spec.jitter * 1000)
+        if not max_ms:
             return 0
-        candidates = [next_match(self._named, self._zone, second)]
-        candidates += [_next_of(interval, second) for interval in self.spec.intervals]
+        candidates = [next_match(self._matching, self._zone, second)]
+        candidates += [_next_interval(interval, second) for interval in self.spec.intervals]
         following = min((time for time in candidates if time is not None), default=None)
         if following is not None:
-            longest = min(longest, (following - second) * 1000)
+            max_ms = min(max_ms, (following - second) * 1000)
         digest = hashlib.blake2b(f"{second}:{self._seed}".encode(), digest_size=4).digest()
-        return (int.from_bytes(digest) * longest >> 32) * 1_000_000
+        return (int.from_bytes(digest) * max_ms >> 32) * 1_000_000
 
 
-def _next_of(interval: IntervalSpec, second: int) -> int:
+def _next_interval(interval: IntervalSpec, second: int) -> int:
     every, offset = int(interval.every), int(interval.offset)
     return ((second - offset) // every + 1) * every + offset
 
@@ -274,7 +274,7 @@ _CRON_FIELDS = 5
 
 def check_cron(text: str) -> None:
     """Raise `UsageError` for a cron string that a workflow cannot have."""
-    _plan(text)
+    _parse_schedule(text)
 
 
 def backoff_until_next(text: str, since_ns: int, now_ns: int) -> float | None:
@@ -282,46 +282,44 @@ def backoff_until_next(text: str, since_ns: int, now_ns: int) -> float | None:
 
     `since_ns` is the scheduled time of the previous run.
     """
-    plan = _plan(text)
-    following = _next(plan, since_ns)
+    schedule = _parse_schedule(text)
+    following = _next(schedule, since_ns)
     while following is not None and following < now_ns:
-        if isinstance(plan, int):
-            following += (now_ns - following + plan - 1) // plan * plan
+        if isinstance(schedule, int):
+            following += (now_ns - following + schedule - 1) // schedule * schedule
         else:
-            following = _next(plan, max(following, now_ns - 1))
+            following = _next(schedule, max(following, now_ns - 1))
     return None if following is None else float(math.ceil((following - now_ns) / SECOND))
 
 
-def _next(plan: Timetable | int, after_ns: int) -> int | None:
-    if isinstance(plan, int):
-        return (after_ns // SECOND) * SECOND + plan
-    moment = plan.next(after_ns)
+def _next(schedule: Timetable | int, after_ns: int) -> int | None:
+    if isinstance(schedule, int):
+        return (after_ns // SECOND) * SECOND + schedule
+    moment = schedule.next(after_ns)
     return None if moment is None else moment.nominal_ns
 
 
 @lru_cache(maxsize=256)
-def _plan(text: str) -> Timetable | int:
+def _parse_schedule(text: str) -> Timetable | int:
     """Return a timetable, or for `@every` the nanoseconds from run to run."""
     cron = parse_cron(text.replace("?", "*"))
     if cron.interval is not None:
         if "/" in text:
-            raise UsageError(
-                f"the cron string {text!r} makes no sense for a workflow: @every takes one duration"
-            )
+            raise UsageError(f"the cron string {text!r} is invalid for a workflow: @every takes one duration")
         return max(int(cron.interval.every), 1) * SECOND
     assert cron.calendar is not None
     words = text.partition("#")[0].split()
     fields = [word for word in words if "=" not in word]
     if not fields[0].startswith("@") and len(fields) != _CRON_FIELDS:
         raise UsageError(
-            f"the cron string {text!r} makes no sense for a workflow: it has {len(fields)} fields, not {_CRON_FIELDS}"
+            f"the cron string {text!r} is invalid for a workflow: it has {len(fields)} fields, not {_CRON_FIELDS}"
         )
     calendars = _either_day(cron.calendar, fields) if len(fields) == _CRON_FIELDS else (cron.calendar,)
     return Timetable(EngineScheduleSpec(calendars=calendars, time_zone=cron.time_zone))
 
 
 def _either_day(calendar: CalendarSpec, fields: list[str]) -> tuple[CalendarSpec, ...]:
-    if any(_is_any(fields[place]) for place in (2, 4)):
+    if any(_is_any(fields[index]) for index in (2, 4)):
         return (calendar,)
     every = parse_cron("* * * * *").calendar
     assert every is not None

@@ -44,14 +44,14 @@ from hourglass._embedded.schedules.times import NANOS, ScheduledTime, Timetable,
 from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
-MOST_WAITING = 1000
+MAX_BUFFERED = 1000
 """Maximum number of buffered starts; further ones are dropped and counted."""
 
 Running: TypeAlias = tuple[str, str]
 """A workflow that a schedule started and whose end it awaits: workflow id and first run id."""
 
 
-class Due(msgspec.Struct, frozen=True, array_like=True):
+class BufferedStart(msgspec.Struct, frozen=True, array_like=True):
     """A buffered start: its nominal time, the same time with jitter, and the options of a manual request."""
 
     nominal_ns: int
@@ -60,56 +60,60 @@ class Due(msgspec.Struct, frozen=True, array_like=True):
     manual: bool = False
 
 
-class Sorted(NamedTuple):
+class OverlapDecision(NamedTuple):
     """The decision about the buffered starts: which to start together or alone, which to keep, and whether to end
     running ones."""
 
-    together: tuple[Due, ...] = ()
-    alone: Due | None = None
-    waiting: tuple[Due, ...] = ()
+    together: tuple[BufferedStart, ...] = ()
+    alone: BufferedStart | None = None
+    waiting: tuple[BufferedStart, ...] = ()
     skipped: int = 0
     cancel: bool = False
     terminate: bool = False
 
 
-def sort_out(waiting: Sequence[Due], running: bool, default: OverlapPolicy) -> Sorted:
+def decide_overlap(
+    waiting: Sequence[BufferedStart], running: bool, default: OverlapPolicy
+) -> OverlapDecision:
     """Decide about each start in order, by its own policy or the schedule's."""
-    found = Sorted()
-    for due in waiting:
-        policy = due.overlap or default or OverlapPolicy.SKIP
+    decision = OverlapDecision()
+    for start in waiting:
+        policy = start.overlap or default or OverlapPolicy.SKIP
         if policy is OverlapPolicy.ALLOW_ALL:
-            found = found._replace(together=(*found.together, due))
-        elif not running and found.alone is None:
-            found = found._replace(alone=due)
+            decision = decision._replace(together=(*decision.together, start))
+        elif not running and decision.alone is None:
+            decision = decision._replace(alone=start)
         else:
-            found = _overlapping(found, due, policy, running)
-    if found.cancel or found.terminate:
+            decision = _overlapping(decision, start, policy, running)
+    if decision.cancel or decision.terminate:
         # They would be ended at once: a policy that ends running workflows applies to them, too.
-        found = found._replace(together=())
-    return found
+        decision = decision._replace(together=())
+    return decision
 
 
-def _overlapping(found: Sorted, due: Due, policy: OverlapPolicy, running: bool) -> Sorted:
-    waits = found._replace(waiting=(*found.waiting, due))
+def _overlapping(
+    decision: OverlapDecision, start: BufferedStart, policy: OverlapPolicy, running: bool
+) -> OverlapDecision:
+    buffered = decision._replace(waiting=(*decision.waiting, start))
     match policy:
-        case OverlapPolicy.BUFFER_ONE if not found.waiting:
-            return waits
+        case OverlapPolicy.BUFFER_ONE if not decision.waiting:
+            return buffered
         case OverlapPolicy.BUFFER_ALL:
-            return waits
+            return buffered
         case OverlapPolicy.CANCEL_OTHER | OverlapPolicy.TERMINATE_OTHER if not running:
-            return found._replace(alone=due)  # the other one was only about to start
+            return decision._replace(alone=start)  # the other workflow is not running yet
         case OverlapPolicy.CANCEL_OTHER:
-            return waits._replace(cancel=True)
+            return buffered._replace(cancel=True)
         case OverlapPolicy.TERMINATE_OTHER:
-            return waits._replace(terminate=True)
+            return buffered._replace(terminate=True)
         case _:
-            return found._replace(skipped=found.skipped + 1)
+            return decision._replace(skipped=decision.skipped + 1)
 
 
 YEAR = 365 * 86400.0
 SHORTEST_CATCHUP = 10.0
 RECENT, UPCOMING = 10, 10
-REMEMBERED = 32
+REQUEST_IDS = 32
 """Number of remembered request ids. They prevent that a repeated request is carried out twice if its answer was lost."""
 
 RECENT_LISTED, UPCOMING_LISTED = 5, 5
@@ -128,7 +132,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     create_time_ns: int
     update_time_ns: int = 0
     token: int = 1
-    waiting: tuple[Due, ...] = ()
+    waiting: tuple[BufferedStart, ...] = ()
     backfills: tuple[Backfill, ...] = ()
     running: tuple[Running, ...] = ()
     recent: tuple[ScheduleAction, ...] = ()
@@ -144,11 +148,11 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     search_attributes: dict[str, Payload] = {}
 
 
-def remembering(record: ScheduleRecord, request_id: str) -> ScheduleRecord:
+def with_request(record: ScheduleRecord, request_id: str) -> ScheduleRecord:
     """Return the record with this request marked as carried out."""
     if not request_id:
         return record
-    return msgspec.structs.replace(record, requests=(*record.requests, request_id)[-REMEMBERED:])
+    return msgspec.structs.replace(record, requests=(*record.requests, request_id)[-REQUEST_IDS:])
 
 
 def token_of(record: ScheduleRecord) -> bytes:
@@ -207,11 +211,11 @@ def _upcoming(record: ScheduleRecord, count: int) -> tuple[int, ...]:
 
 def look_ahead(spec: EngineScheduleSpec, schedule_id: str, after_ns: int) -> None:
     """Compile a spec and cache its next times. May be called in any thread."""
-    for _ in islice(_batch(timetable(spec, schedule_id), after_ns), LOOKED_AHEAD):
+    for _ in islice(_batch(timetable(spec, schedule_id), after_ns), SEARCHED_AHEAD):
         pass
 
 
-def settled(schedule: EngineSchedule) -> EngineSchedule:
+def with_defaults(schedule: EngineSchedule) -> EngineSchedule:
     """Return a schedule with its defaults filled in, as servers show it.
 
     Raises `UsageError` for an invalid spec, or one that is too large.
@@ -242,10 +246,10 @@ def storable_backfill(backfill: Backfill) -> Backfill:
 
 
 BATCH = 500  # times that one step processes: a year of seconds must not block the engine
-LOOKED_AHEAD = 32  # times that are searched ahead: fewer than a timetable caches
+SEARCHED_AHEAD = 32  # times that are searched ahead: fewer than a timetable caches
 BACKFILL_BATCH = 50  # starts that one step takes from backfills
 
-GATHERING_NS = 100_000_000
+TERMINATE_NS = 100_000_000
 """The time that a server needs to replace a workflow that it terminates; triggers during it all start the same workflow."""
 
 _MILLI = 1_000_000
@@ -257,9 +261,9 @@ _STARTED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 class Start(NamedTuple):
     """A workflow to start now. The schedule awaits its end unless its policy allows overlap."""
 
-    due: Due
+    due: BufferedStart
     workflow_id: str
-    waited_for: bool
+    is_awaited: bool
 
 
 class ScheduleStep(NamedTuple):
@@ -275,15 +279,15 @@ class ScheduleStep(NamedTuple):
 def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
     """Process the time until now: buffer, start or skip what is due."""
     now_ns = max(now_ns, record.seen_ns)  # a clock that went back must not repeat actions
-    record, wake_ns = _come_due(record, now_ns)
-    record = _fill_back(record)
-    record, starts, cancel, terminate = _act(record)
+    record, wake_ns = _buffer_due(record, now_ns)
+    record = _buffer_backfills(record)
+    record, starts, cancel, terminate = _decide(record)
     if terminate:
         record = msgspec.structs.replace(record, terminated_ns=now_ns)
     return ScheduleStep(record, starts, cancel, terminate, _earlier(wake_ns, _backfill_wake(record, now_ns)))
 
 
-def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int | None]:
+def _buffer_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int | None]:
     table = timetable(record.schedule.spec, record.schedule_id)
     if not may_act(record):
         return msgspec.structs.replace(record, seen_ns=now_ns), None
@@ -302,8 +306,8 @@ def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int 
         if moment.due_ns < oldest:
             missed += 1
         else:
-            waiting.append(Due(moment.nominal_ns, moment.due_ns))
-    changed = _keep_waiting(record, waiting)
+            waiting.append(BufferedStart(moment.nominal_ns, moment.due_ns))
+    changed = _with_buffer(record, waiting)
     return msgspec.structs.replace(
         changed, seen_ns=seen_ns, missed_catchup=record.missed_catchup + missed
     ), wake_ns
@@ -311,11 +315,11 @@ def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int 
 
 def _batch(table: Timetable, after_ns: int) -> Iterator[ScheduledTime | None]:
     """Yield some times, and None after the last time of the schedule."""
-    count, most = 0, _batch_size(table)
-    for moment in islice(table.moments(after_ns), most):
+    count, limit = 0, _batch_size(table)
+    for moment in islice(table.moments(after_ns), limit):
         count += 1
         yield moment
-    if count < most:
+    if count < limit:
         yield None
 
 
@@ -324,11 +328,11 @@ def _batch_size(table: Timetable) -> int:
     return max(10, BATCH // (1 + table.size // 10))
 
 
-def _fill_back(record: ScheduleRecord) -> ScheduleRecord:
+def _buffer_backfills(record: ScheduleRecord) -> ScheduleRecord:
     """Buffer the starts of backfills, a batch at a time and while there is room: half of the buffer is for due times."""
     table = timetable(record.schedule.spec, record.schedule_id)
     waiting, backfills = list(record.waiting), list(record.backfills)
-    room = min(BACKFILL_BATCH, _batch_size(table), MOST_WAITING // 2 - len(waiting))
+    room = min(BACKFILL_BATCH, _batch_size(table), MAX_BUFFERED // 2 - len(waiting))
     while backfills and room > 0:
         backfill = backfills.pop(0)
         for moment in table.moments(backfill.start_ns - _MILLI):
@@ -338,35 +342,37 @@ def _fill_back(record: ScheduleRecord) -> ScheduleRecord:
                 backfills.insert(0, msgspec.structs.replace(backfill, start_ns=moment.nominal_ns))
                 break
             room -= 1
-            waiting.append(Due(moment.nominal_ns, moment.due_ns, backfill.overlap, manual=True))
+            waiting.append(BufferedStart(moment.nominal_ns, moment.due_ns, backfill.overlap, manual=True))
     return msgspec.structs.replace(record, waiting=tuple(waiting), backfills=tuple(backfills))
 
 
-def _act(
+def _decide(
     record: ScheduleRecord,
 ) -> tuple[ScheduleRecord, tuple[Start, ...], tuple[Running, ...], tuple[Running, ...]]:
     """Decide about all buffered starts, and drop those that the schedule's state forbids (paused, no actions left)."""
     starts: list[Start] = []
     running = record.running
     while True:
-        sorted_out = sort_out(record.waiting, bool(running), record.schedule.policy.overlap)
+        decision = decide_overlap(record.waiting, bool(running), record.schedule.policy.overlap)
         record = msgspec.structs.replace(
             record,
-            waiting=sorted_out.waiting,
-            skipped_overlap=record.skipped_overlap + sorted_out.skipped,
+            waiting=decision.waiting,
+            skipped_overlap=record.skipped_overlap + decision.skipped,
         )
-        alone = () if sorted_out.alone is None else (sorted_out.alone,)
-        refused = False
-        for due in (*sorted_out.together, *alone):
-            if not due.manual and not may_act(record):
-                refused = True
+        alone = () if decision.alone is None else (decision.alone,)
+        is_any_forbidden = False
+        for buffered in (*decision.together, *alone):
+            if not buffered.manual and not may_act(record):
+                is_any_forbidden = True
                 continue
-            record = record if due.manual else _count_down(record)
-            starts.append(Start(due, _workflow_id(record.schedule, due), due is sorted_out.alone))
-        if not refused or any(start.waited_for for start in starts):
+            record = record if buffered.manual else _use_action(record)
+            starts.append(
+                Start(buffered, _workflow_id(record.schedule, buffered), buffered is decision.alone)
+            )
+        if not is_any_forbidden or any(start.is_awaited for start in starts):
             break
-    cancel = running if sorted_out.cancel and not sorted_out.terminate else ()
-    return record, tuple(starts), cancel, running if sorted_out.terminate else ()
+    cancel = running if decision.cancel and not decision.terminate else ()
+    return record, tuple(starts), cancel, running if decision.terminate else ()
 
 
 def _backfill_wake(record: ScheduleRecord, now_ns: int) -> int | None:
@@ -375,7 +381,7 @@ def _backfill_wake(record: ScheduleRecord, now_ns: int) -> int | None:
 
 
 def _earlier(first: int | None, second: int | None) -> int | None:
-    return min((each for each in (first, second) if each is not None), default=None)
+    return min((time for time in (first, second) if time is not None), default=None)
 
 
 def identity(record: ScheduleRecord) -> str:
@@ -386,17 +392,17 @@ def identity(record: ScheduleRecord) -> str:
 def start_request(record: ScheduleRecord, start: Start, request_id: str) -> StartWorkflow:
     """Return the request that starts a workflow of this schedule."""
     nominal = _EPOCH + timedelta(seconds=start.due.nominal_ns // NANOS)
-    marks = encode_search_attributes(
+    schedule_attributes = encode_search_attributes(
         [_STARTED_BY.value_set(record.schedule_id), _STARTED_FOR.value_set(nominal)]
     )
     action = record.schedule.action
-    marked = {**action.spec.search_attributes, **marks}
+    search_attributes = {**action.spec.search_attributes, **schedule_attributes}
     return msgspec.structs.replace(
         action,
         workflow_id=start.workflow_id,
         request_id=request_id,
         identity=identity(record),
-        spec=msgspec.structs.replace(action.spec, search_attributes=marked),
+        spec=msgspec.structs.replace(action.spec, search_attributes=search_attributes),
     )
 
 
@@ -408,7 +414,7 @@ def started(record: ScheduleRecord, start: Start, run_id: str, now_ns: int) -> S
         workflow_id=start.workflow_id,
         run_id=run_id,
     )
-    running = ((start.workflow_id, run_id),) if start.waited_for else ()
+    running = ((start.workflow_id, run_id),) if start.is_awaited else ()
     return msgspec.structs.replace(
         record,
         action_count=record.action_count + 1,
@@ -425,7 +431,7 @@ def closed(
     failure: Failure | None = None,
 ) -> ScheduleRecord:
     """Record that a workflow of the schedule has closed for good, with its result or failure."""
-    running = tuple(each for each in record.running if each[0] != workflow_id)
+    running = tuple(workflow for workflow in record.running if workflow[0] != workflow_id)
     if len(running) == len(record.running):
         return record
     record = msgspec.structs.replace(record, running=running)
@@ -434,34 +440,34 @@ def closed(
     elif failure is not None:
         record = msgspec.structs.replace(record, last_failure=failure)
     message = "" if failure is None else failure.message
-    why = {
+    pause_note = {
         WorkflowStatus.FAILED: f"paused due to workflow failure: {workflow_id}: {message}",
         WorkflowStatus.TIMED_OUT: f"paused due to workflow timeout: {workflow_id}",
     }.get(status)
-    if why is None or not record.schedule.policy.pause_on_failure or record.schedule.state.paused:
+    if pause_note is None or not record.schedule.policy.pause_on_failure or record.schedule.state.paused:
         return record
-    return _with_state(record, paused=True, note=why)
+    return _with_state(record, paused=True, note=pause_note)
 
 
 def create(request: CreateSchedule, now_ns: int) -> ScheduleRecord:
     """Create a schedule. Raises `UsageError` for an invalid spec."""
     record = ScheduleRecord(
         schedule_id=request.schedule_id,
-        schedule=settled(request.schedule),
+        schedule=with_defaults(request.schedule),
         seen_ns=now_ns,
         create_time_ns=now_ns,
         backfills=tuple(map(storable_backfill, request.backfill)),
         memo=request.memo,
         search_attributes=request.search_attributes,
     )
-    return _triggered(record, OverlapPolicy.UNSPECIFIED, now_ns) if request.trigger_immediately else record
+    return _with_trigger(record, OverlapPolicy.UNSPECIFIED, now_ns) if request.trigger_immediately else record
 
 
 def patch(record: ScheduleRecord, request: PatchSchedule, now_ns: int) -> ScheduleRecord:
     """Trigger, backfill, pause or unpause, after processing due times."""
-    record, _ = _come_due(record, max(now_ns, record.seen_ns))
+    record, _ = _buffer_due(record, max(now_ns, record.seen_ns))
     if request.trigger is not None:
-        record = _triggered(record, request.trigger, now_ns)
+        record = _with_trigger(record, request.trigger, now_ns)
     if request.backfill:
         added = map(storable_backfill, request.backfill)
         record = msgspec.structs.replace(record, backfills=(*record.backfills, *added))
@@ -479,8 +485,8 @@ def update(record: ScheduleRecord, request: UpdateSchedule, now_ns: int) -> Sche
     """
     if request.conflict_token and request.conflict_token != token_of(record):
         return record
-    record, _ = _come_due(record, max(now_ns, record.seen_ns))
-    schedule = settled(request.schedule)
+    record, _ = _buffer_due(record, max(now_ns, record.seen_ns))
+    schedule = with_defaults(request.schedule)
     # A time whose jitter has not passed yet still counts; one that has passed does not.
     seen_ns = now_ns - int(schedule.spec.jitter * NANOS)
     return msgspec.structs.replace(
@@ -498,7 +504,7 @@ def may_act(record: ScheduleRecord) -> bool:
     return not state.paused and (not state.limited_actions or state.remaining_actions > 0)
 
 
-def _count_down(record: ScheduleRecord) -> ScheduleRecord:
+def _use_action(record: ScheduleRecord) -> ScheduleRecord:
     state = record.schedule.state
     if not state.limited_actions:
         return record
@@ -511,22 +517,22 @@ def _with_state(record: ScheduleRecord, **changes: object) -> ScheduleRecord:
     return msgspec.structs.replace(record, schedule=schedule, token=record.token + 1)
 
 
-def _triggered(record: ScheduleRecord, overlap: OverlapPolicy, now_ns: int) -> ScheduleRecord:
+def _with_trigger(record: ScheduleRecord, overlap: OverlapPolicy, now_ns: int) -> ScheduleRecord:
     terminates = (overlap or record.schedule.policy.overlap) is OverlapPolicy.TERMINATE_OTHER
-    if terminates and 0 <= now_ns - record.terminated_ns < GATHERING_NS:
+    if terminates and 0 <= now_ns - record.terminated_ns < TERMINATE_NS:
         return record  # the replacement that is starting now serves this trigger, too
-    return _keep_waiting(record, [*record.waiting, Due(now_ns, now_ns, overlap, manual=True)])
+    return _with_buffer(record, [*record.waiting, BufferedStart(now_ns, now_ns, overlap, manual=True)])
 
 
-def _keep_waiting(record: ScheduleRecord, waiting: list[Due]) -> ScheduleRecord:
-    over = max(0, len(waiting) - MOST_WAITING)
+def _with_buffer(record: ScheduleRecord, waiting: list[BufferedStart]) -> ScheduleRecord:
+    overflow = max(0, len(waiting) - MAX_BUFFERED)
     return msgspec.structs.replace(
-        record, waiting=tuple(waiting[:MOST_WAITING]), dropped=record.dropped + over
+        record, waiting=tuple(waiting[:MAX_BUFFERED]), dropped=record.dropped + overflow
     )
 
 
-def _workflow_id(schedule: EngineSchedule, due: Due) -> str:
+def _workflow_id(schedule: EngineSchedule, start: BufferedStart) -> str:
     if schedule.policy.keep_original_workflow_id:
         return schedule.action.workflow_id
-    nominal = _EPOCH + timedelta(seconds=due.nominal_ns // NANOS)
+    nominal = _EPOCH + timedelta(seconds=start.nominal_ns // NANOS)
     return f"{schedule.action.workflow_id}-{nominal:%Y-%m-%dT%H:%M:%SZ}"

@@ -273,8 +273,9 @@ class FileWatch:
         last_checkpoint = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
         return FileLost(
             f"the log {self._log} was truncated or overwritten while {self._path} was in use: changes acknowledged since "
-            f"{last_checkpoint} are lost. What is left of the log was moved to {self._move_log()}. This process has "
-            f"stopped and does not open the file again. Restart all workers to continue from {last_checkpoint}, or restore a backup first",
+            f"{last_checkpoint} are lost. What is left of the log was moved to {self._move_log()}. This process has stopped "
+            f"and does not open the file again. Restart all workers to continue from {last_checkpoint}, or restore a backup "
+            f"first",
             status="DATA_LOSS",
         )
 

@@ -40,7 +40,7 @@ from hourglass._history.encoding import (
     stored_default,
 )
 
-AttributesT = TypeVar("S", bound=h.Attributes)
+AttributesT = TypeVar("AttributesT", bound=h.Attributes)
 
 IN_EVENTS = frozenset({"started", "final"})
 PENDING = frozenset({"activities", "timers", "children"})
