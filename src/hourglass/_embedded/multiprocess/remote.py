@@ -1,9 +1,9 @@
-"""A client's side of the socket: one connection to the owner of a file, with many requests in flight at once, and the
-handles of this process's workers on it (`remote_handle`).
+"""The client's side of the socket: one connection to the owner of a file, with concurrent requests, and the handles of
+this process's workers (`remote_handle`).
 
-Must not know: what to do when the owner is gone (see `calls`, `shared_file`). Invariants: every request that was sent
-ends, with its answer, its error, or `ConnectionLost`; the owner is told of a request whose caller gives up the wait; a
-handle breaks with its connection.
+Must not know: what to do when the owner ends (see `calls`, `shared_file`). Invariants: every request that was sent ends
+with its answer, its error, or `ConnectionLost`; the owner is notified when a caller stops waiting; a handle breaks with
+its connection.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _log = logging.getLogger("hourglass.embedded")
 
 _GREETING = 5.0
 _HARDLY_ANY = 0.05
-"""A process that uses less than this part of a processor has nothing to do."""
+"""A process that uses less than this part of a processor counts as idle."""
 
 
 class ConnectionLost(HourglassError):
-    """The connection ended before the answer came."""
+    """The connection ended before the answer arrived."""
 
 
 class ForeignProtocol(ServiceError):
-    """The owner speaks another version of the protocol between processes."""
+    """The owner uses another version of the protocol between processes."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +63,18 @@ class OwnerConnection:
         self._waiting: dict[int, _Exchange] = {}
         self._handles: dict[int, RemoteHandle] = {}
         self.held: set[bytes] = set()
-        """The attempts that this process had of the owner when the connection ended, and those whose results are not
-        known to be durable.
-        """
+        """The attempts of this process from this owner when the connection ended, including those with unconfirmed
+        results."""
         self.unconfirmed: dict[bytes, ActivityResult] = {}
-        """Results that were sent and are not known to be durable, by token. After the owner's end the next one gets them."""
+        """Results that were sent and are not confirmed as durable, by token. After the owner's end the next one gets
+        them."""
         self.responds = True
-        """Whether the owner has sent something in the last `wire.SILENT_LOOKS` seconds; if not, it is stopped or hangs."""
+        """Whether the owner has sent a message within the last `wire.SILENT_LOOKS` checks; if not, it is stopped or
+        hangs."""
         self._silent_looks = 0
         self._look: asyncio.TimerHandle | None = None
         self.processes: tuple[dp.WorkerProcess, ...] = ()
-        """The processes that work on the file, as the owner told last."""
+        """The processes that work on the file, according to the owner's latest message."""
         self.file_lost = ""
         """Why the owner has stopped and the file must not be opened again; empty if it has not."""
         self._sign_of_life: asyncio.TimerHandle | None = None
@@ -82,21 +83,21 @@ class OwnerConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether requests can be sent."""
         return self.stream.is_open and not self.lost.is_set()
 
     @property
     def in_flight(self) -> int:
-        """How many answers are waited for."""
+        """The number of answers that are awaited."""
         return len(self._waiting)
 
     @property
     def welcome(self) -> wire.Welcome:
-        """What the owner has said of itself."""
+        """The owner's greeting."""
         return self._greeting.result()
 
     async def ask(self, request: s.Request[A], key: str) -> A:
-        """Ask, and wait for the answer. Raises `ConnectionLost`, or what the owner raised."""
+        """Send a request and return its answer. Raises `ConnectionLost`, or the owner's error."""
         number = next(self._numbers)
 
         def read(answer: wire.AnswerMessage) -> A:
@@ -105,15 +106,17 @@ class OwnerConnection:
         return await self._exchange(number, wire.ask(number, key, request), read)
 
     async def execute(self, request: wf.StartWorkflow, key: str) -> wf.Executed:
-        """Have a workflow started, and wait for its end, as one request. Raises as `ask` does."""
+        """Start a workflow and wait for its end, in one request. Raises like `ask`."""
         number = next(self._numbers)
         data = wire.ask(number, key, request, to_end=True)
         return await self._exchange(number, data, wire.executed_of)
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:
-        """A handle on the owner's engine, which works at once. Raises `ConnectionLost`, or the refusal."""
+        """Open a handle on the owner's engine. Raises `ConnectionLost`, or the owner's error."""
         number = next(self._numbers)
-        handle = self._handles[number] = RemoteHandle(self, number, config)  # work may come with the answer
+        handle = self._handles[number] = RemoteHandle(
+            self, number, config
+        )  # before the answer: work may precede it
         try:
             message = wire.encode(wire.OpenHandle(number, number, config))
             await self._exchange(number, message, lambda _: None)
@@ -124,7 +127,7 @@ class OwnerConnection:
         return handle
 
     async def close_handle(self, handle: int) -> None:
-        """Have the owner close a handle of ours. Raises `ConnectionLost`."""
+        """Close a handle at the owner. Raises `ConnectionLost`."""
         number = next(self._numbers)
         try:
             await self._exchange(number, wire.encode(wire.CloseHandle(number, handle)), lambda _: None)
@@ -132,23 +135,25 @@ class OwnerConnection:
             self._handles.pop(handle, None)
 
     def tell(self, message: wire.ToOwner) -> None:
-        """Send a message that has no answer."""
+        """Send a message without answer."""
         self.stream.send(wire.encode(message))
 
     def send(self, data: bytes) -> None:
-        """Send a message that is encoded already."""
+        """Send an encoded message."""
         self.stream.send(data)
 
     def resend(self, results: dict[bytes, ActivityResult]) -> None:
-        """Send results that an earlier owner has not confirmed, and keep them until this one does."""
+        """Send results that an earlier owner has not confirmed, and keep them until this one confirms them."""
         self.unconfirmed.update(results)
         if results:
             for data in encode_results(results.values()):
                 self.send(data)
 
     def _look_at_owner(self) -> None:
-        """Look, once a second, whether the owner has sent something. Looks are counted, not time: while this process itself
-        is stopped, the owner is not to blame. Its lock stays its own: as long as it is stopped, nothing can proceed.
+        """Check once a second whether the owner has sent a message.
+
+        Checks are counted instead of time, so that the owner is not blamed while this process itself is stopped. A
+        stopped owner keeps its lock: no work can proceed.
         """
         self._silent_looks += 1
         if self.responds and self._silent_looks > wire.SILENT_LOOKS:
@@ -172,7 +177,7 @@ class OwnerConnection:
             _log.warning("process %d, which owns %s, responds again", self.welcome.pid, self._path)
 
     def _live(self) -> None:
-        """Say again and again that this process runs, while it works for the owner."""
+        """Report regularly that this process is running, while it has handles."""
         if self._sign_of_life is not None:
             self._sign_of_life.cancel()
         self._sign_of_life = None
@@ -185,7 +190,7 @@ class OwnerConnection:
             self._sign_of_life = asyncio.get_running_loop().call_later(pause, self._live)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection at once."""
         self.stream.abort()
 
     async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], A]) -> A:
@@ -223,7 +228,7 @@ class OwnerConnection:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.heard(work)
                     if self._idle:
-                        self._live()  # from now on oftener
+                        self._live()  # more frequently from now on
                         self._idle = False
                 case wire.Processes(processes):
                     self.processes = processes
@@ -250,7 +255,7 @@ class OwnerConnection:
     def _settle(self, number: int, outcome: Callable[[_Exchange], Any]) -> None:
         waiting = self._waiting.pop(number, None)
         if waiting is None or waiting.future.done():
-            return  # given up
+            return  # the caller has stopped waiting
         try:
             waiting.future.set_result(outcome(waiting))
         except wire.Garbage:
@@ -277,7 +282,7 @@ class OwnerConnection:
             handle.fail("the connection to the process that owns the file has ended")
 
     async def greet(self, namespace: str) -> None:
-        """Introduce ourselves. Raises `ConnectionLost`, or the refusal."""
+        """Exchange greetings. Raises `ConnectionLost`, or the owner's rejection."""
         hello = wire.Hello(
             protocol=self._protocol,
             namespace=namespace,
@@ -297,7 +302,7 @@ class OwnerConnection:
 
 
 async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> OwnerConnection | None:
-    """A connection to the owner of a file; None if there is none. Raises what the owner refuses us with."""
+    """Connect to the owner of a file; None if there is none. Raises the owner's rejection."""
     reached = unix_socket.reach(path)
     if reached is None:
         return None
