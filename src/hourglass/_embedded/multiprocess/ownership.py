@@ -193,7 +193,7 @@ class FileLock:
 
         If the lock file is missing, a living holder creates it again within `_GRACE` seconds.
         """
-        if self._is_there():
+        if self._exists():
             self._missing_since = 0.0
             has_other = bool(taken_ns) and self.note().since_ns not in (0, taken_ns)
             return has_other or self.is_free()
@@ -201,7 +201,7 @@ class FileLock:
         self._missing_since = self._missing_since or now
         return now > self._missing_since + _GRACE
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         return os.path.lexists(self.lock_path)
 
     def is_free(self) -> bool:
@@ -209,7 +209,7 @@ class FileLock:
         with _guard:
             if self._fd is not None or self._holder_here() is not None:
                 return False
-            if not self._is_there():
+            if not self._exists():
                 return True
             descriptor = self._open()
             try:
@@ -224,7 +224,7 @@ class FileLock:
             holder = self if self._fd is not None else self._holder_here()
             if holder is not None and holder._fd is not None:
                 return _read_note(holder._fd)
-            if not self._is_there():
+            if not self._exists():
                 return LockNote()
             descriptor = self._open()
             try:
@@ -241,17 +241,17 @@ class FileLock:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise self._not_ours("a link, a folder or a device") from None
-            gone = isinstance(error, FileNotFoundError)
+            is_missing = isinstance(error, FileNotFoundError)
             if is_full(error):
                 raise no_room(self.path) from None
             raise StorageError(
                 f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})"
                 + (
-                    "; its folder is gone: put it back"
-                    if gone
+                    "; its folder is missing: put it back"
+                    if is_missing
                     else ownership_hint(self.lock_path, self.path, os.path.dirname(self.path))
                 ),
-                status="FAILED_PRECONDITION" if gone else "PERMISSION_DENIED",
+                status="FAILED_PRECONDITION" if is_missing else "PERMISSION_DENIED",
             ) from None
 
         problem = _problem(descriptor, self.path)
@@ -260,9 +260,9 @@ class FileLock:
             raise self._not_ours(problem)
         return descriptor
 
-    def _not_ours(self, what: str) -> StorageError:
+    def _not_ours(self, description: str) -> StorageError:
         return StorageError(
-            f"{self.path} cannot be used: {self.lock_path}, where its lock should be, is {what}. It was not "
+            f"{self.path} cannot be used: {self.lock_path}, where its lock should be, is {description}. It was not "
             "touched: move it away",
             status="PERMISSION_DENIED",
         )
@@ -301,29 +301,29 @@ class FileLock:
 def boot_id() -> str:
     """Return the kernel's boot id; "" if it is not available (on Linux it is, also in containers)."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as told:
-            return told.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
     except (OSError, ValueError):
         return ""
 
 
 def _is_elsewhere(note: LockNote) -> bool:
     """Whether the owner is on another machine, so that the socket beside the file does not lead to it."""
-    ours = boot_id()
-    if note.boot and ours:
-        return note.boot != ours
+    own_boot = boot_id()
+    if note.boot and own_boot:
+        return note.boot != own_boot
     return bool(note.host) and note.host != socket.gethostname()
 
 
 def _problem(descriptor: int, path: str) -> str:
     """Return why an open file is not a lock file of ours; "" if it is one. Otherwise we must not write to it."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         return "a file that has other names, too"
-    if found.st_uid not in _may_own(path):
-        return f"a file of another user (number {found.st_uid})"
+    if status.st_uid not in _may_own(path):
+        return f"a file of another user (number {status.st_uid})"
     return ""
 
 
@@ -339,10 +339,10 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 def _is_at(descriptor: int, path: str) -> bool:
     """Whether a path leads to this open file."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return False
-    return os.path.samestat(found, os.fstat(descriptor))
+    return os.path.samestat(status, os.fstat(descriptor))
 
 
 def _close(descriptor: int) -> None:

@@ -32,7 +32,7 @@ A = TypeVar("A")
 _log = logging.getLogger("hourglass.embedded")
 
 _GREETING = 5.0
-_HARDLY_ANY = 0.05
+_IDLE_SHARE = 0.05
 """A process that uses less than this part of a processor counts as idle."""
 
 
@@ -56,7 +56,7 @@ class OwnerConnection:
     def __init__(self, protocol: int = wire.PROTOCOL, path: str = "") -> None:
         self._protocol = protocol
         self._path = path
-        self.stream = FrameStream(self._heard, self._lost)
+        self.stream = FrameStream(self._received, self._lost)
         self.lost = asyncio.Event()
         self._greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
@@ -71,13 +71,13 @@ class OwnerConnection:
         self.responds = True
         """Whether the owner has sent a message within the last `wire.SILENT_LOOKS` checks; if not, it is stopped or
         hangs."""
-        self._silent_looks = 0
-        self._look: asyncio.TimerHandle | None = None
+        self._silent_checks = 0
+        self._silence_timer: asyncio.TimerHandle | None = None
         self.processes: tuple[dp.WorkerProcess, ...] = ()
         """The processes that work on the file, according to the owner's latest message."""
         self.file_lost = ""
         """Why the owner has stopped and the file must not be opened again; empty if it has not."""
-        self._sign_of_life: asyncio.TimerHandle | None = None
+        self._alive_timer: asyncio.TimerHandle | None = None
         self._used = 0.0
         self._idle = False
 
@@ -123,7 +123,7 @@ class OwnerConnection:
         except BaseException:
             self._handles.pop(number, None)
             raise
-        self._live()
+        self._report_alive()
         return handle
 
     async def close_handle(self, handle: int) -> None:
@@ -149,14 +149,14 @@ class OwnerConnection:
             for data in encode_results(results.values()):
                 self.send(data)
 
-    def _look_at_owner(self) -> None:
+    def _check_owner(self) -> None:
         """Check once a second whether the owner has sent a message.
 
         Checks are counted instead of time, so that the owner is not blamed while this process itself is stopped. A
         stopped owner keeps its lock: no work can proceed.
         """
-        self._silent_looks += 1
-        if self.responds and self._silent_looks > wire.SILENT_LOOKS:
+        self._silent_checks += 1
+        if self.responds and self._silent_checks > wire.SILENT_LOOKS:
             self.responds = False
             _log.warning(
                 "process %d, which owns %s, has sent nothing for %d seconds: it is stopped or hangs, and no work on the file "
@@ -168,26 +168,26 @@ class OwnerConnection:
                 self.welcome.pid,
                 self.welcome.pid,
             )
-        self._look = asyncio.get_running_loop().call_later(wire.OWNER_SIGN, self._look_at_owner)
+        self._silence_timer = asyncio.get_running_loop().call_later(wire.OWNER_SIGN, self._check_owner)
 
-    def _note_sign(self) -> None:
-        self._silent_looks = 0
+    def _note_message(self) -> None:
+        self._silent_checks = 0
         if not self.responds:
             self.responds = True
             _log.warning("process %d, which owns %s, responds again", self.welcome.pid, self._path)
 
-    def _live(self) -> None:
+    def _report_alive(self) -> None:
         """Report regularly that this process is running, while it has handles."""
-        if self._sign_of_life is not None:
-            self._sign_of_life.cancel()
-        self._sign_of_life = None
+        if self._alive_timer is not None:
+            self._alive_timer.cancel()
+        self._alive_timer = None
         if self._handles and self.is_open:
             used = process_time()
             self.tell(wire.Alive(used, thread_time()))
-            self._idle = used - self._used < _HARDLY_ANY * wire.SIGN_OF_LIFE
+            self._idle = used - self._used < _IDLE_SHARE * wire.SIGN_OF_LIFE
             self._used = used
             pause = wire.SIGN_WHEN_IDLE if self._idle else wire.SIGN_OF_LIFE
-            self._sign_of_life = asyncio.get_running_loop().call_later(pause, self._live)
+            self._alive_timer = asyncio.get_running_loop().call_later(pause, self._report_alive)
 
     def close(self) -> None:
         """Close the connection at once."""
@@ -210,14 +210,14 @@ class OwnerConnection:
             if self._waiting.pop(number, None) is not None:
                 self.stream.send(wire.encode(wire.GiveUpMessage(number)))
 
-    def _heard(self, frame: bytes) -> None:
-        self._note_sign()
+    def _received(self, frame: bytes) -> None:
+        self._note_message()
         try:
             match wire.decode_to_client(frame):
                 case wire.Welcome() as welcome:
                     if not self._greeting.done():
                         self._greeting.set_result(welcome)
-                        self._look_at_owner()
+                        self._check_owner()
                 case wire.RefusedMessage(problem, protocol):
                     self._refused(problem, protocol)
                 case wire.AnswerMessage() as answer:
@@ -228,7 +228,7 @@ class OwnerConnection:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.heard(work)
                     if self._idle:
-                        self._live()  # more frequently from now on
+                        self._report_alive()  # more frequently from now on
                         self._idle = False
                 case wire.Processes(processes):
                     self.processes = processes
@@ -253,26 +253,26 @@ class OwnerConnection:
             self._greeting.set_exception(error)
 
     def _settle(self, number: int, outcome: Callable[[_Exchange], Any]) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is None or waiting.future.done():
+        exchange = self._waiting.pop(number, None)
+        if exchange is None or exchange.future.done():
             return  # the caller has stopped waiting
         try:
-            waiting.future.set_result(outcome(waiting))
+            exchange.future.set_result(outcome(exchange))
         except wire.Garbage:
-            waiting.future.set_exception(ConnectionLost("the owner's answer made no sense"))
+            exchange.future.set_exception(ConnectionLost("the owner's answer was invalid"))
             raise
         except HourglassError as error:
-            waiting.future.set_exception(error)
+            exchange.future.set_exception(error)
 
     def _lost(self) -> None:
         self.lost.set()
-        waiting, self._waiting = self._waiting, {}
-        for each in waiting.values():
-            if not each.future.done():
-                each.future.set_exception(ConnectionLost("the connection ended"))
+        exchanges, self._waiting = self._waiting, {}
+        for exchange in exchanges.values():
+            if not exchange.future.done():
+                exchange.future.set_exception(ConnectionLost("the connection ended"))
         if not self._greeting.done():
             self._greeting.set_exception(ConnectionLost("the connection ended"))
-        for timer in (self._sign_of_life, self._look):
+        for timer in (self._alive_timer, self._silence_timer):
             if timer is not None:
                 timer.cancel()
         handles, self._handles = self._handles, {}
@@ -303,10 +303,10 @@ class OwnerConnection:
 
 async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> OwnerConnection | None:
     """Connect to the owner of a file; None if there is none. Raises the owner's rejection."""
-    reached = unix_socket.reach(path)
-    if reached is None:
+    connected = unix_socket.reach(path)
+    if connected is None:
         return None
-    remote = await _over(reached, OwnerConnection(protocol, path))
+    remote = await _over(connected, OwnerConnection(protocol, path))
     try:
         await remote.greet(namespace)
     except ConnectionLost:
@@ -314,11 +314,11 @@ async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> O
     return remote
 
 
-async def _over(reached: socket.socket, remote: OwnerConnection) -> OwnerConnection:
+async def _over(connected: socket.socket, remote: OwnerConnection) -> OwnerConnection:
     try:
-        await asyncio.get_running_loop().create_unix_connection(lambda: remote.stream, sock=reached)
+        await asyncio.get_running_loop().create_unix_connection(lambda: remote.stream, sock=connected)
     except BaseException:
-        unix_socket.close(reached)
+        unix_socket.close(connected)
         raise
     return remote
 

@@ -176,7 +176,7 @@ class SharedFile:
             elif self._lock.held:
                 _log.warning("%s takes long to open; this worker waits", self.path)
             else:
-                _log.warning("%s is held by %s, who does not answer; waiting", self.path, self._holder())
+                _log.warning("%s is held by %s, which does not answer; waiting", self.path, self._holder())
         except BaseException:
             self._release(handle)
             raise
@@ -210,10 +210,10 @@ class SharedFile:
         pause = SHORTEST
         while self._is_wanted:
             try:
-                left = self._not_before - monotonic()
+                remaining = self._not_before - monotonic()
                 self._check_file()
-                if left > 0:
-                    await self._changed.wait(left)
+                if remaining > 0:
+                    await self._changed.wait(remaining)
                 elif self._owner_lives():
                     await self._work_for_owner()
                 elif self._lock.try_take():
@@ -271,12 +271,12 @@ class SharedFile:
         except StorageError as error:
             self._failed(error)
             raise
-        server = self._server_of(engine)
+        server = self._make_server(engine)
         try:
             await server.start()
             self.calls.own(engine)
             self._claim(engine, os.getpid(), pid_namespace(), self._held)
-            self._end_kept(engine)
+            self._apply_kept_results(engine)
             self._await_claims(engine, monotonic())
             self._took_over = False
             _log.log(
@@ -299,7 +299,7 @@ class SharedFile:
                 if handle.engine is engine:
                     self._collect(handle)
             engine.close()
-            self._note_end(engine)
+            self._record_end(engine)
             if isinstance(engine.failed, FileLost):
                 server.tell_lost(engine.failed)
             self._lock.drop()
@@ -309,11 +309,11 @@ class SharedFile:
             if isinstance(engine.failed, FileLost):
                 self._give_up(engine.failed)
             else:
-                _log.error("the engine of %s ended and is opened anew: %s", self.path, engine.failed)
+                _log.error("the engine of %s ended and is opened again: %s", self.path, engine.failed)
                 self._failed(engine.failed)
             self._fail_all(engine.failed, of=engine)
 
-    def _note_end(self, engine: OpenEngine) -> None:
+    def _record_end(self, engine: OpenEngine) -> None:
         """Record that this process is no longer the owner. If its engine failed, its attempts continue."""
         own = (os.getpid(), pid_namespace())
         others = [worker for worker in self._lock.workers if _key(worker) != own]
@@ -344,7 +344,7 @@ class SharedFile:
             )
             engine.engine.lose_unclaimed(complete, alive=complete - self._ended_identities)
 
-    def _end_kept(self, engine: OpenEngine) -> None:
+    def _apply_kept_results(self, engine: OpenEngine) -> None:
         """Apply the results that this process has kept since an earlier owner, and forget them once they are durable."""
         for result in tuple(self._results.values()):
             engine.engine.end_attempt(result)
@@ -359,13 +359,13 @@ class SharedFile:
         self._forget_when_stored(engine)
 
     def _forget_when_stored(self, engine: OpenEngine) -> None:
-        kept = tuple(self._results)
+        tokens = tuple(self._results)
 
         def forget() -> None:
-            for token in kept:
+            for token in tokens:
                 self._results.pop(token, None)
 
-        if kept:
+        if tokens:
             engine.when_stored(forget)
 
     def _await_claims(self, engine: OpenEngine, since: float) -> None:
@@ -374,7 +374,7 @@ class SharedFile:
         Waits while they are alive, at most `wire.SILENT_LOOKS` seconds. Attempts without a claim are then lost.
         """
 
-        def look() -> None:
+        def check() -> None:
             waiting = any(
                 _key(survivor) not in self._claimed and _may_run(survivor) for survivor in self._survivors
             )
@@ -384,9 +384,9 @@ class SharedFile:
                 self._survivors.clear()
                 engine.engine.lose_unclaimed()
 
-        self._claims = asyncio.get_running_loop().call_later(CLAIMS, look)
+        self._claims = asyncio.get_running_loop().call_later(CLAIMS, check)
 
-    def _server_of(self, engine: OpenEngine) -> OwnerServer:
+    def _make_server(self, engine: OpenEngine) -> OwnerServer:
         """Return the server through which other processes reach the engine."""
         return OwnerServer(
             OwnerInfo(
@@ -409,7 +409,7 @@ class SharedFile:
 
     async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
         """Attach new handles, and check every second that the lock and the socket are still ours."""
-        began = looked = monotonic()
+        started_at = checked_at = monotonic()
         while self._is_wanted and engine.failed is None:
             for handle in self._handles:
                 handle.attach(engine)
@@ -420,12 +420,12 @@ class SharedFile:
                 engine.fail(epoch_is_over(self.path))
                 return
             await server.listen_again()
-            if monotonic() >= looked + LOOK:
-                looked = monotonic()
+            if monotonic() >= checked_at + LOOK:
+                checked_at = monotonic()
                 self._confirm_results(engine)
                 server.tell_alive()
                 server.cut_off_silent()
-            if self._failures and monotonic() > began + SOUND:
+            if self._failures and monotonic() > started_at + SOUND:
                 self._failures, self.calls.broken = 0, None
 
     def _failed(self, error: StorageError) -> None:
@@ -439,22 +439,22 @@ class SharedFile:
     def _check_file(self) -> None:
         """Raise `FileLost` if the file was replaced, or if its owner has found that it was overwritten."""
         if self._lost is None:
-            self._look_for_loss()
+            self._detect_loss()
         if self._lost is not None:
             self._wanted_until = 0.0  # opening handles again would be rejected
             raise FileLost(str(self._lost), status=self._lost.status)
 
-    def _look_for_loss(self) -> None:
+    def _detect_loss(self) -> None:
         if self._former is not None and self._former.file_lost:
-            why = f"the process that owned {self.path} found that {self._former.file_lost}"
+            message = f"the process that owned {self.path} found that {self._former.file_lost}"
         elif self._identity is not None and _identity(self.path) != self._identity:
-            why = (
+            message = (
                 f"the file {self.path} was replaced or moved away while this process worked on it. This process has stopped and "
                 f"does not open it again. Put the file that is wanted at {self.path}, and restart all workers"
             )
         else:
             return
-        self._give_up(FileLost(why, status="DATA_LOSS"))
+        self._give_up(FileLost(message, status="DATA_LOSS"))
 
     def _give_up(self, error: FileLost) -> None:
         """Never open the file again, and make all workers and calls of this process fail with the error."""
@@ -589,7 +589,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 async def _first(*waits: Awaitable[object]) -> None:
-    tasks = [asyncio.ensure_future(each) for each in waits]
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -757,5 +757,5 @@ class FileHandle:
 
     def _working(self) -> Handle:
         if self._inner is None:
-            raise HandleBroken("this handle has no engine yet and has given nothing out")
+            raise HandleBroken("this handle has no engine yet, so it has no work in progress")
         return self._inner

@@ -38,8 +38,8 @@ _held: dict[int, tuple[int, int]] = {}
 
 def hold(descriptor: int) -> None:
     """Make forked children drop this descriptor."""
-    found = os.fstat(descriptor)
-    _held[descriptor] = (found.st_dev, found.st_ino)
+    status = os.fstat(descriptor)
+    _held[descriptor] = (status.st_dev, status.st_ino)
 
 
 def let_go(descriptor: int) -> None:
@@ -51,10 +51,10 @@ def _after_fork() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor, identity in _held.items():
         try:
-            found = os.fstat(descriptor)
+            status = os.fstat(descriptor)
         except OSError:
             continue
-        if (found.st_dev, found.st_ino) == identity:  # its number may be another's by now
+        if (status.st_dev, status.st_ino) == identity:  # the number may have been reused
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
     _held.clear()
@@ -64,16 +64,18 @@ at_fork(ForkStage.OWNERSHIP, in_child=_after_fork)
 
 
 _BACKLOG = 512
-_LONGEST = 100  # bytes; 108 on Linux, 104 elsewhere, with room for the end
-_NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ECONNRESET})
+_MAX_ADDRESS = 100  # bytes; the system's limit is 108 on Linux and 104 elsewhere, including the terminator
+_NOT_LISTENING = frozenset(
+    {errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ECONNRESET}
+)
 
 
 def socket_path(path: str) -> str:
     """Return the path of a database file's socket."""
     directory, name = os.path.split(path)
-    beside = f"{name}-sock"
-    if _fits(f"{path}-sock") or (_through_descriptors() and _fits(f"/proc/self/fd/0123456789/{beside}")):
-        return os.path.join(directory, beside)
+    socket_name = f"{name}-sock"
+    if _fits(f"{path}-sock") or (_through_descriptors() and _fits(f"/proc/self/fd/0123456789/{socket_name}")):
+        return os.path.join(directory, socket_name)
     if _through_descriptors():  # hash only the name: containers may see the directory under different paths
         return os.path.join(directory, _hashed(name))
     return os.path.join(tempfile.gettempdir(), f"hourglass-{os.geteuid()}", _hashed(path))
@@ -85,28 +87,28 @@ def _hashed(name: str) -> str:
 
 def listen(path: str) -> socket.socket:
     """Create a listening socket, replacing one of a dead owner. Raises `StorageError`."""
-    place = socket_path(path)
-    listening = _held_socket()
+    address_path = socket_path(path)
+    sock = _held_socket()
     try:
-        listening.setblocking(False)
-        _own_directory(path, place)
-        _check_is_socket(place)
+        sock.setblocking(False)
+        _own_directory(path, address_path)
+        _check_is_socket(address_path)
         remove(path)
         # On Linux the name gets the mode of the descriptor, so that it never has a wider mode.
         with suppress(OSError):
-            os.fchmod(listening.fileno(), stat.S_IRUSR | stat.S_IWUSR)
-        with _short(place) as address:
-            listening.bind(address)
+            os.fchmod(sock.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+        with _short(address_path) as address:
+            sock.bind(address)
             os.chmod(address, stat.S_IRUSR | stat.S_IWUSR)
-        listening.listen(_BACKLOG)
+        sock.listen(_BACKLOG)
     except OSError as error:
-        close(listening)
+        close(sock)
         raise StorageError(
-            f"{path} cannot be served: the socket {place} cannot be made ({error.strerror or error}); "
+            f"{path} cannot be served: the socket {address_path} cannot be created ({error.strerror or error}); "
             "put the file on a local disk, in a directory that you may write to",
             status="UNIMPLEMENTED",
         ) from None
-    return listening
+    return sock
 
 
 def reach(path: str) -> socket.socket | None:
@@ -114,48 +116,48 @@ def reach(path: str) -> socket.socket | None:
 
     Raises `StorageError` if the socket may not be used, or belongs to an untrusted user.
     """
-    connecting = _held_socket()
-    connecting.setblocking(False)
+    sock = _held_socket()
+    sock.setblocking(False)
     try:
         _check_is_socket(socket_path(path))
         with _short(socket_path(path)) as address:
-            connecting.connect(address)
+            sock.connect(address)
     except BlockingIOError:  # the backlog is full: same as if no process listened
-        close(connecting)
+        close(sock)
         return None
     except OSError as error:
-        close(connecting)
-        if error.errno in _NOBODY:
+        close(sock)
+        if error.errno in _NOT_LISTENING:
             return None
         raise StorageError(
             f"the process that owns {path} cannot be reached over {socket_path(path)}: {error.strerror or error}",
             status="PERMISSION_DENIED",
         ) from None
-    if not is_trusted(connecting, trusted_owners(path)):
-        close(connecting)
+    if not is_trusted(sock, trusted_owners(path)):
+        close(sock)
         raise StorageError(
-            f"the socket of {path} belongs to another user: it is not used", status="PERMISSION_DENIED"
+            f"the socket of {path} belongs to an untrusted user and is not used", status="PERMISSION_DENIED"
         )
-    peer = _peer(connecting)
+    peer = _peer(sock)
     if peer is not None and peer[0] and not is_running(peer[0]):
-        close(connecting)  # a child that its dead owner forked has inherited it, and does not answer
+        close(sock)  # inherited by a child that its dead owner forked, which does not answer
         return None
-    return connecting
+    return sock
 
 
 def identity(path: str) -> tuple[int, int] | None:
     """Return device and inode of the socket at its path now; None if there is none."""
     try:
-        found = os.lstat(socket_path(path))
+        status = os.lstat(socket_path(path))
     except OSError:
         return None
-    return (found.st_dev, found.st_ino) if stat.S_ISSOCK(found.st_mode) else None
+    return (status.st_dev, status.st_ino) if stat.S_ISSOCK(status.st_mode) else None
 
 
 def remove(path: str, only: tuple[int, int] | None = None) -> None:
     """Remove the socket's name, or only if it is the socket `only`. Allowed for the owner of the lock."""
-    found = identity(path)
-    if found is None or (only is not None and found != only):
+    current = identity(path)
+    if current is None or (only is not None and current != only):
         return
     with suppress(FileNotFoundError), _short(socket_path(path)) as address:
         os.unlink(address)
@@ -170,9 +172,9 @@ def close(sock: socket.socket) -> None:
 
 def _held_socket() -> socket.socket:
     with NO_FORK.lock:  # no fork between the two: a child that keeps the socket would hide our end from peers
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        hold(made.fileno())
-    return made
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        hold(sock.fileno())
+    return sock
 
 
 def let_go_of_socket(sock: socket.socket) -> None:
@@ -236,12 +238,12 @@ def _peer(sock: socket.socket) -> tuple[int, int] | None:
 
 
 @contextmanager
-def _short(place: str) -> Iterator[str]:
+def _short(address_path: str) -> Iterator[str]:
     """Yield an address for the socket within the length limit."""
-    if _fits(place):
-        yield place
+    if _fits(address_path):
+        yield address_path
         return
-    directory, name = os.path.split(place)
+    directory, name = os.path.split(address_path)
     descriptor = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{name}"
@@ -249,29 +251,29 @@ def _short(place: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _check_is_socket(place: str) -> None:
+def _check_is_socket(address_path: str) -> None:
     """Raise OSError if the path leads to a link or another file, which we must neither follow nor remove."""
     try:
-        found = os.lstat(place)
+        status = os.lstat(address_path)
     except OSError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise OSError(errno.EEXIST, "what stands there is not a socket: move it away")
+    if not stat.S_ISSOCK(status.st_mode):
+        raise OSError(errno.EEXIST, "the existing file is not a socket: move it away")
 
 
-def _own_directory(path: str, place: str) -> None:
+def _own_directory(path: str, address_path: str) -> None:
     """Raise PermissionError if the socket is not beside the file and its directory is not private to this user."""
-    directory = os.path.dirname(place)
+    directory = os.path.dirname(address_path)
     if directory == os.path.dirname(path):
         return
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(errno.EACCES, f"{directory} is not this user's own")
 
 
-def _fits(place: str) -> bool:
-    return len(os.fsencode(place)) <= _LONGEST
+def _fits(address_path: str) -> bool:
+    return len(os.fsencode(address_path)) <= _MAX_ADDRESS
 
 
 def _through_descriptors() -> bool:

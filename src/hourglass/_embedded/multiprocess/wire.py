@@ -296,11 +296,11 @@ def _answers_of(request: type[s.Request[Any]]) -> tuple[type[msgspec.Struct], ..
 
 
 _REQUESTS: dict[str, msgspec.msgpack.Decoder[Any]] = {
-    each.__name__: msgspec.msgpack.Decoder(each) for each in REQUESTS
+    request.__name__: msgspec.msgpack.Decoder(request) for request in REQUESTS
 }
 _ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = {
-    each: {answer.__name__: msgspec.msgpack.Decoder(answer) for answer in _answers_of(each)}
-    for each in REQUESTS
+    request: {answer.__name__: msgspec.msgpack.Decoder(answer) for answer in _answers_of(request)}
+    for request in REQUESTS
 }
 
 
@@ -308,7 +308,7 @@ def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False)
     """Encode a request; with `to_end`, a start that waits for the end of its run."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
-        raise errors.ServiceError(f"{kind} cannot be asked of another process", status="UNIMPLEMENTED")
+        raise errors.ServiceError(f"{kind} cannot be sent to another process", status="UNIMPLEMENTED")
     try:
         body = encode(_storable(request))
     except OverflowError:
@@ -337,13 +337,13 @@ def request_of(message: RequestMessage) -> s.Request[Any]:
     """Decode the request of a message. Raises `Garbage`."""
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
-        raise Garbage("there is no such request")
+        raise Garbage("unknown kind of request")
     try:
         request: s.Request[Any] = decoder.decode(message.body)
     except _UNREADABLE as error:
-        raise Garbage(f"a request that cannot be read ({type(error).__name__})") from None
+        raise Garbage(f"unreadable request ({type(error).__name__})") from None
     if message.to_end and not isinstance(request, wf.StartWorkflow):
-        raise Garbage("a request that has no end to wait for")
+        raise Garbage("only a start has an end to wait for")
     return request
 
 
@@ -374,16 +374,16 @@ def executed_of(message: AnswerMessage) -> wf.Executed:
 def _value_of(kind: type[s.Request[Any]], message: AnswerMessage) -> Any:
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
-        raise Garbage(f"an answer that {kind.__name__} does not have")
+        raise Garbage(f"an invalid kind of answer to {kind.__name__}")
     try:
         return decoder.decode(message.body)
     except _UNREADABLE as error:
-        raise Garbage(f"an answer that cannot be read ({type(error).__name__})") from None
+        raise Garbage(f"unreadable answer ({type(error).__name__})") from None
 
 
 _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {
-    each.__name__: each
-    for each in (
+    kind.__name__: kind
+    for kind in (
         errors.ServiceError,
         errors.ConnectionFailedError,
         errors.NamespaceNotFoundError,
@@ -394,8 +394,8 @@ _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {
     )
 }
 _PLAIN_ERRORS: dict[str, type[errors.HourglassError]] = {
-    each.__name__: each
-    for each in (
+    kind.__name__: kind
+    for kind in (
         errors.QueryFailedError,
         errors.UpdateFailedError,
         errors.UsageError,
@@ -406,15 +406,15 @@ _PLAIN_ERRORS: dict[str, type[errors.HourglassError]] = {
         errors.InternalError,
     )
 }
-_TAKEN = errors.WorkflowAlreadyStartedError
+_ALREADY_STARTED = errors.WorkflowAlreadyStartedError
 
 
 def problem_of(error: BaseException) -> Problem:
     """Encode an error: one of ours by the nearest class name in the tables, any other as InternalError with its class
     name."""
-    if isinstance(error, _TAKEN):
+    if isinstance(error, _ALREADY_STARTED):
         return Problem(
-            kind=_TAKEN.__name__,
+            kind=_ALREADY_STARTED.__name__,
             message=str(error),
             workflow_id=error.workflow_id,
             workflow_type=error.workflow_type,
@@ -428,19 +428,19 @@ def problem_of(error: BaseException) -> Problem:
             activity_type=error.activity_type,
             run_id=error.run_id,
         )
-    for each in type(error).__mro__:
-        if each.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
-            return Problem(kind=each.__name__, message=str(error), status=error.status)
-        if each.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
-            return Problem(kind=each.__name__, message=str(error))
+    for kind in type(error).__mro__:
+        if kind.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
+            return Problem(kind=kind.__name__, message=str(error), status=error.status)
+        if kind.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
+            return Problem(kind=kind.__name__, message=str(error))
     # Messages of other exceptions may contain anything.
     return Problem(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
 
 
 def error_of(problem: Problem) -> errors.HourglassError:
     """Decode an error."""
-    if problem.kind == _TAKEN.__name__:
-        return _TAKEN(
+    if problem.kind == _ALREADY_STARTED.__name__:
+        return _ALREADY_STARTED(
             problem.message,
             workflow_id=problem.workflow_id,
             workflow_type=problem.workflow_type,
