@@ -20,7 +20,7 @@ from hourglass._http.names import host_only
 from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.life import HandleState
-from hourglass._worker.lanes.evaluation import Counts
+from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.targets import is_loopback
 from hourglass._worker.tree.application import Application
 from hourglass._worker.tree.services import QueueServices
