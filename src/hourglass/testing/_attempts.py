@@ -28,15 +28,9 @@ from hourglass._embedded.runs.progress import Publisher
 from hourglass._embedded.runs.run import AttemptToken
 from hourglass._evaluator.options import Duration, seconds
 from hourglass._evaluator.specs import Payloads
-from hourglass._worker.activities.attempts import (
-    call_on_loop,
-    call_plainly,
-    died_thread,
-    ended_by,
-    failed,
-    info_of,
-    stopped,
-)
+from hourglass._worker.activities.attempts import info_of
+from hourglass._worker.activities.invocation import call_on_loop, call_plainly
+from hourglass._worker.activities.outcomes import died_thread, ended_by, failed, stopped
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import (
     PAYLOAD_LIMIT,

@@ -1,6 +1,8 @@
 """Execution of activity attempts.
 
-attempts          one attempt: the call, its result, and its state while it is in progress
+attempts          one attempt in progress, as the control loop and the activity see it
+invocation        the call of an activity's function
+outcomes          results of attempts
 executors         the choice of thread, event loop or process for an attempt
 activity_threads  threads for `def` activities
 activity_loop     our event loops for `async def` activities

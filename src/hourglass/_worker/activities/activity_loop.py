@@ -28,7 +28,7 @@ from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
 from hourglass._loops import new_event_loop
 from hourglass._worker import processors
-from hourglass._worker.activities.attempts import end_fork
+from hourglass._worker.activities.invocation import end_fork
 from hourglass._worker.activities.program_loop import BorrowedLoop
 from hourglass._worker.daemon_executor import DaemonExecutor
 from hourglass._worker.health.hung import frame_of, is_debugged, take_stack, told

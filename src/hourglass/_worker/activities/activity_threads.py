@@ -29,7 +29,7 @@ from enum import Enum, auto
 from typing import Any
 
 from hourglass import _forks
-from hourglass._worker.activities.attempts import end_fork
+from hourglass._worker.activities.invocation import end_fork
 from hourglass._worker.health.hung import frame_of, take_stack
 
 logger = logging.getLogger("hourglass.worker")

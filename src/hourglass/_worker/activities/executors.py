@@ -45,9 +45,10 @@ from hourglass._worker.activities.attempts import (
     ItemPublisher,
     TaskContext,
     Waiter,
+)
+from hourglass._worker.activities.invocation import call_on_loop, call_plainly
+from hourglass._worker.activities.outcomes import (
     abandoned,
-    call_on_loop,
-    call_plainly,
     can_be_tried_again,
     died_thread,
     loop_blocked,

@@ -28,7 +28,8 @@ from collections.abc import Callable, Sequence
 from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._worker import processors
 from hourglass._worker.activities.activity_threads import ThreadPool
-from hourglass._worker.activities.attempts import Attempt, died, refused, stopped
+from hourglass._worker.activities.attempts import Attempt
+from hourglass._worker.activities.outcomes import died, refused, stopped
 from hourglass._worker.activities.process_wire import (
     Beat,
     Cancel,
