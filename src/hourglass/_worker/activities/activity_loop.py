@@ -21,7 +21,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from traceback import StackSummary
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from hourglass import _forks
@@ -169,6 +169,9 @@ class LoopThread:
 
 class LoopWork:
     """An attempt on an activity loop: asyncio cancels it."""
+
+    is_process: ClassVar[bool] = False
+    is_foreign: ClassVar[bool] = False
 
     def __init__(self, loop: LoopThread | BorrowedLoop) -> None:
         self.loop = loop

@@ -4,6 +4,7 @@ Invariants:
 
 - Only the first end of an attempt counts; later ones are dropped.
 - A heartbeat that cannot be sent ends nothing; the next one is sent regardless.
+- The last heartbeat of an attempt is sent before its result: it may contain details that the next attempt needs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
-from typing import Any, Protocol, TypeVar, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
 
 from hourglass._contract.handle import ActivityResult, ActivityTask, context_of
 from hourglass._evaluator.options import RetryPolicy, policy_from
@@ -27,67 +28,105 @@ from hourglass.converter import Converter, Payload, in_context
 
 logger = logging.getLogger("hourglass.worker")
 
-_BEAT_PAUSE = 0.1
+HEARTBEAT_PAUSE = 0.1
+"""The minimum time between two heartbeats of one attempt in seconds."""
 
 T = TypeVar("T")
-Heartbeat = Callable[[bytes, Payloads], None]
+Heartbeat: TypeAlias = Callable[[bytes, Payloads], None]
+AttemptKey: TypeAlias = bytes | tuple[int, bytes]
+"""The task token; of a local activity with the generation of its handle, because each handle numbers them from one."""
 
 
 class AttemptWork(Protocol):
-    """Where an attempt executes. On the control loop; nothing here waits."""
+    """The place where an attempt executes. Belongs to the control loop; no method waits."""
+
+    is_process: ClassVar[bool]
+    """Whether it is a process, which can be killed at any time and whose end is then reported as usual."""
+    is_foreign: ClassVar[bool]
+    """Whether the thread belongs to an executor of the author's, which is never given up."""
 
     def cancel(self, reason: str) -> None:
-        """Tell it that it was asked to stop (the attempt's context knows already)."""
+        """Deliver a cancellation; the attempt's context has been notified."""
         ...
 
     def give_up(self) -> bool:
-        """Free what it holds although it has not ended; False if that cannot be."""
+        """Release the thread or process although the attempt has not ended. Return False if that is not possible."""
         ...
 
     def stack(self) -> str:
-        """Where it stands, the author's frames; empty where that cannot be seen from here."""
+        """Return the current stack (the author's frames only), or "" if it cannot be seen from here."""
         ...
 
 
 class ItemPublisher(Protocol):
-    """Brings what attempts publish to the engine. On the control loop; nothing here waits."""
+    """Sends the items that attempts publish to the engine. Belongs to the control loop; no method waits."""
 
     def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
-        """An attempt publishes an item."""
+        """Send an item."""
         ...
 
     def carried(self, task: ActivityTask) -> Payloads:
-        """What a heartbeat of an attempt brings along, where the engine keeps its items in the same place."""
+        """Return the payloads to append to a heartbeat, for engines that store items in place of heartbeat details."""
         ...
 
     def end(
         self, task: ActivityTask, result: ActivityResult, then: Callable[[ActivityResult], object]
     ) -> None:
-        """The attempt has ended so; what it published goes first, and `then` is called with its result."""
+        """Send the remaining items of an attempt that has ended, then call `then` with its result."""
         ...
 
 
 class Waiter(Protocol):
-    """Is told how an attempt ended: the worker's dispatch."""
+    """The receiver of an attempt's result: the worker's dispatch."""
 
     def executed(self, result: ActivityResult) -> object:
-        """It has ended so."""
+        """Receive the result. Called once."""
         ...
+
+
+class Timer(Protocol):
+    """A scheduled callback."""
+
+    def cancel(self) -> object:
+        """Do not call it."""
+        ...
+
+
+class Timers(Protocol):
+    """The clock by which heartbeats and grace periods are timed: the engine's, so that tests can run on virtual time."""
+
+    def time(self) -> float:
+        """Return the time in seconds, from any starting point."""
+        ...
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Call `callback(*args)` after `delay` seconds."""
+        ...
+
+
+class LoopTimers:
+    """Real time: the monotonic clock, and timers of the control loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Timers are plain handles: for a delay that rounds to 0 ms uvloop returns one without `when()`.
+        self.call_later = loop.call_later
+        self.time = monotonic
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSurroundings:
-    """What all attempts of an executor share. `ended` is told of the end of each, once, on the control loop."""
+    """The objects that all attempts of an executor share. `ended` is called once per attempt, on the control loop."""
 
     equipment: Equipment
     mailbox: Mailbox
+    timers: Timers
     heartbeat: Heartbeat
     publisher: ItemPublisher | None = None
     ended: Callable[[Attempt, ActivityResult], object]
 
 
 class TaskContext(ActivityContext):
-    """What the activity sees of an attempt. Once that is over its heartbeats go nowhere, and neither holds the other."""
+    """The activity's view of its attempt. After the end of the attempt the two are unlinked, and heartbeats are dropped."""
 
     __slots__ = ("attempt", "task")
 
@@ -109,25 +148,25 @@ class TaskContext(ActivityContext):
 
 
 class Attempt:
-    """One attempt in flight. Belongs to the control loop; `context` is what the activity sees of it."""
+    """One attempt in progress. Belongs to the control loop; the activity sees its `context`."""
 
     __slots__ = (
         "_around",
-        "_beat_is_due",
-        "_failing_beats",
-        "_last_beat",
-        "_newest_beat",
+        "_failing_heartbeats",
+        "_heartbeat_is_due",
+        "_last_heartbeat",
+        "_newest_details",
         "_publishes",
         "_timers",
         "context",
         "generation",
-        "has_beaten",
+        "has_sent_heartbeat",
+        "heartbeat_at",
         "identity",
         "key",
         "over",
         "since",
         "task",
-        "told_at",
         "waiter",
         "work",
     )
@@ -139,30 +178,35 @@ class Attempt:
         self.waiter = waiter
         self.generation = generation
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
-        """Which activity this is an attempt of."""
-        self.key: bytes | tuple[int, bytes] = (generation, task.token) if task.is_local else task.token
-        self.since = self.told_at = monotonic()
+        """The activity: equal for all of its attempts."""
+        self.key: AttemptKey = (generation, task.token) if task.is_local else task.token
+        self.since = self.heartbeat_at = around.timers.time()
         self.over = False
         self.work: AttemptWork | None = None
         self._around = around
-        # Plain handles: for a delay that rounds to 0 ms uvloop gives one without `when()`.
-        self._timers: dict[object, asyncio.Handle] | None = None
-        self._newest_beat: Payloads = ()
-        self._beat_is_due = False
-        self._last_beat = float("-inf")
-        self._failing_beats = False
+        self._timers: dict[object, Timer] | None = None
+        self._newest_details: Payloads = ()
+        self._heartbeat_is_due = False
+        self._last_heartbeat = float("-inf")
+        self._failing_heartbeats = False
         self._publishes = False
-        self.has_beaten = False
-        own = around.equipment
-        if own.contextual:
-            own = equipped_for(task, own)
-        self.context = context = TaskContext(own, task.heartbeat_details)
+        self.has_sent_heartbeat = False
+        equipment = around.equipment
+        if equipment.contextual:
+            converter = in_context(equipment.converter, context_of(task))
+            equipment = replace(equipment, converter=converter)
+        self.context = context = TaskContext(equipment, task.heartbeat_details)
         context.task, context.attempt = task, self
 
+    @property
+    def name(self) -> str:
+        """The activity type and id, and the number of the attempt."""
+        return attempt_name(self.task)
+
     def finish(self, result: ActivityResult) -> None:
-        """The attempt has ended; only the first to say so counts."""
-        if self._beat_is_due:
-            self._beat_newest()  # its last words: they may hold the cursor for the next attempt
+        """End the attempt with a result. Does nothing if it has ended before."""
+        if self._heartbeat_is_due:
+            self._send_newest_heartbeat()
         if self.over:
             return
         if self._publishes and self._around.publisher is not None:
@@ -171,12 +215,12 @@ class Attempt:
             return
         if self._timers is not None:
             self.let_go()
-        else:  # the usual end: what `let_go` does, without the call
+        else:  # the usual case: `let_go` without the call
             self.over, self.context.attempt = True, None
         self._around.ended(self, result)
 
     def let_go(self) -> None:
-        """It is over for the executor: a later result, its heartbeats and its timers are dropped."""
+        """End the attempt without a result: drop its timers, and from now on its heartbeats and its end."""
         self.over = True
         self.context.attempt = None
         if self._timers is not None:
@@ -185,35 +229,35 @@ class Attempt:
             self._timers = None
 
     def finish_threadsafe(self, result: ActivityResult) -> None:
-        """As `finish`, from another thread."""
+        """Call `finish` from any thread."""
         self._around.mailbox.post(self.finish, result)
 
     def after(self, delay: float, callback: Callable[[], object]) -> None:
-        """Call something later, unless the attempt has ended by then."""
+        """Call `callback` after `delay` seconds unless the attempt has ended by then."""
         if self.over:
             return
         if self._timers is None:
             self._timers = {}
         key = object()
-        self._timers[key] = self._around.mailbox.loop.call_later(delay, self._due, key, callback)
+        self._timers[key] = self._around.timers.call_later(delay, self._call_due, key, callback)
 
-    def _due(self, key: object, callback: Callable[[], object]) -> None:
+    def _call_due(self, key: object, callback: Callable[[], object]) -> None:
         if self._timers is not None:
-            self._timers.pop(key, None)  # what has fired is let go of: it holds this attempt
+            self._timers.pop(key, None)  # a fired timer references this attempt: drop the cycle
         callback()
 
-    def beat_again(self, now: float) -> None:
-        """Send the last details again: the attempt lives."""
-        self.told_at = now
-        self._beat(self.context.last_details)
+    def repeat_heartbeat(self, now: float) -> None:
+        """Send the last details again, as an automatic heartbeat."""
+        self.heartbeat_at = now
+        self._send_heartbeat(self.context.last_details)
 
-    def take_beat(self, details: Payloads) -> None:
-        """Pass on a heartbeat that the activity made in another process. From any thread."""
+    def forward_heartbeat(self, details: Payloads) -> None:
+        """Send a heartbeat that the activity made in another process. May be called in any thread."""
         self.context.last_details = details
         self.send(details)
 
     def publish(self, item: tuple[str, Payload]) -> None:
-        """Have an item, by its name, brought to those who follow the run. From any thread, in order."""
+        """Publish an item, given with its name. May be called in any thread; items keep their order."""
         self.threadsafe(self._publish, item)
 
     def _publish(self, item: tuple[str, Payload]) -> None:
@@ -223,59 +267,61 @@ class Attempt:
             publisher.publish(self, *item)
 
     def threadsafe(self, callback: Callable[[T], object], argument: T) -> None:
-        """Call something on the control loop, from another thread."""
+        """Call `callback(argument)` on the control loop, from any thread."""
         self._around.mailbox.post(callback, argument)
 
     def send(self, details: Payloads) -> None:
-        """Have a heartbeat sent, from any thread. One that beats in a tight loop wakes the control loop a few times a second."""
+        """Send a heartbeat, from any thread. Heartbeats in a tight loop wake the control loop only a few times a second."""
         if self.task.is_local:
             return
-        self._newest_beat = details
-        if not self._beat_is_due:
-            self._beat_is_due = True
-            self.threadsafe(self._beat_soon, None)
+        self._newest_details = details
+        if not self._heartbeat_is_due:
+            self._heartbeat_is_due = True
+            self.threadsafe(self._send_heartbeat_soon, None)
 
-    def _beat_soon(self, _: None) -> None:
-        wait = _BEAT_PAUSE - (self._around.mailbox.loop.time() - self._last_beat)
+    def _send_heartbeat_soon(self, _: None) -> None:
+        wait = HEARTBEAT_PAUSE - (self._around.timers.time() - self._last_heartbeat)
         if wait <= 0.0 or self.over:
-            self._beat_newest()
+            self._send_newest_heartbeat()
         else:
-            self.after(wait, self._beat_newest)
+            self.after(wait, self._send_newest_heartbeat)
 
-    def _beat_newest(self) -> None:
-        self._beat_is_due = False  # before it is read: a beat that comes from now on is sent after it
-        self._last_beat = self._around.mailbox.loop.time()
-        self._beat(self._newest_beat)
+    def _send_newest_heartbeat(self) -> None:
+        self._heartbeat_is_due = (
+            False  # before the details are read: a heartbeat from now on is sent separately
+        )
+        self._last_heartbeat = self._around.timers.time()
+        self._send_heartbeat(self._newest_details)
 
-    def _beat(self, details: Payloads) -> None:
+    def _send_heartbeat(self, details: Payloads) -> None:
         if self.over:
             return
         if self._around.publisher is not None:
             details += self._around.publisher.carried(self.task)
-        self.has_beaten = True
+        self.has_sent_heartbeat = True
         try:
             self._around.heartbeat(self.task.token, details)
         except Exception as error:
-            if not self._failing_beats:
+            if not self._failing_heartbeats:
                 logger.warning(
-                    "activity %s (%s): its heartbeats do not get through: %s",
+                    "activity %s (%s): heartbeats cannot be sent: %s",
                     self.task.activity_type,
                     self.task.activity_id,
                     error,
                     extra=facts_of(self.task),
                 )
-            self._failing_beats = True
+            self._failing_heartbeats = True
         else:
-            self._failing_beats = False
+            self._failing_heartbeats = False
 
 
-def equipped_for(task: ActivityTask, equipment: Equipment) -> Equipment:
-    """What an attempt is given, with a converter that knows whose values it has."""
-    return replace(equipment, converter=in_context(equipment.converter, context_of(task)))
+def attempt_name(task: ActivityTask) -> str:
+    """Return the activity type and id, and the number of the attempt."""
+    return f"{task.activity_type} ({task.activity_id}, attempt {task.attempt})"
 
 
 def info_of(task: ActivityTask, converter: Converter) -> Info:
-    """What an activity may know of its attempt."""
+    """Return the `Info` of an attempt."""
     return Info(
         activity_id=task.activity_id,
         activity_type=task.activity_type,
@@ -290,7 +336,7 @@ def info_of(task: ActivityTask, converter: Converter) -> Info:
         scheduled_time=_time(task.scheduled_time_ns),
         current_attempt_scheduled_time=_time(task.current_attempt_scheduled_time_ns),
         started_time=_time(task.started_time_ns),
-        **{name: show(getattr(task.spec, name)) for name, show in _OF_SPEC.items()},
+        **{name: show(getattr(task.spec, name)) for name, show in _SPEC_FIELDS.items()},
         headers=task.headers,
         encoded_heartbeat_details=task.heartbeat_details,
         converter=converter,
@@ -306,9 +352,9 @@ def _duration(seconds: float) -> timedelta | None:
 
 
 _SHOWN: dict[Any, Callable[[Any], Any]] = {timedelta | None: _duration, RetryPolicy | None: policy_from}
-_OF_SPEC: dict[str, Callable[[Any], Any]] = {
+_SPEC_FIELDS: dict[str, Callable[[Any], Any]] = {
     name: _SHOWN.get(type_, lambda value: value)
     for name, type_ in get_type_hints(Info).items()
     if name in ActivitySpec.__struct_fields__
 }
-"""What an `Info` tells of the activity's spec, by the same names, and how each is shown."""
+"""The fields of `Info` that are fields of the spec, and how their values are shown."""
