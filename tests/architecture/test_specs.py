@@ -210,8 +210,8 @@ def embedded(command: c.Command) -> Transition:
         spec=StartSpec(task_queue="own", task_timeout=10.0),
     )
     run = open_run("r", started, NOW).run
-    run = start_task(run, "me", Limits(), NOW).run
-    return complete_task(run, TaskAnswer(commands=(Sent(command),)), "next", Limits(), NOW)
+    run = start_task(run, "me", Limits(), None, NOW).run
+    return complete_task(run, TaskAnswer(commands=(Sent(command),)), "next", Limits(), None, NOW)
 
 
 def event_of(command: c.Command, kind: type[Any]) -> h.HistoryEvent:
@@ -492,7 +492,7 @@ def test_the_embedded_engine_knows_every_command() -> None:
     unknown = set(c.COMMANDS) - told - set(WITHOUT_EVENTS)
     assert not unknown, (
         f"{', '.join(kind.__name__ for kind in unknown)}: which event does it lead to? A line in _TELL of _history/words.py, "
-        "and its case in _apply of _embedded/transitions/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
+        "and its row in _APPLY of _embedded/transitions/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
     )
     assert not told & set(WITHOUT_EVENTS)
     for kind, place in WITHOUT_EVENTS.items():

@@ -75,12 +75,12 @@ class Life:
         return self.change(wake_ns, **more)
 
     def take_task(self, **more: Any) -> Change:
-        return self.go(lambda run, now: tasks.start_task(run, "me", Limits(), now), **more)
+        return self.go(lambda run, now: tasks.start_task(run, "me", Limits(), None, now), **more)
 
     def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> Change:
         sent = tuple(tasks.Sent(*each) if isinstance(each, tuple) else tasks.Sent(each) for each in commands)
         reply = tasks.TaskAnswer(commands=sent, flags=(1001,), identity="me")
-        return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), now), **more)
+        return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), None, now), **more)
 
     def signal(self, name: str = "s", **more: Any) -> Change:
         request = SignalWorkflow(
@@ -219,7 +219,9 @@ async def what_is_dropped_is_gone(place: Place) -> None:
         store,
         life.go(lambda run, now: transitions.elapse(run, [7, 8], "next", now)),
         life.start_attempt(5),
-        life.go(lambda run, now: transitions.complete_activity(run, run.activities[5], None, "me", now)),
+        life.go(
+            lambda run, now: transitions.complete_activity(run, run.activities[5], None, "me", None, now)
+        ),
     )
     assert set(life.run.activities) == {6}
     assert set(life.run.timers) == {8}

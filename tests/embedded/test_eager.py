@@ -34,7 +34,7 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
 
 def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Transition:
     answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
-    return tasks.complete_task(life.run, answer, "", LIMITS, NOW, at_once)
+    return tasks.complete_task(life.run, answer, "", LIMITS, at_once, NOW)
 
 
 def with_task() -> Life:
@@ -71,9 +71,9 @@ def test_a_task_taken_at_once_is_as_if_taken_after() -> None:
     life = with_task()
     run = answered(life, activity(1), at_once=eager()).run
     (pending,) = run.activities.values()
-    both = transitions.complete_activity(run, pending, text("r"), "me", NOW, eager())
-    first = transitions.complete_activity(run, pending, text("r"), "me", NOW)
-    second = tasks.start_task(first.run, "me", LIMITS, NOW)
+    both = transitions.complete_activity(run, pending, text("r"), "me", eager(), NOW)
+    first = transitions.complete_activity(run, pending, text("r"), "me", None, NOW)
+    second = tasks.start_task(first.run, "me", LIMITS, None, NOW)
     assert both.run == second.run
     assert both.run.task_is_started
     assert both.events == first.events + second.events
@@ -235,4 +235,4 @@ def test_an_end_with_its_task_is_what_the_end_and_then_the_task_write(
     draft.drop_activity(5)
     draft.happen(*activities.completed(attempt, value, "me"))
     take_task(draft, wants)
-    assert transitions.complete_activity(run, attempt, value, "me", now, wants) == draft.step()
+    assert transitions.complete_activity(run, attempt, value, "me", wants, now) == draft.step()

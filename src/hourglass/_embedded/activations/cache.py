@@ -44,7 +44,7 @@ from hourglass._evaluator.commands import (
 from hourglass._evaluator.events import Activation, RunEvicted
 from hourglass._evaluator.specs import VersioningBehavior
 from hourglass._history import events as h
-from hourglass.converter import ApplicationFailure, Failure, Payload
+from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError, NondeterminismError
 
 # --- one run --------------------------------------------------------------------------------------------------
@@ -101,12 +101,6 @@ class CachedRun:
         history = [*record.events, *tail] if tail else record.events
         self.cursor.extend(history, live=True, updates=updates)
         self.untouched = True
-
-    def hear(self, completion: Succeeded, behavior: VersioningBehavior) -> None:
-        """The worker answered; this behaviour holds where its workflow says nothing."""
-        if completion.used_flags and not self.used_flags.issuperset(completion.used_flags):
-            self.used_flags |= frozenset(completion.used_flags)
-        self.behavior = completion.versioning_behavior or behavior
 
     def answer(self, poller: QueuePoller, again: bool) -> TaskAnswer:
         """What is said to the task in hand; `again` asks for another at once."""
@@ -236,20 +230,6 @@ class Cache:
         cached.take_task(record, () if record.updates is None else self._engine.updates.give(record))
         self._advance(cached)
 
-    def begin_task_after(self, record: LoadedRun, scheduled_event_id: int, result: Payload | None) -> None:
-        """Work on a task that the engine gave us with the end of an activity of ours, which returned this."""
-        run_id, task = record.run.run_id, record.run.task
-        cached = self._runs.get(run_id)
-        if cached is not None and task is not None and record.updates is None and cached.task_number == 0:
-            activation = cached.cursor.after_completed(record.events, scheduled_event_id, result)
-            if activation is not None:
-                self._runs[run_id] = self._runs.pop(run_id)  # now the most recently used
-                cached.task_number, cached.untouched, cached.out = task.number, False, Out.EVENTS
-                self.outstanding += 1  # as `_give`
-                self.ready.append((activation, self._engine.writes.appended - AHEAD))
-                return
-        self.begin_task(record)
-
     def begin_queries(self, record: LoadedRun) -> None:
         """Answer queries, after replaying the run if we do not know it."""
         cached = self._cached(record)
@@ -264,12 +244,6 @@ class Cache:
         out, cached.out = cached.out, Out.NOTHING
         self.outstanding -= 1
         if out is Out.EVENTS and type(completion) is Succeeded:
-            try:
-                if self._ask_at_once(cached, completion):
-                    return True
-            except Exception as error:
-                self._fail(cached, *_blame(error, cached))
-                return True
             self._accept(cached, completion)
         elif out is Out.EVICTION:
             self._forget(cached)
@@ -394,11 +368,10 @@ class Cache:
             self._limit_rest(cached)
 
     def _rouse(self, cached: CachedRun) -> None:
-        """A task that rested, if it did, goes on."""
-        if cached.resting:
-            cached.resting = False
-            self._engine.tasks.rest(cached.record, False)
-            cached.alarm()
+        """Resume a task that was resting."""
+        cached.resting = False
+        self._engine.tasks.rest(cached.record, False)
+        cached.alarm()
 
     # --- the way of a task ----------------------------------------------------------------------------------
 
@@ -414,7 +387,8 @@ class Cache:
 
     def _advance(self, cached: CachedRun) -> None:
         """Give out the next activation, or end the task."""
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         cursor = cached.cursor
         try:
             if cursor.local is not None:
@@ -437,7 +411,9 @@ class Cache:
             self._finish(cached)
 
     def _accept(self, cached: CachedRun, completion: Succeeded) -> None:
-        cached.hear(completion, self._behavior)
+        if completion.used_flags and not cached.used_flags.issuperset(completion.used_flags):
+            cached.used_flags |= frozenset(completion.used_flags)
+        cached.behavior = completion.versioning_behavior or self._behavior
         try:
             more = cached.cursor.accept(completion.commands, self._engine.clock.now_ns)
         except Exception as error:
@@ -445,32 +421,9 @@ class Cache:
             return
         (self._advance if more else self._finish)(cached)
 
-    def _ask_at_once(self, cached: CachedRun, completion: Succeeded) -> bool:
-        """If an answer asks for activities, which this worker takes, and there is nothing else to say or to do: have all of
-        it done as one step. Else False, and `_accept` is asked. What follows is the same either way.
-        """
-        record, cursor, commands = cached.record, cached.cursor, completion.commands
-        if not commands or record.queries or record.updates is not None or cached.eviction is not None:
-            return False
-        if not self._size or self._letting_go or self._poller.version is not None:
-            return False
-        eager = self._activity_slots.wanted()
-        if eager is None or not cursor.may_ask(commands):
-            return False
-        used = cached.used_flags
-        if completion.used_flags and not used.issuperset(completion.used_flags):
-            used = used.union(completion.used_flags)
-        flags = () if used <= cursor.flags else tuple(sorted(used - cursor.flags))
-        since = len(record.events)
-        if not self._engine.tasks.ask_at_once(record, cached.task_number, commands, flags, eager):
-            return False
-        cached.used_flags, cached.task_number = used, 0
-        self._activity_slots.took(record, since)
-        cursor.asked(record.events, commands)
-        return True
-
     def _finish(self, cached: CachedRun, *, again: bool = False) -> None:
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         if cached.task_number:
             try:
                 self._answer_task(cached, cached.task_number, again)
@@ -498,7 +451,8 @@ class Cache:
             self._engine.updates.settle(record, number, answer)
 
     def _fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         number, cached.task_number = cached.task_number, 0
         cached.refuse_questions(failure)
         cached.eviction = RunEvicted(reason, failure.message)
@@ -576,7 +530,8 @@ class Cache:
 
     def _forget(self, cached: CachedRun) -> None:
         self._engine.tasks.unstick(cached.record, self._poller)
-        self._rouse(cached)
+        if cached.resting:
+            self._rouse(cached)
         if self.local.in_use:
             self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:

@@ -466,7 +466,7 @@ class EngineHandle:
             record, attempts = taken.record, self._engine.attempts
             if attempts.complete(taken, result, self.identity, self._task_slots.wanted(record)):
                 self._task_slots.taken.tasks += 1
-                self._cache.begin_task_after(record, taken.token.scheduled_event_id, result.result)
+                self._cache.begin_task(record)
         elif taken is None and self._local.is_local(result.token):
             self._local.complete(result)
         else:

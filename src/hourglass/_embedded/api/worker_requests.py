@@ -173,7 +173,7 @@ async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> Pen
             )
         if request.cancelled:
             return transitions.cancel_activity(run, activity, request.cancelled_details, who, now)
-        return transitions.complete_activity(run, activity, request.result, who, now)
+        return transitions.complete_activity(run, activity, request.result, who, None, now)
 
     engine.runs.change(record, end)
     return done(engine, record)

@@ -16,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator
+from typing import TypeVarTuple, Unpack
 
 import msgspec
 
-from hourglass._embedded.clock import Clock, to_ns
+from hourglass._embedded.clock import Clock
 from hourglass._embedded.matching.task_queues import TaskQueues
 from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, KeptAttempts, say_lost
 from hourglass._embedded.runs.run import EndListener, LoadedRun
@@ -37,6 +38,8 @@ from hourglass._history import events as h
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass.embedded")
+
+Arguments = TypeVarTuple("Arguments")
 
 _NOTHING: frozenset[int] = frozenset()
 
@@ -184,16 +187,17 @@ class RunTable:
     def change(
         self,
         record: LoadedRun,
-        transition: Callable[[Run, int], Transition],
-        *,
+        transition: Callable[[Run, Unpack[Arguments], int], Transition],
+        *arguments: *Arguments,
         request_ids: tuple[str, ...] = (),
         looked: frozenset[int] = _NOTHING,
         to_worker: bool = False,
     ) -> str:
-        """Apply a transition to a run, now; it carries out these requests. `to_worker`: a worker takes the run's task
-        by it, and what the worker answers may be stored together with it.
+        """Apply a transition to a run, now: `transition(run, *arguments, now_ns)`. It carries out the requests with these ids.
+        `looked` are the pending activities and timers that were due. `to_worker`: a worker receives the run's task with it, so
+        that the change may be stored together with the worker's answer.
 
-        A run that has outgrown its limits is ended instead: gives the reason then, else nothing. When the
+        A run that has outgrown its limits is terminated instead; then the reason is returned, else an empty string. After the
         engine has stopped nothing happens.
         """
         if self.stopped:
@@ -206,7 +210,7 @@ class RunTable:
             self._apply(record, transitions.end_overgrown(run, reason, now), looked, now)
             return reason
         try:
-            step = transition(run, now)
+            step = transition(run, *arguments, now)
             size = step.run.history_size - run.history_size
             if size > limits.transaction_bytes:
                 limits.check_step(size)
@@ -233,28 +237,6 @@ class RunTable:
             and not self._transaction.is_open
             and not (self.parked and run.run_id in self.parked)
         )
-
-    def go_on(self, record: LoadedRun, step: Transition, now: int, *, to_worker: bool = False) -> None:
-        """Apply a step by which the handle that has the run's task or attempt takes what it leads to: it concerns no task
-        queue, no other run and no request. All that `change` does then, in one piece: most steps come by here. `to_worker`:
-        the handle takes the run's task; else it has taken an attempt at least.
-        """
-        run, events = step.run, record.events
-        record.run = run
-        events += step.events
-        encoded = record.unstored + step.encoded if record.unstored else step.encoded
-        touched = record.touched | step.touched if record.touched else step.touched
-        if to_worker and self.writes.patience:
-            record.unstored, record.touched = encoded, touched
-            self.writes.keep_back(record)
-        else:
-            self.writes.append_in_flight(record, encoded, touched)
-        earliest, due = record.look(step.touched, now), record.alarm_ns
-        is_late = 0 < earliest < due or (to_worker and now + to_ns(run.started.spec.task_timeout) < due)
-        if record.alarm is None or not self.timers.early_is_harmless or is_late:
-            self.timers.set(record, earliest, now)
-        if record.changed.waiters:
-            record.changed.ring()
 
     def find_request(self, latest: LoadedRun, request_id: str) -> str:
         """The run id of the run that carried out a request, among all runs of a workflow, whose latest is given;

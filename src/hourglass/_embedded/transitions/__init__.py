@@ -7,7 +7,6 @@ problems        the search attribute that reports failing workflow tasks and act
 versioning      the worker version of a run
 activities      decisions about one activity: due times, retries, outcomes
 standalone      an activity without a workflow, as a run of its own kind
-steps           the two most frequent transitions, each in one piece
 children        relations between runs: children, signals, successors (continue-as-new, retry, cron)
 updates         the updates of one run
 command_checks  which commands of a worker are rejected, and why

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from hourglass._contract.workflows import WorkflowStatus
+from hourglass._contract.workflows import REPORTED_PROBLEMS, WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.transitions import problems
 from hourglass._embedded.transitions.run import (
@@ -90,6 +90,7 @@ class Draft:
         "_before",
         "_changed",
         "_encoded",
+        "_has_failed_activity",
         "_measured",
         "_size",
         "length",
@@ -114,7 +115,8 @@ class Draft:
         self._changed = False
         self._asks: list[Ask] | None = None
         self._asked: dict[type[Ask], int] | None = None
-        self._encoded: list[bytes] = []
+        self._encoded = b""
+        self._has_failed_activity = False
         self._measured = 0
         self._size = run.history_size
 
@@ -132,14 +134,22 @@ class Draft:
     # --- what is pending ------------------------------------------------------------------------------------
 
     def put_activity(self, activity: OpenActivity) -> None:
-        """An activity is pending, or changed."""
-        self._activities()[activity.scheduled_event_id] = activity
+        """Add or replace a pending activity."""
+        if self.run.activities is self._before.activities:
+            self._changed = True
+            force_setattr(self.run, "activities", self.run.activities.copy())
+        self.run.activities[activity.scheduled_event_id] = activity
         self.touched.add(activity.scheduled_event_id)
+        if activity.last_failure is not None:
+            self._has_failed_activity = True
 
     def drop_activity(self, scheduled_event_id: int) -> None:
-        """An activity is no longer pending."""
+        """Remove an activity from those that are pending."""
         if scheduled_event_id in self.run.activities:
-            del self._activities()[scheduled_event_id]
+            if self.run.activities is self._before.activities:
+                self._changed = True
+                force_setattr(self.run, "activities", self.run.activities.copy())
+            del self.run.activities[scheduled_event_id]
             self.touched.add(scheduled_event_id)
 
     def put_timer(self, timer: PendingTimer) -> None:
@@ -175,12 +185,6 @@ class Draft:
         """How many asks of a kind there are so far."""
         return 0 if self._asked is None else self._asked.get(kind, 0)
 
-    def _activities(self) -> dict[int, OpenActivity]:
-        if self.run.activities is self._before.activities:
-            self._changed = True
-            force_setattr(self.run, "activities", self.run.activities.copy())
-        return self.run.activities
-
     def _timers(self) -> dict[int, PendingTimer]:
         if self.run.timers is self._before.timers:
             self._changed = True
@@ -213,37 +217,44 @@ class Draft:
         """What was written from this place on, and not measured yet, belongs to these groups."""
         self.written[first:] = [replace(event, event_groups=groups) for event in self.written[first:]]
 
-    @property
-    def history_size(self) -> int:
-        """How many bytes the events of the run take, those of this transition included."""
-        count = len(self.written)
-        if count > self._measured:  # all that was written since the last time is encoded at once
-            encoded = encode_events(self.written[self._measured :] if self._measured else self.written)
-            self._encoded.append(encoded)
+    def measure(self) -> int:
+        """Return the size of the run's history in bytes, including the events of this transition, which are encoded for it."""
+        count, measured = len(self.written), self._measured
+        if count > measured:  # everything written since the last call is encoded at once
+            encoded = encode_events(self.written[measured:] if measured else self.written)
+            self._encoded = self._encoded + encoded if measured else encoded
             self._measured = count
             self._size += len(encoded)
         return self._size
 
     def happen(self, *attributes: h.Attributes, at_once: bool = False) -> None:
-        """Something happened: write it and want a worker, or hold it while a worker has the task.
+        """Write events from outside the workflow task and schedule a task, or hold the events while a worker has the task.
 
-        `at_once`: also where the run still waits for its first task.
+        `at_once`: also if the run is still waiting for its first task.
         """
         task = self.run.task
-        if task is not None and task.started_event_id:
-            self.change(held=self.run.held + attributes)
-            return
         if task is not None:
+            if task.started_event_id:
+                self.change(held=self.run.held + attributes)
+                return
             self.drop_speculative_task()
-        for each in attributes:
-            self._write_occurrence(each)
+        self.write_occurrences(attributes)
         if self.run.task is None:
             self.want_task(at_once=at_once)
 
-    def write_occurrences(self, attributes: tuple[h.Attributes, ...]) -> None:
-        """Write what happened, to a run that no worker is wanted for."""
-        for each in attributes:
-            self._write_occurrence(each)
+    def write_occurrences(self, occurrences: tuple[h.Attributes, ...]) -> None:
+        """Write events from outside the workflow task without scheduling a task."""
+        attributes: Any
+        for attributes in occurrences:
+            kind = type(attributes)
+            if kind is h.ActivityTaskStarted:
+                self.write_at(attributes, attributes.began_ns or self.now_ns)
+            elif kind in h.ATTEMPT_ENDS:
+                self.write(_placed(attributes, self.length))
+            elif kind is ChildWorkflowExecutionStarted:
+                self._write_child_started(attributes)
+            else:
+                self.write(attributes)
 
     def happen_again(self, attributes: h.Attributes) -> None:
         """Something that happened to the run before it was reset: write it, unless what it is about is gone."""
@@ -253,7 +264,7 @@ class Draft:
         if isinstance(attributes, ChildEnd):
             started = self.run.children[initiated].started_event_id
             attributes = replace(attributes, started_event_id=started)
-        self._write_occurrence(attributes)
+        self.write_occurrences((attributes,))
         if isinstance(attributes, ChildWorkflowExecutionStarted):
             child = self.run.children[initiated]
             self.put_child(replace(child, run_id=attributes.run_id))
@@ -273,36 +284,36 @@ class Draft:
                 self.write(_placed(each, self.length))
         return True
 
-    def _write_occurrence(self, attributes: h.Attributes) -> int:
-        if isinstance(attributes, h.ActivityTaskStarted):
-            return self.write_at(attributes, attributes.began_ns or self.now_ns)
-        number = self.write(_placed(attributes, self.length))
-        if isinstance(attributes, ChildWorkflowExecutionStarted):
-            child = self.run.children.get(attributes.initiated_event_id)
-            if child is not None:
-                self.put_child(replace(child, started_event_id=number))
-        return number
+    def _write_child_started(self, attributes: ChildWorkflowExecutionStarted) -> None:
+        number = self.write(attributes)
+        child = self.run.children.get(attributes.initiated_event_id)
+        if child is not None:
+            self.put_child(replace(child, started_event_id=number))
 
     # --- tasks ----------------------------------------------------------------------------------------------
 
     def want_task(self, *, at_once: bool = False) -> None:
-        """Schedule a task, unless one is wanted already or, without `at_once`, the run still waits for its first."""
-        if self.run.task is None and (at_once or not is_backing_off(self.run, self.now_ns)):
-            if self.run.paused is not None:
-                self.change(paused=replace(self.run.paused, missed=True))
-                return
-            self._schedule(attempt=1, available_ns=self.now_ns)
+        """Schedule a task, unless the run has one or, without `at_once`, is still waiting for its first."""
+        run = self.run
+        if run.task is not None:
+            return
+        if (
+            run.task_count == 0
+            and run.started.first_task_backoff
+            and not at_once
+            and is_backing_off(run, self.now_ns)
+        ):
+            return
+        if run.paused is not None:
+            self.change(paused=replace(run.paused, missed=True))
+            return
+        self._schedule(1, self.now_ns)
 
     def want_update_task(self, *, silent: bool) -> None:
         """Schedule a task for updates, which wait in memory: speculative, unless it is the run's first."""
         if self.run.task is None and self.run.paused is None:
             speculative = self.run.task_count > 0
-            self._schedule(
-                attempt=1,
-                available_ns=self.now_ns,
-                speculative=speculative,
-                silent=speculative and silent,
-            )
+            self._schedule(1, self.now_ns, speculative=speculative, silent=speculative and silent)
 
     def drop_speculative_task(self) -> None:
         """Something happened, so that an ordinary task is wanted in place of a speculative one that no worker has
@@ -318,10 +329,10 @@ class Draft:
 
     def want_task_again(self, attempt: int, available_ns: int, *, silent: bool = False) -> None:
         """Schedule the next attempt of a task; it leaves no trace in the history unless it succeeds."""
-        self._schedule(attempt=attempt, available_ns=available_ns, speculative=silent, silent=silent)
+        self._schedule(attempt, available_ns, speculative=silent, silent=silent)
 
     def _schedule(
-        self, *, attempt: int, available_ns: int, speculative: bool = False, silent: bool = False
+        self, attempt: int, available_ns: int, *, speculative: bool = False, silent: bool = False
     ) -> None:
         transient = attempt > 1 or speculative
         scheduled = 0
@@ -377,14 +388,17 @@ class Draft:
         signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
     ) -> Transition:
         """The outcome of the transition: the run that follows, if any, begins with these signals."""
-        run, before = self.run, self._before
-        if run.activities is not before.activities:
+        run, before, written = self.run, self._before, self.written
+        if run.activities is not before.activities and (
+            self._has_failed_activity or REPORTED_PROBLEMS in run.search_attributes
+        ):
             problems.note_activities(self, self.touched)
-        if self.written:
+        if written:
             self._changed = True
             force_setattr(run, "length", self.length)
             force_setattr(run, "latest_ns", self.time_ns)
-            force_setattr(run, "history_size", self.history_size)
+            size = self._size if self._measured == len(written) else self.measure()
+            force_setattr(run, "history_size", size)
         if (
             run.status is not RUNNING
             and before.status is RUNNING
@@ -392,15 +406,19 @@ class Draft:
             and run.started.parent_run_id
         ):
             self.ask(TellParent())
+        touched = self.touched
         return Transition(
             run if self._changed else before,
-            tuple(self.written),
-            b"".join(self._encoded),
-            frozenset(self.touched),
+            tuple(written),
+            self._encoded,
+            frozenset(touched) if touched else UNTOUCHED,
             follower,
             () if self._asks is None else tuple(self._asks),
             signals,
         )
+
+
+UNTOUCHED: frozenset[int] = frozenset()
 
 
 def _placed(attributes: Any, before: int) -> h.Attributes:
@@ -435,12 +453,13 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
 
 
 def take_task(draft: Draft, eager: Eager) -> None:
-    """The worker whose report stands in the draft takes the task that it leads to, if it leads to one."""
+    """Give the task that the draft has scheduled, if any, to the worker whose report led to it."""
     task = draft.run.task
     if task is None or task.started_event_id or task.available_ns > draft.now_ns:
         return
-    if not eager.limits.is_overgrown(draft.length, draft.history_size):
-        begin_task(draft, task, eager.identity, eager.limits)
+    limits, size = eager.limits, draft.measure()
+    if draft.length <= limits.history_events and size <= limits.history_bytes:
+        begin_task(draft, task, eager.identity, limits, size)
 
 
 def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) -> Transition:
@@ -451,21 +470,25 @@ def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) 
 
 
 def take_attempts(draft: Draft, eager: Eager) -> None:
-    """The worker whose commands asked for activities takes those on its queue, as many as it has slots for."""
-    left = 0 if eager.limits.is_overgrown(draft.length, draft.history_size) else eager.attempts
-    if draft.run.paused is not None:
-        left = 0
-    wanted: list[OpenActivity] = []
-    pending = draft.run.activities
-    for event_id in sorted(draft.touched) if left else ():
-        activity = pending.get(event_id)
+    """Give the worker whose commands scheduled activities those on its own queue, as many as it has slots for."""
+    run, limits = draft.run, eager.limits
+    if (
+        draft.length > limits.history_events
+        or draft.measure() > limits.history_bytes
+        or run.paused is not None
+    ):
+        return
+    candidates: list[OpenActivity] = []
+    for event_id in sorted(draft.touched) if len(draft.touched) > 1 else draft.touched:
+        activity = run.activities.get(event_id)
         if activity is None or activity.started_ns or activity.spec.task_queue != eager.task_queue:
             continue
         if eager.types is None or activity.scheduled.activity_type in eager.types:
-            wanted.append(activity)
-    if len(wanted) > left:  # not all of them can be taken
-        wanted.sort(key=lambda each: level_of(draft.run, each))
-    for activity in wanted[:left]:
+            candidates.append(activity)
+    if len(candidates) > eager.attempts:
+        candidates.sort(key=lambda activity: level_of(run, activity))
+        del candidates[eager.attempts :]
+    for activity in candidates:
         _begin_attempt(draft, activity, eager.identity)
 
 
@@ -501,10 +524,12 @@ def begin_task(
     task: PendingTask,
     identity: str,
     limits: Limits,
+    size: int,
     target: WorkerDeploymentVersion | None = None,
 ) -> None:
-    """A worker has the run's task."""
-    size = draft.history_size
+    """Mark the task as started by the worker with this identity. `size` is that of the history, in bytes; `target` is the version
+    that the run would move to if it were not pinned.
+    """
     suggest = draft.length >= limits.suggest_events or size >= limits.suggest_bytes
     started = draft.length + 2
     if not task.transient:

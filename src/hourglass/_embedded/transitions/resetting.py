@@ -172,7 +172,7 @@ def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple
         start_ns=now_ns,
         length=len(events),
         latest_ns=max(event.time_ns for event in events),
-        history_size=len(encode_events(events)),
+        history_size=len(encode_events(tuple(events))),
         task=rebuilt.task,
         task_count=rebuilt.task_count,
         activities=rebuilt.activities,
@@ -333,7 +333,7 @@ def _fail_task(draft: Draft, base_run_id: str, reason: str) -> None:
         h.WorkflowTaskStarted(
             scheduled_event_id=task.scheduled_event_id,
             identity=ENGINE,
-            history_size=draft.history_size,
+            history_size=draft.measure(),
         )
     )
     draft.write(

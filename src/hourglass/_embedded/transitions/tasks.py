@@ -12,13 +12,16 @@ command that passes a limit is refused too, and of an answer that is refused not
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
-from hourglass._contract.workflows import WorkflowStatus
+from hourglass._contract.workflows import REPORTED_PROBLEMS, WorkflowStatus
 from hourglass._embedded.clock import SECOND, later, to_ns
-from hourglass._embedded.transitions import activities, children, problems, steps
+from hourglass._embedded.transitions import activities, children, problems
 from hourglass._embedded.transitions.children import continue_follower, cron_follower, next_attempt_or_run
-from hourglass._embedded.transitions.command_checks import AnswerRefused, check, check_size
+from hourglass._embedded.transitions.command_checks import CHECKS, AnswerRefused, check_size
 from hourglass._embedded.transitions.draft import (
     Draft,
     Eager,
@@ -53,24 +56,19 @@ from hourglass.converter import Failure, Payload
 # --- answers to updates -------------------------------------------------------------------------------------
 
 
-def write_answer(
-    draft: Draft,
-    command: c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate,
-    request: UpdateRequest | None,
-    link: int,
-    completed: int,
-) -> None:
-    """Write that an update was accepted or is done. A refusal of one that was not accepted never comes here.
+def write_answer(draft: Draft, sent: Sent, completed: int) -> None:
+    """Write the acceptance or the end of an update. A rejection of an update that was not accepted never comes here.
 
-    `link` is the event of its admission, where there is one, or of its acceptance, if that is not of this task.
+    `sent.link` is the event of its admission, if there is one, or of its acceptance, if that is not of this task.
     """
+    command, request, link = sent.command, sent.update, sent.link
     if request is None:
         raise TypeError(f"{type(command).__name__} without the update that it answers")
     if isinstance(command, c.AcceptUpdate):
         draft.write(
             WorkflowExecutionUpdateAccepted(
                 update_id=request.update_id,
-                # A worker sees what waits in memory right before the start of its task, which its end follows.
+                # A worker sees the updates that wait in memory right before the start of its task, which its end follows.
                 sequencing_event_id=link or completed - 2,
                 request=None if link else request,
             )
@@ -140,31 +138,24 @@ def leaves_no_trace(task: PendingTask, answer: TaskAnswer) -> bool:
 
 
 def start_task(
-    run: Run, identity: str, limits: Limits, now_ns: int, target: WorkerDeploymentVersion | None = None
+    run: Run, identity: str, limits: Limits, target: WorkerDeploymentVersion | None, now_ns: int
 ) -> Transition:
-    """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
-    task = task_of(run)
-    if not task.transient and target is None:
-        return steps.start_task(run, task, identity, limits, now_ns)
+    """Record that a worker has received the run's task. `target` is the version that a pinned run would move to otherwise."""
     draft = Draft(run, now_ns)
-    begin_task(draft, task, identity, limits, target)
+    begin_task(draft, task_of(run), identity, limits, run.history_size, target)
     return draft.step()
 
 
 def complete_task(
-    run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
+    run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, eager: Eager | None, now_ns: int
 ) -> Transition:
     """A worker answers. Raises `AnswerRefused` where the answer must be."""
     signals = _signals_for_next(run, answer) if run.held else ()
     if run.held and not signals and may_be_followed(answer):
         raise AnswerRefused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
-    task = task_of(run)
-    if len(answer.commands) == 1 and not task.transient and answer.version is None:
-        only = answer.commands[0].command
-        if type(only) is c.CompleteRun:
-            step = steps.complete_run(run, only, answer.flags, answer.identity, limits, now_ns)
-            if step is not None:
-                return step
+    task = run.task
+    if task is None:
+        raise RuntimeError(f"run {run.run_id} has no task")
     draft = Draft(run, now_ns)
     if task.transient:
         if leaves_no_trace(task, answer):
@@ -183,20 +174,28 @@ def complete_task(
     )
     if answer.version is not None or run.version is not None:
         draft.change(**after_task(run, answer.version, answer.behavior))
-    if not problems.is_untroubled(run):
+    if run.trouble is not None or REPORTED_PROBLEMS in run.search_attributes:
         problems.forget_failures(draft)
     follower = None
     for sent in answer.commands:
-        check(draft, sent.command, limits)
-        written = len(draft.written)
-        follower = _apply(draft, sent, completed, new_run_id) or follower
-        if sent.command.event_groups:
-            draft.group(written, sent.command.event_groups)
+        command = sent.command
+        kind, written = type(command), len(draft.written)
+        check = CHECKS.get(kind)
+        if check is not None:
+            check(draft, command, limits)
+        if (apply := _APPLY.get(kind)) is not None:
+            apply(draft, command, completed)
+        elif (apply_to := _APPLY_TO.get(kind)) is not None:
+            apply_to(draft, sent, completed)
+        else:
+            follower = _close(draft, command, completed, new_run_id) or follower
+        if command.event_groups:
+            draft.group(written, command.event_groups)
         if len(draft.written) > _MANY:
-            limits.check_step(draft.history_size - run.history_size)
-    # A command's values can only be too large if its events are: they are measured in any case, which spares nearly
-    # all commands a look at their payloads.
-    size = draft.history_size - run.history_size
+            limits.check_step(draft.measure() - run.history_size)
+    # A command's values can only be too large if its events are. The events are measured in any case, so that almost no
+    # command's payloads need a look.
+    size = draft.measure() - run.history_size
     if size > limits.blob_bytes or size > limits.payloads_warn > 0:
         for sent in answer.commands:
             check_size(sent.command, limits)
@@ -288,44 +287,27 @@ def wait_before(run: Run, attempt: int) -> float:
     return 0.0 if attempt <= 2 else min(first * 2.0 ** min(attempt - 3, 20), LONGEST_WAIT)
 
 
-def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
-    if type(sent.command) in c.TERMINAL_KINDS:
-        return _close(draft, sent.command, completed, new_run_id)
-    match sent.command:  # the commonest first
-        case c.ScheduleActivity() as schedule:
-            _schedule_activity(draft, schedule, completed)
-        case c.StartTimer() as start:
-            _start_timer(draft, start, completed)
-        case c.CancelTimer() as cancel:
-            _cancel_timer(draft, str(cancel.seq), sent.link, completed)
-        case c.RequestCancelActivity():
-            _cancel_activity(draft, sent.link, completed)
-        case c.StartChildWorkflow() as start:
-            children.initiate_child(draft, start, completed)
-        case c.SignalExternalWorkflow() as send:
-            children.initiate_signal(draft, send, completed)
-        case c.RequestCancelExternal() | RequestCancelChild() as stop:
-            children.initiate_cancel(draft, stop, completed)
-        case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate() as answer:
-            write_answer(draft, answer, sent.update, sent.link, completed)
-        case RecordLocalActivity(marker):
-            draft.write(msgspec.structs.replace(marker, task_completed_event_id=completed))
-        case c.SetPatchMarker(patch_id, deprecated):
-            draft.write(
-                h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed)
-            )
-            _index_patch(draft, patch_id, completed)
-        case c.UpsertSearchAttributes(changes):
-            draft.write(
-                h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
-            )
-            draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
-        case c.UpsertMemo(changes):
-            draft.write(h.WorkflowPropertiesModified(memo=changes, task_completed_event_id=completed))
-            draft.change(memo=_merged(draft.run.memo, changes))
-        case _:
-            raise TypeError(f"{type(sent.command).__name__} must not reach the engine")
-    return None
+def _record_local(draft: Draft, command: RecordLocalActivity, completed: int) -> None:
+    draft.write(msgspec.structs.replace(command.marker, task_completed_event_id=completed))
+
+
+def _set_patch_marker(draft: Draft, command: c.SetPatchMarker, completed: int) -> None:
+    patch_id, deprecated = command.patch_id, command.deprecated
+    draft.write(h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed))
+    _index_patch(draft, patch_id, completed)
+
+
+def _upsert_search_attributes(draft: Draft, command: c.UpsertSearchAttributes, completed: int) -> None:
+    changes = command.search_attributes
+    draft.write(
+        h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
+    )
+    draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
+
+
+def _upsert_memo(draft: Draft, command: c.UpsertMemo, completed: int) -> None:
+    draft.write(h.WorkflowPropertiesModified(memo=command.memo, task_completed_event_id=completed))
+    draft.change(memo=_merged(draft.run.memo, command.memo))
 
 
 def _index_patch(draft: Draft, patch_id: str, completed: int) -> None:
@@ -386,7 +368,7 @@ def _close(
             )
             return follower
         case _:
-            raise TypeError(f"{type(command).__name__} ends no run")
+            raise TypeError(f"{type(command).__name__} must not reach the engine")
     return None
 
 
@@ -418,12 +400,14 @@ def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
     draft.put_timer(PendingTimer(timer_id, started, later(now, command.duration_ns), now))
 
 
-def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:
-    # It may have fired while the worker had the task: the worker has not heard of it, so it never happened.
+def _cancel_timer(draft: Draft, sent: Sent, completed: int) -> None:
+    assert isinstance(sent.command, c.CancelTimer)
+    timer_id, started = str(sent.command.seq), sent.link
+    # The timer may have fired while the worker had the task: the worker has not seen that, so it never happened.
     held = tuple(
-        each
-        for each in draft.run.held
-        if not (isinstance(each, h.TimerFired) and each.started_event_id == started)
+        event
+        for event in draft.run.held
+        if not (isinstance(event, h.TimerFired) and event.started_event_id == started)
     )
     draft.change(held=held)
     draft.drop_timer(started)
@@ -433,12 +417,12 @@ def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> 
 
 
 def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int) -> None:
-    started = draft.run.started
-    deadline, now = draft.run.deadline_ns, draft.now_ns
-    left = (deadline - now) / SECOND if deadline else 0.0
+    run, now = draft.run, draft.now_ns
+    started, left = run.started, 0.0
+    if started.spec.run_timeout or started.expiration_ns:
+        left = (run.deadline_ns - now) / SECOND
     scheduled = activities.plan(command, started.spec.task_queue, left, completed)
     number = draft.write(scheduled)
-    after = draft.time_ns if draft.time_ns > now else 0
     draft.put_activity(
         OpenActivity(
             scheduled_event_id=number,
@@ -446,24 +430,51 @@ def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int
             spec=scheduled.spec,
             scheduled_ns=now,
             available_ns=now,
-            after_ns=after,
+            after_ns=draft.time_ns if draft.time_ns > now else 0,
         )
     )
 
 
-def _cancel_activity(draft: Draft, scheduled: int, completed: int) -> None:
-    asked = draft.write(
+def _cancel_activity(draft: Draft, sent: Sent, completed: int) -> None:
+    scheduled = sent.link
+    requested = draft.write(
         h.ActivityTaskCancelRequested(scheduled_event_id=scheduled, task_completed_event_id=completed)
     )
     activity = draft.run.activities.get(scheduled)
-    if activity is None:  # its end is among what is held
+    if activity is None:  # its end is among the held events
         return
-    activity = msgspec.structs.replace(activity, cancel_requested_event_id=asked)
+    activity = msgspec.structs.replace(activity, cancel_requested_event_id=requested)
     if activity.started_ns:
         draft.put_activity(activity)
         return
     draft.drop_activity(scheduled)
     draft.change(held=draft.run.held + activities.canceled(activity, (), activity.identity))
+
+
+_APPLY: dict[type[c.Command], Callable[[Draft, Any, int], None]] = {
+    c.ScheduleActivity: _schedule_activity,
+    c.StartTimer: _start_timer,
+    c.StartChildWorkflow: children.initiate_child,
+    c.SignalExternalWorkflow: children.initiate_signal,
+    c.RequestCancelExternal: children.initiate_cancel,
+    RequestCancelChild: children.initiate_cancel,
+    RecordLocalActivity: _record_local,
+    c.SetPatchMarker: _set_patch_marker,
+    c.UpsertSearchAttributes: _upsert_search_attributes,
+    c.UpsertMemo: _upsert_memo,
+}
+"""How each kind of command is written that neither ends the run nor refers to an earlier event. The number is the id of the
+task's completion event.
+"""
+
+_APPLY_TO: dict[type[c.Command], Callable[[Draft, Sent, int], None]] = {
+    c.CancelTimer: _cancel_timer,
+    c.RequestCancelActivity: _cancel_activity,
+    c.AcceptUpdate: write_answer,
+    c.RejectUpdate: write_answer,
+    c.CompleteUpdate: write_answer,
+}
+"""The same for commands that refer to an earlier event or to an update."""
 
 
 def _merged(old: dict[str, Payload], changes: dict[str, Payload]) -> dict[str, Payload]:

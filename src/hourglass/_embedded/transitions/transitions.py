@@ -23,7 +23,7 @@ from hourglass._contract.workflows import (
     WorkflowStatus,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.transitions import activities, problems, standalone, steps
+from hourglass._embedded.transitions import activities, standalone
 from hourglass._embedded.transitions.children import next_attempt_or_run
 from hourglass._embedded.transitions.draft import Draft, Eager, take_task
 from hourglass._embedded.transitions.draft import start_attempt as start_attempt
@@ -56,8 +56,6 @@ def open_run(
         version=started.inherited_pinned_version,
         behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
-    if not signals and not started.first_task_backoff:
-        return steps.open_run(run, now_ns)
     draft = Draft(run, now_ns)
     draft.write(started)
     for signal in signals:
@@ -303,13 +301,10 @@ def complete_activity(
     activity: OpenActivity,
     result: Payload | None,
     identity: str,
+    eager: Eager | None,
     now_ns: int,
-    eager: Eager | None = None,
 ) -> Transition:
     """An attempt returned."""
-    plain = run.task is None and run.task_count and run.paused is None and problems.is_untroubled(run)
-    if eager is not None and plain:
-        return steps.complete_and_take_task(run, activity, result, identity, now_ns, eager)
     draft = Draft(run, now_ns)
     _end(draft, activity, activities.completed(activity, result, identity))
     if eager is not None:
