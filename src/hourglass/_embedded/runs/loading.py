@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, say_lost
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import Stored
@@ -41,10 +39,9 @@ def load(runs: RunTable, stored: Stored, *, late: bool) -> LoadedRun:
 
 def _load(runs: RunTable, stored: Stored, late: bool) -> LoadedRun:
     now = runs.clock.now_ns()
-    run = stored.run
-    if not run.latest_ns:  # it was written before this field existed
-        run = msgspec.structs.replace(run, latest_ns=max(event.time_ns for event in stored.events))
-    record = LoadedRun(run, list(stored.events), has_past=True, stored_events=len(stored.events), late=late)
+    record = LoadedRun(
+        stored.run, list(stored.events), has_past=True, stored_events=len(stored.events), late=late
+    )
     runs.adopt(record)
     pending = frozenset((*stored.run.activities, *stored.run.timers))
     earliest = record.look(pending, now)
