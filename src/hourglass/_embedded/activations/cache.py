@@ -65,7 +65,7 @@ class Cache:
             engine.clock,
             config,
             engine.namespace,
-            is_durable=engine.is_durable,
+            outbox=engine.outbox,
             ended=self.local_ended,
             stalled=self.hand_over,
             changed=changed,

@@ -456,8 +456,7 @@ async def _answer(
             await engine.durable(rests_on)
         raise
     engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
-    if engine.is_over or not engine.is_durable(found.rests_on):
-        await engine.durable(found.rests_on)
+    await engine.durable(found.rests_on)
     if request.effect is s.Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
         notice = f"{trouble}{s.AS_STORED}" if engine.held else trouble
         return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))

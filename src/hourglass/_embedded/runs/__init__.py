@@ -2,6 +2,7 @@
 
 run            a run in memory, and its next deadline
 write_behind   changes on their way to the store, and which of them are durable
+outbox         effects that wait until the change that they depend on is durable
 lost_attempts  attempts whose worker process ended: kept for a while, or lost
 timers         what happens to runs as time passes
 transactions   changes to several runs at once, and requests of runs to other runs

@@ -54,8 +54,6 @@ class RunTable:
     ) -> None:
         self.store = store
         self.writes = WriteBehind(store, clock)
-        self.is_durable: Callable[[int], bool] = store.is_durable
-        """Whether the change of this number is durable."""
         self.clock = clock
         self.limits = limits
         self.queues = queues
@@ -273,7 +271,7 @@ class RunTable:
             return False
         if record.stored_wake_ns == AT_ONCE:  # a clock that was set back has delayed its task
             self.writes.append(record, (), now)
-        if not self.is_durable(self.writes.number_of(record)):
+        if not self.writes.is_stored(record):
             return False
         if AT_ONCE < record.stored_wake_ns <= now:
             return False  # the store has reported it as due, and will not report it again

@@ -190,6 +190,14 @@ class WriteBehind:
             self.append(record, (), self._clock.now_ns())
         return record.number
 
+    def is_stored(self, record: LoadedRun) -> bool:
+        """Whether all changes of a run are durable, so that it can be loaded again. Deferred changes are given to the store."""
+        return self.is_durable(self.number_of(record))
+
+    def is_all_stored(self) -> bool:
+        """Whether all changes of all runs are durable. Deferred changes are given to the store."""
+        return self.is_durable(self.newest)
+
     @property
     def newest(self) -> int:
         """The number of the newest change of all: the store is given all that was kept back."""

@@ -306,7 +306,7 @@ class Schedules:
 
     def _drop_some(self) -> None:
         """Records can be read again once all is durable. Never while changes are being gathered."""
-        if len(self._records) > KEPT and self._runs.is_durable(self._runs.writes.newest):
+        if len(self._records) > KEPT and self._runs.writes.is_all_stored():
             self._records.clear()
 
     def _forget(self, schedule_id: str) -> None:
