@@ -7,8 +7,8 @@ from typing import Any
 from hourglass._embedded.store.sqlite import writer
 from hourglass._embedded.store.sqlite.records import encode_pending, encode_state
 from hourglass._embedded.transitions import tasks, transitions
-from hourglass._embedded.transitions.draft import Eager
 from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator.commands import Command, ScheduleActivity
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import workflow_definition

@@ -13,9 +13,10 @@ from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.transitions import activities, transitions
 from hourglass._embedded.transitions import tasks as tasks
-from hourglass._embedded.transitions.draft import Draft, Eager, take_task
+from hourglass._embedded.transitions.draft import Draft
 from hourglass._embedded.transitions.run import OpenActivity, Run, Transition
 from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import Eager, take_task
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import ActivitySpec, StartSpec

@@ -24,9 +24,9 @@ from hourglass._embedded.api.requests import execute
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.transitions import tasks
-from hourglass._embedded.transitions.draft import Eager
 from hourglass._embedded.transitions.run import Pause
 from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.commands import Succeeded
 from hourglass._evaluator.events import Activation, ActivityCompleted, RunEvicted, RunStarted

@@ -37,7 +37,7 @@ from hourglass._embedded.matching.priority_queue import PriorityQueue
 from hourglass._embedded.matching.task_queues import QueuePoller
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._embedded.store.store import Unwritable
-from hourglass._embedded.transitions.draft import Eager
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads

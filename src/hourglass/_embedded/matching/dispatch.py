@@ -35,8 +35,10 @@ from hourglass._embedded.transitions.command_checks import (
     attributes_refused,
     search_attributes_of,
 )
-from hourglass._embedded.transitions.draft import Draft, Eager, with_priority_of
+from hourglass._embedded.transitions.draft import Draft
+from hourglass._embedded.transitions.priorities import with_priority_of
 from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._embedded.transitions.tasks import TaskAnswer
 from hourglass._embedded.transitions.updates import Updates, Waiting, call_id, request_id
 from hourglass._evaluator import commands as c

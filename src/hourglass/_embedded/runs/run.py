@@ -23,8 +23,7 @@ from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.transitions import activities
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions.activities import deadline
-from hourglass._embedded.transitions.draft import first_task_ns
-from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition
+from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition, first_task_ns
 from hourglass._embedded.transitions.size_limits import Limits, encoded_size
 from hourglass._embedded.transitions.updates import Updates
 from hourglass._evaluator.events import QueryReceived

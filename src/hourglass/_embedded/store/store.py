@@ -25,8 +25,7 @@ import msgspec
 from hourglass._contract.workflows import Count, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
-from hourglass._embedded.transitions.draft import first_task_ns
-from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.run import Run, first_task_ns
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 

@@ -16,7 +16,8 @@ import msgspec
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.schedules.times import backoff_until_next
-from hourglass._embedded.transitions.draft import Draft, with_priority_of
+from hourglass._embedded.transitions.draft import Draft
+from hourglass._embedded.transitions.priorities import with_priority_of
 from hourglass._embedded.transitions.problems import without_problems
 from hourglass._embedded.transitions.run import (
     OpenChild,

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from hourglass._embedded.schedules.times import check_cron
 from hourglass._embedded.transitions.draft import Draft
-from hourglass._embedded.transitions.draft import unwritten as unwritten
 from hourglass._embedded.transitions.run import (
     RequestCancelChild,
     SendCancel,

@@ -1,29 +1,23 @@
-"""The pen of a transition: writes events with their ids and times and keeps the run in step with them. Also here: the
-levels of priority at which work waits on a task queue, and what begins when a worker takes a task or an attempt.
+"""The builder of a change: writes events with their ids and times, and keeps the run in step with them.
 
-Must not know: how a task or an attempt ends, queues, handles. A draft lives inside one transition and never leaves
-it; the transition as a whole stays a function of its arguments. It knows the one rule that all transitions share:
-while a worker has the run's task, what happens is held back and written after the task's end, as Temporal does it, so
-that a worker's answer never meets events that it has not seen.
+Must not know: how a task or an attempt starts and ends, queues, handles. A builder lives inside one transition and never
+leaves it; the transition as a whole stays a function of its arguments. It knows the one rule that all transitions share:
+while a worker has the run's task, other events are held back and written after the task's end, as Temporal does it, so that
+a worker's answer never meets events that it has not seen.
 
-Invariants: what is pending changes only by `put_*` and `drop_*`, which note what they touch; the run that a draft
-began with, and its tables, are never changed: a draft writes on a copy of its own, which it gives away when it is
-done; where nothing has changed it gives back the run that it began with. (A frozen run is written to only here,
-before the draft gives it away: a step takes a dozen changes, and a new object for each was a tenth of the engine's
-time.) A worker that ends something while it polls takes what that leads to eagerly: the end and the beginning are one
-step, which costs half of two, and what it takes is what it would have been given next, with the same events and
-times.
+Invariants: pending activities, timers and children change only by `put_*` and `drop_*`, which note what they touch; the run
+that a builder began with, and its tables, are never changed: it writes on a copy of its own, which it hands out when it is
+done; if nothing has changed it returns the run that it began with. (A frozen run is written to only here, before anybody
+else has it: a step takes a dozen changes, and a new object for each was a tenth of the engine's time.)
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-import msgspec
 from msgspec.structs import force_setattr, replace
 
 from hourglass._contract.workflows import REPORTED_PROBLEMS, WorkflowStatus
-from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.transitions import problems
 from hourglass._embedded.transitions.run import (
     JUST_BEFORE,
@@ -37,48 +31,12 @@ from hourglass._embedded.transitions.run import (
     Run,
     TellParent,
     Transition,
+    is_backing_off,
 )
-from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.commands import EventGroupMarker
-from hourglass._evaluator.specs import ActivitySpec, StartSpec, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.encoding import encode_events
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
-
-# --- priorities ---------------------------------------------------------------------------------------------
-
-LEVELS = (1, 2, 3, 4, 5)
-"""The priority keys of a Temporal server: 1 is the most urgent, what is beyond 5 counts as 5."""
-
-_USUAL = 3
-"""The level where no key is given."""
-
-
-S = TypeVar("S", ActivitySpec, StartSpec)
-
-
-def with_priority_of(own: StartSpec, spec: S) -> S:
-    """A spec with what it does not say of its priority and its fairness taken from the workflow that asks for it."""
-    return replace(
-        spec,
-        priority_key=spec.priority_key or own.priority_key,
-        fairness_key=spec.fairness_key or own.fairness_key,
-        fairness_weight=spec.fairness_weight or own.fairness_weight,
-    )
-
-
-def key_of(run: Run, activity: OpenActivity) -> int:
-    """The priority key of an activity, which is that of its workflow where it has none of its own; 0: none."""
-    return activity.spec.priority_key or run.started.spec.priority_key
-
-
-def level_of(run: Run, activity: OpenActivity | None = None) -> int:
-    """Which level a run's task, or an attempt of one of its activities, waits at."""
-    key = run.started.spec.priority_key if activity is None else key_of(run, activity)
-    return min(key, LEVELS[-1]) if key > 0 else _USUAL
-
-
-# --- the draft ----------------------------------------------------------------------------------------------
 
 
 class Draft:
@@ -426,155 +384,3 @@ def _placed(attributes: Any, before: int) -> h.Attributes:
     if type(attributes) in h.ATTEMPT_ENDS and attributes.started_event_id == JUST_BEFORE:
         attributes = replace(attributes, started_event_id=before)
     return cast(h.Attributes, attributes)
-
-
-def first_task_ns(run: Run) -> int:
-    """When the run may have its first task."""
-    return later(run.start_ns, to_ns(run.started.first_task_backoff))
-
-
-def is_backing_off(run: Run, now_ns: int) -> bool:
-    """Whether the run still waits for its first task: its start is delayed, or it is the next attempt or cron run."""
-    return run.task_count == 0 and now_ns < first_task_ns(run)
-
-
-# --- what begins when a worker takes a task or an attempt ---------------------------------------------------
-
-
-class Eager(msgspec.Struct, frozen=True, gc=False):
-    """A worker that takes at once what its answer leads to: the run's task, or so many attempts on its queue."""
-
-    identity: str
-    task_queue: str
-    limits: Limits
-    attempts: int = 0
-    types: frozenset[str] | None = None
-    """The types of activities that it knows, where another worker may know more; None: all that are asked for."""
-
-
-def take_task(draft: Draft, eager: Eager) -> None:
-    """Give the task that the draft has scheduled, if any, to the worker whose report led to it."""
-    task = draft.run.task
-    if task is None or task.started_event_id or task.available_ns > draft.now_ns:
-        return
-    limits, size = eager.limits, draft.measure()
-    if draft.length <= limits.history_events and size <= limits.history_bytes:
-        begin_task(draft, task, eager.identity, limits, size)
-
-
-def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) -> Transition:
-    """A worker takes an activity's attempt."""
-    draft = Draft(run, now_ns)
-    _begin_attempt(draft, activity, identity)
-    return draft.step()
-
-
-def take_attempts(draft: Draft, eager: Eager) -> None:
-    """Give the worker whose commands scheduled activities those on its own queue, as many as it has slots for."""
-    run, limits = draft.run, eager.limits
-    if (
-        draft.length > limits.history_events
-        or draft.measure() > limits.history_bytes
-        or run.paused is not None
-    ):
-        return
-    candidates: list[OpenActivity] = []
-    for event_id in sorted(draft.touched) if len(draft.touched) > 1 else draft.touched:
-        activity = run.activities.get(event_id)
-        if activity is None or activity.started_ns or activity.spec.task_queue != eager.task_queue:
-            continue
-        if eager.types is None or activity.scheduled.activity_type in eager.types:
-            candidates.append(activity)
-    if len(candidates) > eager.attempts:
-        candidates.sort(key=lambda activity: level_of(run, activity))
-        del candidates[eager.attempts :]
-    for activity in candidates:
-        _begin_attempt(draft, activity, eager.identity)
-
-
-def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
-    """The first two events of a started task that are not in the history yet, as a worker must see them."""
-    task = run.task
-    if task is None or not task.transient or not task.started_event_id:
-        return ()
-    return tuple(
-        h.HistoryEvent(number, max(time_ns, run.latest_ns), attributes)
-        for number, time_ns, attributes in (
-            (task.scheduled_event_id, task.started_ns, _scheduled(run, task)),
-            (task.started_event_id, task.started_ns, _started(run, task)),
-        )
-    )
-
-
-def write_unwritten(draft: Draft) -> None:
-    """Write the first two events of the started task, if they are not in the history yet."""
-    for event in unwritten(draft.run) if task_of(draft.run).transient else ():
-        draft.write_at(event.attributes, event.time_ns)
-
-
-def task_of(run: Run) -> PendingTask:
-    """The task of a run that must have one."""
-    if run.task is None:
-        raise RuntimeError(f"run {run.run_id} has no task")
-    return run.task
-
-
-def begin_task(
-    draft: Draft,
-    task: PendingTask,
-    identity: str,
-    limits: Limits,
-    size: int,
-    target: WorkerDeploymentVersion | None = None,
-) -> None:
-    """Mark the task as started by the worker with this identity. `size` is that of the history, in bytes; `target` is the version
-    that the run would move to if it were not pinned.
-    """
-    suggest = draft.length >= limits.suggest_events or size >= limits.suggest_bytes
-    started = draft.length + 2
-    if not task.transient:
-        started = draft.write(
-            h.WorkflowTaskStarted(
-                scheduled_event_id=task.scheduled_event_id,
-                identity=identity,
-                history_size=size,
-                suggest_continue_as_new=suggest,
-                target_version_changed=target is not None,
-            )
-        )
-    draft.set_task(
-        replace(
-            task,
-            scheduled_event_id=task.scheduled_event_id or started - 1,
-            started_event_id=started,
-            started_ns=draft.now_ns,
-            identity=identity,
-            suggest_continue_as_new=suggest,
-            target_version=target,
-        )
-    )
-
-
-def _begin_attempt(draft: Draft, activity: OpenActivity, identity: str) -> None:
-    now = draft.now_ns
-    draft.put_activity(
-        replace(activity, started_ns=now, last_started_ns=now, heartbeat_ns=now, identity=identity)
-    )
-
-
-def _scheduled(run: Run, task: PendingTask) -> h.WorkflowTaskScheduled:
-    return h.WorkflowTaskScheduled(
-        task_queue=run.started.spec.task_queue,
-        task_timeout=run.started.spec.task_timeout,
-        attempt=task.attempt,
-    )
-
-
-def _started(run: Run, task: PendingTask) -> h.WorkflowTaskStarted:
-    return h.WorkflowTaskStarted(
-        scheduled_event_id=task.scheduled_event_id,
-        identity=task.identity,
-        history_size=run.history_size,
-        suggest_continue_as_new=task.suggest_continue_as_new,
-        target_version_changed=task.target_version is not None,
-    )

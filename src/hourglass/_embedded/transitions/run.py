@@ -12,7 +12,6 @@ Nothing of this can be part of a cycle, so the collector need not look at it (`g
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -286,12 +285,14 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return min(whole, own) if whole else own
 
 
-@lru_cache(maxsize=4096)
-def only(event_id: int) -> frozenset[int]:
-    """What a step has touched that touched one thing, as most do: one object for all runs, which the collector need not
-    look at again and again.
-    """
-    return frozenset((event_id,))
+def first_task_ns(run: Run) -> int:
+    """Return when the run may have its first task."""
+    return later(run.start_ns, to_ns(run.started.first_task_backoff))
+
+
+def is_backing_off(run: Run, now_ns: int) -> bool:
+    """Whether the run is still waiting for its first task, because its start is delayed or it is a later attempt or cron run."""
+    return run.task_count == 0 and now_ns < first_task_ns(run)
 
 
 class Transition(msgspec.Struct, frozen=True, gc=False):

@@ -22,15 +22,7 @@ from hourglass._embedded.clock import SECOND, later, to_ns
 from hourglass._embedded.transitions import activities, children, problems
 from hourglass._embedded.transitions.children import continue_follower, cron_follower, next_attempt_or_run
 from hourglass._embedded.transitions.command_checks import CHECKS, AnswerRefused, check_size
-from hourglass._embedded.transitions.draft import (
-    Draft,
-    Eager,
-    begin_task,
-    take_attempts,
-    task_of,
-    write_unwritten,
-)
-from hourglass._embedded.transitions.draft import unwritten as unwritten
+from hourglass._embedded.transitions.draft import Draft
 from hourglass._embedded.transitions.run import (
     RUNNING,
     OpenActivity,
@@ -41,6 +33,14 @@ from hourglass._embedded.transitions.run import (
     Transition,
 )
 from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import (
+    Eager,
+    begin_task,
+    take_attempts,
+    task_of,
+    write_unwritten,
+)
+from hourglass._embedded.transitions.task_starts import unwritten as unwritten
 from hourglass._embedded.transitions.versioning import after_task
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.specs import VersioningBehavior, WorkerDeploymentVersion

@@ -25,9 +25,10 @@ from hourglass._contract.workflows import (
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.transitions import activities, standalone
 from hourglass._embedded.transitions.children import next_attempt_or_run
-from hourglass._embedded.transitions.draft import Draft, Eager, take_task
-from hourglass._embedded.transitions.draft import start_attempt as start_attempt
+from hourglass._embedded.transitions.draft import Draft
 from hourglass._embedded.transitions.run import OpenActivity, Pause, Run, RunPriority, Transition
+from hourglass._embedded.transitions.task_starts import Eager, take_task
+from hourglass._embedded.transitions.task_starts import start_attempt as start_attempt
 from hourglass._embedded.transitions.tasks import forget_speculative_task, time_out_task, wait_before
 from hourglass._embedded.transitions.versioning import PINNED, UNSPECIFIED
 from hourglass._evaluator.retries import next_delay
