@@ -26,7 +26,7 @@ from hourglass._embedded.runs.starting import _first_event
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.sqlite.records import decode_events, decode_schedule, encode_schedule
 from hourglass._embedded.transitions.children import first_event
-from hourglass._embedded.transitions.run import Transition
+from hourglass._embedded.transitions.run import Change
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._embedded.transitions.tasks import Sent, TaskAnswer, complete_task, start_task
 from hourglass._embedded.transitions.transitions import open_run
@@ -200,7 +200,7 @@ def asked(what: str, **said: Any) -> Any:
     return command
 
 
-def embedded(command: c.Command) -> Transition:
+def embedded(command: c.Command) -> Change:
     """What the embedded engine makes of a command."""
     started = h.WorkflowExecutionStarted(
         workflow_id="w",

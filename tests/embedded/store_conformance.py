@@ -19,7 +19,8 @@ from hourglass._contract.workflows import SignalWorkflow, StartWorkflow, Termina
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, Change, NoteChange, ScheduleChange, Store
 from hourglass._embedded.transitions import tasks, transitions
-from hourglass._embedded.transitions.run import Run, Transition
+from hourglass._embedded.transitions.run import Change as TransitionChange
+from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.specs import RetryRule
@@ -69,7 +70,7 @@ class Life:
         step = self.step
         return Change(run=step.run, events=step.events, touched=step.touched, wake_ns=wake_ns, **more)
 
-    def go(self, transition: Callable[[Run, int], Transition], wake_ns: int = 0, **more: Any) -> Change:
+    def go(self, transition: Callable[[Run, int], TransitionChange], wake_ns: int = 0, **more: Any) -> Change:
         self.now += SECOND
         self.step = transition(self.run, self.now)
         return self.change(wake_ns, **more)

@@ -29,15 +29,15 @@ from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import narrowest_timeout
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.command_checks import (
     SETS_ATTRIBUTES,
     AnswerRefused,
     attributes_refused,
     search_attributes_of,
 )
-from hourglass._embedded.transitions.draft import Draft
 from hourglass._embedded.transitions.priorities import with_priority_of
-from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition
+from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run
 from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._embedded.transitions.tasks import TaskAnswer
 from hourglass._embedded.transitions.updates import Updates, Waiting, call_id, request_id
@@ -322,15 +322,15 @@ class UpdateDispatch:
             self._runs.change(record, lambda run, now: _want_task(run, silent, now))
 
 
-def _want_task(run: Run, silent: bool, now_ns: int) -> Transition:
+def _want_task(run: Run, silent: bool, now_ns: int) -> Change:
     """A task for updates.
 
     Silent: the task before it was answered with nothing. A task that fails right behind such a one makes Core
     replay the latter as a heartbeat, together with what came later and at a later time.
     """
-    draft = Draft(run, now_ns)
-    draft.want_update_task(silent=silent)
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    builder.want_update_task(silent=silent)
+    return builder.build()
 
 
 # --- workflow tasks and queries -------------------------------------------------------------------------------

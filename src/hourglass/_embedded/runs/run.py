@@ -23,7 +23,7 @@ from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.transitions import activities
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions.activities import deadline
-from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition, first_task_ns
+from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run, first_task_ns
 from hourglass._embedded.transitions.size_limits import Limits, encoded_size
 from hourglass._embedded.transitions.updates import Updates
 from hourglass._evaluator.events import QueryReceived
@@ -285,15 +285,15 @@ class LoadedRun:
         return earliest
 
     def update(
-        self, step: Transition, event_ids: Collection[int], request_ids: tuple[str, ...], now_ns: int
+        self, change: Change, event_ids: Collection[int], request_ids: tuple[str, ...], now_ns: int
     ) -> int:
         """Put the result of a transition into memory. Return the earliest deadline of these activities and timers, or 0."""
-        self.run = step.run
-        if step.events:
-            self.events += step.events
-            self.unstored = self.unstored + step.encoded if self.unstored else step.encoded
-        if step.touched:
-            self.touched = self.touched | step.touched if self.touched else step.touched
+        self.run = change.run
+        if change.events:
+            self.events += change.events
+            self.unstored = self.unstored + change.encoded if self.unstored else change.encoded
+        if change.touched:
+            self.touched = self.touched | change.touched if self.touched else change.touched
         if request_ids:
             self.seen.update(request_ids)
             self.late = False

@@ -29,7 +29,7 @@ from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
-from hourglass._embedded.transitions.run import RUNNING, GiveUpClaims, Run, TellSchedule, Transition
+from hourglass._embedded.transitions.run import RUNNING, Change, GiveUpClaims, Run, TellSchedule
 from hourglass._embedded.transitions.size_limits import Limits, Overgrown
 from hourglass._evaluator.specs import VersioningOverride
 from hourglass._history import events as h
@@ -157,16 +157,18 @@ class RunTable:
             self.notify(record, _NOTHING, earliest, now)
         return record
 
-    def begin_anew(self, step: Transition, request_ids: tuple[str, ...]) -> LoadedRun:
+    def begin_anew(self, change: Change, request_ids: tuple[str, ...]) -> LoadedRun:
         """Open a run that has a history already. The caller ensures that the workflow has no other open run."""
         now = self.clock.now_ns()
-        record = LoadedRun(step.run, has_past=True)
-        self._records[step.run.run_id] = record
-        self._current[step.run.started.workflow_id] = step.run.run_id
-        earliest = record.update(step, step.touched, request_ids, now)
-        with self._transaction.begin(now) as changes:
-            changes.add(Part(record, self.writes.change_of(record, request_ids, now), step.touched, earliest))
-            changes.ask(record, step.asks)
+        record = LoadedRun(change.run, has_past=True)
+        self._records[change.run.run_id] = record
+        self._current[change.run.started.workflow_id] = change.run.run_id
+        earliest = record.update(change, change.touched, request_ids, now)
+        with self._transaction.begin(now) as transaction:
+            transaction.add(
+                Part(record, self.writes.change_of(record, request_ids, now), change.touched, earliest)
+            )
+            transaction.ask(record, change.asks)
         return record
 
     def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
@@ -186,7 +188,7 @@ class RunTable:
     def change(
         self,
         record: LoadedRun,
-        transition: Callable[[Run, Unpack[Arguments], int], Transition],
+        transition: Callable[[Run, Unpack[Arguments], int], Change],
         *arguments: *Arguments,
         request_ids: tuple[str, ...] = (),
         looked: frozenset[int] = _NOTHING,
@@ -209,14 +211,14 @@ class RunTable:
             self.apply(record, transitions.end_overgrown(run, reason, now), looked, now)
             return reason
         try:
-            step = transition(run, *arguments, now)
-            size = step.run.history_size - run.history_size
+            change = transition(run, *arguments, now)
+            size = change.run.history_size - run.history_size
             if size > limits.transaction_bytes:
                 limits.check_step(size)
         except Overgrown as error:
             self.apply(record, transitions.end_overgrown(run, str(error), now), looked, now)
             return str(error)
-        self.apply(record, step, looked, now, request_ids, to_worker)
+        self.apply(record, change, looked, now, request_ids, to_worker)
         if record.run.held and record.held_too_much(limits):
             cause, run = h.FORCE_CLOSE_COMMAND, record.run
             self.apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
@@ -309,31 +311,31 @@ class RunTable:
         has_past = not is_first and bool(
             started.continued_run_id or self._current.get(workflow_id) or self.store.current(workflow_id)
         )
-        step = transitions.open_run(started.original_run_id, started, now, signals)
-        record = LoadedRun(step.run, has_past=has_past)
-        self._records[step.run.run_id] = record
-        self._current[started.workflow_id] = step.run.run_id
-        return record, record.update(step, step.touched, request_ids, now)
+        change = transitions.open_run(started.original_run_id, started, now, signals)
+        record = LoadedRun(change.run, has_past=has_past)
+        self._records[change.run.run_id] = record
+        self._current[started.workflow_id] = change.run.run_id
+        return record, record.update(change, change.touched, request_ids, now)
 
     def apply(
         self,
         record: LoadedRun,
-        step: Transition,
+        change: Change,
         looked: frozenset[int],
         now: int,
         request_ids: tuple[str, ...] = (),
         to_worker: bool = False,
     ) -> None:
         """Put the result of a transition into memory and hand it to the store, together with everything that follows from it."""
-        ids = step.touched | looked if looked else step.touched
-        run, asks = step.run, step.asks
+        ids = change.touched | looked if looked else change.touched
+        run, asks = change.run, change.asks
         if run.status is not RUNNING and self.awaiting.awaits(run.started.workflow_id):
             asks = (*asks, TellSchedule())
         if self.claims and run.status is not RUNNING and run.run_id in self.claims:
             asks = (*asks, GiveUpClaims())
         is_changed = run is not record.run or bool(request_ids)
-        earliest = record.update(step, ids, request_ids, now)
-        if step.follower is None and not asks and not self._transaction.is_open:
+        earliest = record.update(change, ids, request_ids, now)
+        if change.follower is None and not asks and not self._transaction.is_open:
             if to_worker and self.writes.patience and run.task is not None and run.task.started_event_id:
                 self.writes.keep_back(record)
             elif is_changed or record.wake_ns(now) != record.stored_wake_ns:
@@ -341,13 +343,13 @@ class RunTable:
             self.notify(record, ids, earliest, now)
             return
         is_changed = is_changed or record.wake_ns(now) != record.stored_wake_ns
-        with self._transaction.begin(now) as changes:
-            change = self.writes.change_of(record, request_ids, now) if is_changed else None
-            changes.add(Part(record, change, ids, earliest))
-            if step.follower is not None:
-                following, first = self._begin(step.follower, step.signals, (), now)
-                changes.add(Part(following, self.writes.change_of(following, (), now), _NOTHING, first))
-            changes.ask(record, asks)
+        with self._transaction.begin(now) as transaction:
+            unsaved = self.writes.change_of(record, request_ids, now) if is_changed else None
+            transaction.add(Part(record, unsaved, ids, earliest))
+            if change.follower is not None:
+                following, first = self._begin(change.follower, change.signals, (), now)
+                transaction.add(Part(following, self.writes.change_of(following, (), now), _NOTHING, first))
+            transaction.ask(record, asks)
 
     def _store_transaction(self, parts: list[Part], now: int) -> None:
         """Store the parts of a transaction as one change, and notify everything that they concern."""

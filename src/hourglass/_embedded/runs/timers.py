@@ -20,7 +20,7 @@ from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import deadline
-from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition
+from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run
 
 LOOK_AGAIN = 5 * SECOND
 """When something that is withheld and overdue comes up again, at the latest."""
@@ -53,7 +53,7 @@ class TimedRuns(Protocol):
     def change(
         self,
         record: LoadedRun,
-        transition: Callable[[Run, Unpack[Arguments], int], Transition],
+        transition: Callable[[Run, Unpack[Arguments], int], Change],
         *arguments: *Arguments,
         looked: frozenset[int] = ...,
     ) -> str:

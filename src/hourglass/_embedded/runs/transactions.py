@@ -27,10 +27,11 @@ from typing import Any, NamedTuple, Protocol, assert_never
 
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.runs.run import EndListener, LoadedRun
-from hourglass._embedded.store.store import Change
+from hourglass._embedded.store.store import Change as StoreChange
 from hourglass._embedded.transitions import children
 from hourglass._embedded.transitions.run import (
     Ask,
+    Change,
     GiveUpClaims,
     LeaveChild,
     OpenChild,
@@ -40,7 +41,6 @@ from hourglass._embedded.transitions.run import (
     StartChild,
     TellParent,
     TellSchedule,
-    Transition,
 )
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.specs import IdReusePolicy, ParentClosePolicy, VersioningOverride
@@ -54,7 +54,7 @@ class Part(NamedTuple):
     """One run's part; without a change it is announced, and nothing is stored."""
 
     record: LoadedRun
-    change: Change | None
+    change: StoreChange | None
     ids: Collection[int]
     earliest: int
 
@@ -158,7 +158,7 @@ class Runs(Protocol):
         """Begin a run."""
         ...
 
-    def change(self, record: LoadedRun, transition: Callable[[Run, int], Transition]) -> str:
+    def change(self, record: LoadedRun, transition: Callable[[Run, int], Change]) -> str:
         """Apply a transition; gives why the run was ended instead, if it was."""
         ...
 

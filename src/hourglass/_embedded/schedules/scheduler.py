@@ -40,8 +40,7 @@ from hourglass._embedded.schedules.transitions import (
 from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
 from hourglass._embedded.transitions import transitions
-from hourglass._embedded.transitions.run import Run
-from hourglass._embedded.transitions.run import Transition as RunStep
+from hourglass._embedded.transitions.run import Change, Run
 from hourglass._evaluator.specs import Payloads, StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Failure, SearchAttributeKey, encode_search_attributes
@@ -274,7 +273,7 @@ class Schedules:
             end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=who)
             self._change(workflow, partial(transitions.terminate, request=end))
 
-    def _change(self, workflow: Running, transition: Callable[..., RunStep]) -> None:
+    def _change(self, workflow: Running, transition: Callable[..., Change]) -> None:
         record = self._open_run(workflow)
         if record is not None:
             self._runs.change(record, lambda run, now_ns: transition(run, now_ns=now_ns))

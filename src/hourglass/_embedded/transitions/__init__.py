@@ -2,7 +2,7 @@
 
 run             a run as the engine stores it: frozen data that follows from its history, and its links to other runs
 size_limits     limits on sizes and counts, with Temporal's messages
-draft           builds a change: writes events, updates the run; starts of tasks and attempts
+change_builder  builds a change: writes events, updates the run
 priorities      levels of priority, and what is inherited of them
 task_starts     the start of a task and of an attempt
 problems        the search attribute that reports failing workflow tasks and activities

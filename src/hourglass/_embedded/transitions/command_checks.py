@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from hourglass._embedded.schedules.times import check_cron
-from hourglass._embedded.transitions.draft import Draft
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.run import (
     RequestCancelChild,
     SendCancel,
@@ -147,7 +147,7 @@ def _check_names(command: c.Command, limits: Limits) -> None:
             raise AnswerRefused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
 
 
-def _check_activity(draft: Draft, command: c.ScheduleActivity, limits: Limits) -> None:
+def _check_activity(builder: ChangeBuilder, command: c.ScheduleActivity, limits: Limits) -> None:
     longest = limits.name_bytes // 4  # no character has more than four bytes
     activity_id = command.activity_id
     if (
@@ -156,42 +156,42 @@ def _check_activity(draft: Draft, command: c.ScheduleActivity, limits: Limits) -
         or len(command.spec.task_queue) > longest
     ):
         _check_names(command, limits)
-    pending = len(draft.run.activities)
+    pending = len(builder.run.activities)
     if pending >= limits.pending:
         _within(limits.pending, pending, _ACTIVITIES)
     if activity_id != str(command.seq):
-        _of_its_own_id(draft, command)
+        _of_its_own_id(builder, command)
 
 
-def _check_child(draft: Draft, command: c.StartChildWorkflow, limits: Limits) -> None:
+def _check_child(builder: ChangeBuilder, command: c.StartChildWorkflow, limits: Limits) -> None:
     _check_names(command, limits)
-    _within(limits.pending, len(draft.run.children), _CHILDREN)
+    _within(limits.pending, len(builder.run.children), _CHILDREN)
     _of_no_activity(command)
     _of_a_cron_schedule(command)
 
 
-def _check_signal(draft: Draft, command: c.SignalExternalWorkflow, limits: Limits) -> None:
+def _check_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, limits: Limits) -> None:
     _check_names(command, limits)
-    _within(limits.pending, draft.asked(SendSignal), _SIGNALS)
+    _within(limits.pending, builder.asked(SendSignal), _SIGNALS)
 
 
-def _check_cancel(draft: Draft, command: c.RequestCancelExternal, limits: Limits) -> None:
+def _check_cancel(builder: ChangeBuilder, command: c.RequestCancelExternal, limits: Limits) -> None:
     _check_names(command, limits)
-    _check_cancel_child(draft, command, limits)
+    _check_cancel_child(builder, command, limits)
 
 
 def _check_cancel_child(
-    draft: Draft, command: c.RequestCancelExternal | RequestCancelChild, limits: Limits
+    builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild, limits: Limits
 ) -> None:
-    _within(limits.pending, draft.asked(SendCancel), _CANCELS)
-    _not_just_started(draft, command)
+    _within(limits.pending, builder.asked(SendCancel), _CANCELS)
+    _not_just_started(builder, command)
 
 
-def _check_continue(draft: Draft, command: c.ContinueAsNew, limits: Limits) -> None:
+def _check_continue(builder: ChangeBuilder, command: c.ContinueAsNew, limits: Limits) -> None:
     _check_names(command, limits)
 
 
-CHECKS: dict[type[c.Command], Callable[[Draft, Any, Limits], None]] = {
+CHECKS: dict[type[c.Command], Callable[[ChangeBuilder, Any, Limits], None]] = {
     c.ScheduleActivity: _check_activity,
     c.StartChildWorkflow: _check_child,
     c.SignalExternalWorkflow: _check_signal,
@@ -220,11 +220,11 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
         ) from error
 
 
-def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
+def _of_its_own_id(builder: ChangeBuilder, command: c.ScheduleActivity) -> None:
     """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence
     number, which is new in any case.
     """
-    if any(each.scheduled.activity_id == command.activity_id for each in draft.run.activities.values()):
+    if any(each.scheduled.activity_id == command.activity_id for each in builder.run.activities.values()):
         raise AnswerRefused(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
             "FATAL",
@@ -242,9 +242,9 @@ def _within(limit: int, pending: int, which: _Limit) -> None:
         )
 
 
-def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCancelChild) -> None:
+def _not_just_started(builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild) -> None:
     """A child that is asked for in a task cannot be cancelled from outside in the same task."""
-    for child in draft.run.children.values() if draft.asked(StartChild) else ():
+    for child in builder.run.children.values() if builder.asked(StartChild) else ():
         if not child.run_id and child.initiated.workflow_id == command.workflow_id:
             raise AnswerRefused(
                 h.BAD_REQUEST_CANCEL_EXTERNAL,

@@ -295,7 +295,7 @@ def is_backing_off(run: Run, now_ns: int) -> bool:
     return run.task_count == 0 and now_ns < first_task_ns(run)
 
 
-class Transition(msgspec.Struct, frozen=True, gc=False):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """What a transition leads to.
 
     `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one after the other. `touched` names

@@ -11,9 +11,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from hourglass._embedded.transitions.draft import Draft
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.priorities import level_of
-from hourglass._embedded.transitions.run import OpenActivity, PendingTask, Run, Transition
+from hourglass._embedded.transitions.run import Change, OpenActivity, PendingTask, Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass._history import events as h
@@ -30,34 +30,34 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     """The types of activities that it knows, where another worker may know more; None: all that are asked for."""
 
 
-def take_task(draft: Draft, eager: Eager) -> None:
-    """Give the task that the draft has scheduled, if any, to the worker whose report led to it."""
-    task = draft.run.task
-    if task is None or task.started_event_id or task.available_ns > draft.now_ns:
+def take_task(builder: ChangeBuilder, eager: Eager) -> None:
+    """Give the task that the builder has scheduled, if any, to the worker whose report led to it."""
+    task = builder.run.task
+    if task is None or task.started_event_id or task.available_ns > builder.now_ns:
         return
-    limits, size = eager.limits, draft.measure()
-    if draft.length <= limits.history_events and size <= limits.history_bytes:
-        begin_task(draft, task, eager.identity, limits, size)
+    limits, size = eager.limits, builder.measure()
+    if builder.length <= limits.history_events and size <= limits.history_bytes:
+        begin_task(builder, task, eager.identity, limits, size)
 
 
-def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) -> Transition:
+def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) -> Change:
     """A worker takes an activity's attempt."""
-    draft = Draft(run, now_ns)
-    _begin_attempt(draft, activity, identity)
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    _begin_attempt(builder, activity, identity)
+    return builder.build()
 
 
-def take_attempts(draft: Draft, eager: Eager) -> None:
+def take_attempts(builder: ChangeBuilder, eager: Eager) -> None:
     """Give the worker whose commands scheduled activities those on its own queue, as many as it has slots for."""
-    run, limits = draft.run, eager.limits
+    run, limits = builder.run, eager.limits
     if (
-        draft.length > limits.history_events
-        or draft.measure() > limits.history_bytes
+        builder.length > limits.history_events
+        or builder.measure() > limits.history_bytes
         or run.paused is not None
     ):
         return
     candidates: list[OpenActivity] = []
-    for event_id in sorted(draft.touched) if len(draft.touched) > 1 else draft.touched:
+    for event_id in sorted(builder.touched) if len(builder.touched) > 1 else builder.touched:
         activity = run.activities.get(event_id)
         if activity is None or activity.started_ns or activity.spec.task_queue != eager.task_queue:
             continue
@@ -67,7 +67,7 @@ def take_attempts(draft: Draft, eager: Eager) -> None:
         candidates.sort(key=lambda activity: level_of(run, activity))
         del candidates[eager.attempts :]
     for activity in candidates:
-        _begin_attempt(draft, activity, eager.identity)
+        _begin_attempt(builder, activity, eager.identity)
 
 
 def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
@@ -84,10 +84,10 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
     )
 
 
-def write_unwritten(draft: Draft) -> None:
+def write_unwritten(builder: ChangeBuilder) -> None:
     """Write the first two events of the started task, if they are not in the history yet."""
-    for event in unwritten(draft.run) if task_of(draft.run).transient else ():
-        draft.write_at(event.attributes, event.time_ns)
+    for event in unwritten(builder.run) if task_of(builder.run).transient else ():
+        builder.write_at(event.attributes, event.time_ns)
 
 
 def task_of(run: Run) -> PendingTask:
@@ -98,7 +98,7 @@ def task_of(run: Run) -> PendingTask:
 
 
 def begin_task(
-    draft: Draft,
+    builder: ChangeBuilder,
     task: PendingTask,
     identity: str,
     limits: Limits,
@@ -108,10 +108,10 @@ def begin_task(
     """Mark the task as started by the worker with this identity. `size` is that of the history, in bytes; `target` is the version
     that the run would move to if it were not pinned.
     """
-    suggest = draft.length >= limits.suggest_events or size >= limits.suggest_bytes
-    started = draft.length + 2
+    suggest = builder.length >= limits.suggest_events or size >= limits.suggest_bytes
+    started = builder.length + 2
     if not task.transient:
-        started = draft.write(
+        started = builder.write(
             h.WorkflowTaskStarted(
                 scheduled_event_id=task.scheduled_event_id,
                 identity=identity,
@@ -120,12 +120,12 @@ def begin_task(
                 target_version_changed=target is not None,
             )
         )
-    draft.set_task(
+    builder.set_task(
         replace(
             task,
             scheduled_event_id=task.scheduled_event_id or started - 1,
             started_event_id=started,
-            started_ns=draft.now_ns,
+            started_ns=builder.now_ns,
             identity=identity,
             suggest_continue_as_new=suggest,
             target_version=target,
@@ -133,9 +133,9 @@ def begin_task(
     )
 
 
-def _begin_attempt(draft: Draft, activity: OpenActivity, identity: str) -> None:
-    now = draft.now_ns
-    draft.put_activity(
+def _begin_attempt(builder: ChangeBuilder, activity: OpenActivity, identity: str) -> None:
+    now = builder.now_ns
+    builder.put_activity(
         replace(activity, started_ns=now, last_started_ns=now, heartbeat_ns=now, identity=identity)
     )
 

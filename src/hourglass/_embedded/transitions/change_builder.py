@@ -23,6 +23,7 @@ from hourglass._embedded.transitions.run import (
     JUST_BEFORE,
     RUNNING,
     Ask,
+    Change,
     LeaveChild,
     OpenActivity,
     OpenChild,
@@ -30,7 +31,6 @@ from hourglass._embedded.transitions.run import (
     PendingTimer,
     Run,
     TellParent,
-    Transition,
     is_backing_off,
 )
 from hourglass._evaluator.commands import EventGroupMarker
@@ -39,7 +39,7 @@ from hourglass._history.encoding import encode_events
 from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
 
-class Draft:
+class ChangeBuilder:
     """Events written so far, and the run as it stands."""
 
     __slots__ = (
@@ -65,7 +65,7 @@ class Draft:
         self.time_ns = now_ns if now_ns > run.latest_ns else run.latest_ns
         """The time of events that are written now: where the clock was set back, it is that of the latest event."""
         self.length = run.length
-        """How many events the run has; `run` itself is told when the draft is done."""
+        """How many events the run has; `run` itself is told when the builder is done."""
         self.touched: set[int] = set()
         self.written: list[h.HistoryEvent] = []
         """The events of this transition so far."""
@@ -78,7 +78,7 @@ class Draft:
         self._measured = 0
         self._size = run.history_size
 
-    def change(self, **fields: Any) -> None:
+    def update(self, **fields: Any) -> None:
         """Replace fields of the run, but for its tables of what is pending."""
         self._changed = True
         for name, value in fields.items():
@@ -193,7 +193,7 @@ class Draft:
         task = self.run.task
         if task is not None:
             if task.started_event_id:
-                self.change(held=self.run.held + attributes)
+                self.update(held=self.run.held + attributes)
                 return
             self.drop_speculative_task()
         self.write_occurrences(attributes)
@@ -234,7 +234,7 @@ class Draft:
         held = self.run.held
         if not held:
             return False
-        self.change(held=())
+        self.update(held=())
         for each in held:
             if type(each) is h.ActivityTaskStarted:
                 self.write_at(each, self.now_ns)
@@ -263,7 +263,7 @@ class Draft:
         ):
             return
         if run.paused is not None:
-            self.change(paused=replace(run.paused, missed=True))
+            self.update(paused=replace(run.paused, missed=True))
             return
         self._schedule(1, self.now_ns)
 
@@ -328,7 +328,7 @@ class Draft:
         for child in run.children.values():
             if child.run_id:
                 self.ask(LeaveChild(child))
-        self.change(
+        self.update(
             status=status,
             close_ns=self.time_ns,
             final=final,
@@ -340,11 +340,11 @@ class Draft:
             paused=None,
         )
 
-    def step(
+    def build(
         self,
         follower: h.WorkflowExecutionStarted | None = None,
         signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
-    ) -> Transition:
+    ) -> Change:
         """The outcome of the transition: the run that follows, if any, begins with these signals."""
         run, before, written = self.run, self._before, self.written
         if run.activities is not before.activities and (
@@ -365,7 +365,7 @@ class Draft:
         ):
             self.ask(TellParent())
         touched = self.touched
-        return Transition(
+        return Change(
             run if self._changed else before,
             tuple(written),
             self._encoded,
