@@ -29,7 +29,7 @@ from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
-from hourglass._embedded.transitions.run import RUNNING, Change, GiveUpClaims, Run, TellSchedule
+from hourglass._embedded.transitions.run import RUNNING, Change, NotifySchedule, ReleaseClaims, Run
 from hourglass._embedded.transitions.size_limits import Limits, Overgrown
 from hourglass._evaluator.specs import VersioningOverride
 from hourglass._history import events as h
@@ -168,7 +168,7 @@ class RunTable:
             transaction.add(
                 Part(record, self.writes.change_of(record, request_ids, now), change.touched, earliest)
             )
-            transaction.ask(record, change.asks)
+            transaction.add_effects(record, change.effects)
         return record
 
     def transaction(self) -> contextlib.AbstractContextManager[Transaction]:
@@ -328,14 +328,14 @@ class RunTable:
     ) -> None:
         """Put the result of a transition into memory and hand it to the store, together with everything that follows from it."""
         ids = change.touched | looked if looked else change.touched
-        run, asks = change.run, change.asks
+        run, effects = change.run, change.effects
         if run.status is not RUNNING and self.awaiting.awaits(run.started.workflow_id):
-            asks = (*asks, TellSchedule())
+            effects = (*effects, NotifySchedule())
         if self.claims and run.status is not RUNNING and run.run_id in self.claims:
-            asks = (*asks, GiveUpClaims())
+            effects = (*effects, ReleaseClaims())
         is_changed = run is not record.run or bool(request_ids)
         earliest = record.update(change, ids, request_ids, now)
-        if change.follower is None and not asks and not self._transaction.is_open:
+        if change.follower is None and not effects and not self._transaction.is_open:
             if to_worker and self.writes.patience and run.task is not None and run.task.started_event_id:
                 self.writes.keep_back(record)
             elif is_changed or record.wake_ns(now) != record.stored_wake_ns:
@@ -349,7 +349,7 @@ class RunTable:
             if change.follower is not None:
                 following, first = self._begin(change.follower, change.signals, (), now)
                 transaction.add(Part(following, self.writes.change_of(following, (), now), _NOTHING, first))
-            transaction.ask(record, asks)
+            transaction.add_effects(record, effects)
 
     def _store_transaction(self, parts: list[Part], now: int) -> None:
         """Store the parts of a transaction as one change, and notify everything that they concern."""

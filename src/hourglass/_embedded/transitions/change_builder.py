@@ -22,15 +22,15 @@ from hourglass._embedded.transitions import problems
 from hourglass._embedded.transitions.run import (
     JUST_BEFORE,
     RUNNING,
-    Ask,
+    ApplyClosePolicy,
     Change,
-    LeaveChild,
+    Effect,
+    NotifyParent,
     OpenActivity,
     OpenChild,
     PendingTask,
     PendingTimer,
     Run,
-    TellParent,
     is_backing_off,
 )
 from hourglass._evaluator.commands import EventGroupMarker
@@ -43,10 +43,10 @@ class ChangeBuilder:
     """Events written so far, and the run as it stands."""
 
     __slots__ = (
-        "_asked",
-        "_asks",
         "_before",
         "_changed",
+        "_effect_counts",
+        "_effects",
         "_encoded",
         "_has_failed_activity",
         "_measured",
@@ -71,8 +71,8 @@ class ChangeBuilder:
         """The events of this transition so far."""
         self._before = run
         self._changed = False
-        self._asks: list[Ask] | None = None
-        self._asked: dict[type[Ask], int] | None = None
+        self._effects: list[Effect] | None = None
+        self._effect_counts: dict[type[Effect], int] | None = None
         self._encoded = b""
         self._has_failed_activity = False
         self._measured = 0
@@ -132,16 +132,16 @@ class ChangeBuilder:
             del self._children()[initiated_event_id]
             self.touched.add(initiated_event_id)
 
-    def ask(self, ask: Ask) -> None:
-        """Another run is asked for something, after this transition."""
-        if self._asks is None or self._asked is None:
-            self._asks, self._asked = [], {}
-        self._asks.append(ask)
-        self._asked[type(ask)] = self.asked(type(ask)) + 1
+    def add_effect(self, effect: Effect) -> None:
+        """Request an effect on another run, which is carried out after this transition."""
+        if self._effects is None or self._effect_counts is None:
+            self._effects, self._effect_counts = [], {}
+        self._effects.append(effect)
+        self._effect_counts[type(effect)] = self.count_effects(type(effect)) + 1
 
-    def asked(self, kind: type[Ask]) -> int:
-        """How many asks of a kind there are so far."""
-        return 0 if self._asked is None else self._asked.get(kind, 0)
+    def count_effects(self, kind: type[Effect]) -> int:
+        """Return the number of effects of a kind so far."""
+        return 0 if self._effect_counts is None else self._effect_counts.get(kind, 0)
 
     def _timers(self) -> dict[int, PendingTimer]:
         if self.run.timers is self._before.timers:
@@ -327,7 +327,7 @@ class ChangeBuilder:
         # A child without a run id never starts: the engine carries out a `StartChild` only while its run is open.
         for child in run.children.values():
             if child.run_id:
-                self.ask(LeaveChild(child))
+                self.add_effect(ApplyClosePolicy(child))
         self.update(
             status=status,
             close_ns=self.time_ns,
@@ -363,7 +363,7 @@ class ChangeBuilder:
             and follower is None
             and run.started.parent_run_id
         ):
-            self.ask(TellParent())
+            self.add_effect(NotifyParent())
         touched = self.touched
         return Change(
             run if self._changed else before,
@@ -371,7 +371,7 @@ class ChangeBuilder:
             self._encoded,
             frozenset(touched) if touched else UNTOUCHED,
             follower,
-            () if self._asks is None else tuple(self._asks),
+            () if self._effects is None else tuple(self._effects),
             signals,
         )
 

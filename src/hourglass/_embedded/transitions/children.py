@@ -106,7 +106,7 @@ def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, comple
     )
     child = OpenChild(initiated_event_id=builder.write(initiated), initiated=initiated)
     builder.put_child(child)
-    builder.ask(StartChild(child))
+    builder.add_effect(StartChild(child))
 
 
 def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, completed: int) -> None:
@@ -121,7 +121,7 @@ def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, c
         headers=command.headers,
         child_only=command.is_child,
     )
-    builder.ask(SendSignal(builder.write(spec), spec))
+    builder.add_effect(SendSignal(builder.write(spec), spec))
 
 
 def initiate_cancel(
@@ -136,7 +136,7 @@ def initiate_cancel(
         task_completed_event_id=completed,
         child_only=isinstance(command, RequestCancelChild),
     )
-    builder.ask(SendCancel(builder.write(spec), spec))
+    builder.add_effect(SendCancel(builder.write(spec), spec))
 
 
 # --- the run that asked -------------------------------------------------------------------------------------
@@ -212,10 +212,10 @@ def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
             raise TypeError(f"a child does not end with {type(other).__name__}")
 
 
-def signal_sent(run: Run, ask: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
+def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
     """A signal has arrived, or could not."""
     builder = ChangeBuilder(run, now_ns)
-    names = _names(ask)
+    names = _names(effect)
     if cause is None:
         builder.happen(h.ExternalWorkflowExecutionSignaled(**names))
     else:
@@ -223,10 +223,10 @@ def signal_sent(run: Run, ask: SendSignal, cause: h.ExternalFailedCause | None, 
     return builder.build()
 
 
-def cancel_sent(run: Run, ask: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
+def cancel_sent(run: Run, effect: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
     """A request to cancel has arrived, or could not."""
     builder = ChangeBuilder(run, now_ns)
-    names = _names(ask)
+    names = _names(effect)
     if cause is None:
         builder.happen(h.ExternalWorkflowExecutionCancelRequested(**names))
     else:
@@ -234,12 +234,12 @@ def cancel_sent(run: Run, ask: SendCancel, cause: h.ExternalFailedCause | None, 
     return builder.build()
 
 
-def _names(ask: SendSignal | SendCancel) -> dict[str, Any]:
+def _names(effect: SendSignal | SendCancel) -> dict[str, Any]:
     return {
-        "namespace": ask.spec.namespace,
-        "workflow_id": ask.spec.workflow_id,
-        "run_id": ask.spec.run_id,
-        "initiated_event_id": ask.initiated_event_id,
+        "namespace": effect.spec.namespace,
+        "workflow_id": effect.spec.workflow_id,
+        "run_id": effect.spec.run_id,
+        "initiated_event_id": effect.initiated_event_id,
     }
 
 
@@ -280,15 +280,15 @@ def is_child_of(run: Run, parent: Run) -> bool:
     return bool(run.started.parent_run_id) and run.started.parent_run_id == parent.run_id
 
 
-def signalled_by(run: Run, sender: Run, ask: SendSignal, now_ns: int) -> Change:
+def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Change:
     """Another run sends a signal."""
     builder = ChangeBuilder(run, now_ns)
     builder.happen(
         h.WorkflowExecutionSignaled(
-            signal_name=ask.spec.signal_name,
-            arguments=ask.spec.arguments,
+            signal_name=effect.spec.signal_name,
+            arguments=effect.spec.arguments,
             identity=ENGINE,
-            headers=ask.spec.headers,
+            headers=effect.spec.headers,
             external_workflow_id=sender.started.workflow_id,
             external_run_id=sender.run_id,
         )

@@ -172,7 +172,7 @@ def _check_child(builder: ChangeBuilder, command: c.StartChildWorkflow, limits: 
 
 def _check_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, limits: Limits) -> None:
     _check_names(command, limits)
-    _within(limits.pending, builder.asked(SendSignal), _SIGNALS)
+    _within(limits.pending, builder.count_effects(SendSignal), _SIGNALS)
 
 
 def _check_cancel(builder: ChangeBuilder, command: c.RequestCancelExternal, limits: Limits) -> None:
@@ -183,7 +183,7 @@ def _check_cancel(builder: ChangeBuilder, command: c.RequestCancelExternal, limi
 def _check_cancel_child(
     builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild, limits: Limits
 ) -> None:
-    _within(limits.pending, builder.asked(SendCancel), _CANCELS)
+    _within(limits.pending, builder.count_effects(SendCancel), _CANCELS)
     _not_just_started(builder, command)
 
 
@@ -244,7 +244,7 @@ def _within(limit: int, pending: int, which: _Limit) -> None:
 
 def _not_just_started(builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild) -> None:
     """A child that is asked for in a task cannot be cancelled from outside in the same task."""
-    for child in builder.run.children.values() if builder.asked(StartChild) else ():
+    for child in builder.run.children.values() if builder.count_effects(StartChild) else ():
         if not child.run_id and child.initiated.workflow_id == command.workflow_id:
             raise AnswerRefused(
                 h.BAD_REQUEST_CANCEL_EXTERNAL,

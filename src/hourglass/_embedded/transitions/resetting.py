@@ -21,9 +21,10 @@ from hourglass._embedded.clock import later
 from hourglass._embedded.transitions import problems
 from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.run import (
-    Ask,
+    ApplyClosePolicy,
     Change,
-    LeaveChild,
+    Effect,
+    NotifyParent,
     OpenActivity,
     OpenChild,
     PendingTask,
@@ -32,7 +33,6 @@ from hourglass._embedded.transitions.run import (
     SendCancel,
     SendSignal,
     StartChild,
-    TellParent,
 )
 from hourglass._embedded.transitions.versioning import PINNED, UNSPECIFIED
 from hourglass._history import events as h
@@ -53,7 +53,7 @@ class _Rebuilt:
         self.activities: dict[int, OpenActivity] = {}
         self.timers: dict[int, PendingTimer] = {}
         self.children: dict[int, OpenChild] = {}
-        self.asks: dict[int, Ask] = {}
+        self.effects: dict[int, Effect] = {}
         self.task: PendingTask | None = None
         self.task_count = 0
         self.cancel_requested = False
@@ -144,21 +144,21 @@ class _Rebuilt:
             case h.StartChildWorkflowExecutionFailed() | h.ChildEnd():
                 self.children.pop(attributes.initiated_event_id, None)
             case h.SignalExternalWorkflowExecutionInitiated():
-                self.asks[event.id] = SendSignal(event.id, attributes)
+                self.effects[event.id] = SendSignal(event.id, attributes)
             case h.RequestCancelExternalWorkflowExecutionInitiated():
-                self.asks[event.id] = SendCancel(event.id, attributes)
+                self.effects[event.id] = SendCancel(event.id, attributes)
             case (
                 h.SignalExternalWorkflowExecutionFailed()
                 | h.ExternalWorkflowExecutionSignaled()
                 | h.RequestCancelExternalWorkflowExecutionFailed()
                 | h.ExternalWorkflowExecutionCancelRequested()
             ):
-                self.asks.pop(attributes.initiated_event_id, None)
+                self.effects.pop(attributes.initiated_event_id, None)
             case _:
                 pass
 
 
-def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple[Run, tuple[Ask, ...]]:
+def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple[Run, tuple[Effect, ...]]:
     """The run that these events lead to, and what it asked of other runs without having heard of the outcome."""
     started = events[0].attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
@@ -184,7 +184,7 @@ def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple
         version=rebuilt.version,
         behavior=rebuilt.behavior,
     )
-    return run, tuple(rebuilt.asks.values())
+    return run, tuple(rebuilt.effects.values())
 
 
 def _merge(known: dict[str, Payload], changes: dict[str, Payload]) -> None:
@@ -215,7 +215,7 @@ def reset(
     if not 1 < point <= len(history):
         raise _refused("Workflow task finish ID must be > 1 && <= workflow last event ID.")
     kept = tuple(history[: point - 1])
-    run, asks = rebuild(new_run_id, kept, now_ns)
+    run, effects = rebuild(new_run_id, kept, now_ns)
     if run.task is None:
         raise _refused(
             "Can only reset workflow to event ID in range [WorkflowTaskScheduled +1, WorkflowTaskStarted + 1]: "
@@ -233,7 +233,7 @@ def reset(
         events=(*kept, *change.events),
         encoded=encode_events(kept) + change.encoded,
         touched=frozenset((*change.run.activities, *change.run.timers, *change.run.children)),
-        asks=(*asks, *_missing_children(change.run)),
+        effects=(*effects, *_missing_children(change.run)),
     )
 
 
@@ -265,11 +265,11 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
         root_run_id="",
     )
     kept = (msgspec.structs.replace(history[0], attributes=begun), *history[1:])
-    run, asks = rebuild(new_run_id, kept, now_ns)
+    run, effects = rebuild(new_run_id, kept, now_ns)
     if run.children:
         child = next(iter(run.children.values())).initiated.workflow_id
         raise _refused(f"the run waits for its child {child!r} there, which is that of another run")
-    if asks:
+    if effects:
         raise _refused("the run has sent something to another workflow there, and has not heard of it")
     builder = ChangeBuilder(run, now_ns)
     if run.task_is_started:
@@ -313,7 +313,10 @@ def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
     builder.update(reset_run_id=new_run_id)
     change = builder.build()
     return msgspec.structs.replace(
-        change, asks=tuple(ask for ask in change.asks if not isinstance(ask, (LeaveChild, TellParent)))
+        change,
+        effects=tuple(
+            effect for effect in change.effects if not isinstance(effect, (ApplyClosePolicy, NotifyParent))
+        ),
     )
 
 
@@ -349,7 +352,7 @@ def _fail_task(builder: ChangeBuilder, base_run_id: str, reason: str) -> None:
     builder.update(task=None)
 
 
-def _missing_children(run: Run) -> tuple[Ask, ...]:
+def _missing_children(run: Run) -> tuple[Effect, ...]:
     """Children that were asked for and of which nothing has been heard."""
     return tuple(StartChild(child) for child in run.children.values() if not child.run_id)
 
