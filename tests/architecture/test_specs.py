@@ -52,7 +52,7 @@ from hourglass._history import events as h
 from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_events
 from hourglass._temporal import calls, calls_schedules
-from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
+from hourglass._temporal.activations import CommandDefaults, activation_from_proto, completion_to_proto
 from hourglass._temporal.handle import activity_item_from_proto
 from hourglass._temporal.specs import STARTED, TASK
 from hourglass._worker.activities.attempts import info_of
@@ -67,7 +67,7 @@ from hourglass.workflow._references import given_workflow
 from . import source
 
 NOW = 1_700_000_000 * 10**9
-OWN = Own("own", "ns", versioned=True)
+OWN = CommandDefaults("own", "ns", versioned=True)
 RETRY = RetryPolicy(initial_interval=2.0, maximum_attempts=3, maximum_interval=9.0)
 TEXT = default_converter.encode("x")
 

@@ -364,7 +364,7 @@ def _told_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None
     record = engine.current(request.workflow_id)
     if request.run_id or (record is not None and record.run.is_open):
         return None
-    return engine.keepers.told(request.workflow_id, request.query_name)
+    return engine.keepers.query(request.workflow_id, request.query_name)
 
 
 async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:

@@ -122,7 +122,7 @@ class LimitKeeping(Protocol):
         """What a run says to a keeper; None where the engine cannot read it."""
         ...
 
-    def hear(self, sender: LoadedRun, id: str, message: Any) -> None:
+    def receive(self, sender: LoadedRun, id: str, message: Any) -> None:
         """A run says something to a keeper."""
         ...
 
@@ -270,7 +270,7 @@ class EffectsOnOthers:
             cause = self._deliver(sender, effect, target)
         self._runs.change(sender, lambda run, now: children.signal_sent(run, effect, cause, now))
         if message is not None:
-            self._runs.keeping.hear(sender, effect.spec.workflow_id, message)
+            self._runs.keeping.receive(sender, effect.spec.workflow_id, message)
 
     def _deliver(
         self, sender: LoadedRun, effect: SendSignal, target: LoadedRun | h.ExternalFailedCause
