@@ -96,12 +96,12 @@ class DumbStore:
             self._waiters.append((number, waiter))
             await waiter
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
         waiting = asyncio.ensure_future(self.durable(number))
         self._told.add(waiting)
-        waiting.add_done_callback(lambda done: (self._told.discard(waiting), told(_failure(done))))
+        waiting.add_done_callback(lambda done: (self._told.discard(waiting), callback(_failure(done))))
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         pass
 
     def forget_closed(self, before_ns: int, limit: int) -> int:

@@ -89,7 +89,7 @@ class ScriptedStore:
         self.appended.append(change)
         return len(self.appended)
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         pass
 
     def is_durable(self, number: int) -> bool:
@@ -103,10 +103,10 @@ class ScriptedStore:
             self._waiters.append((number, waiter))
             await waiter
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
         waiter = asyncio.ensure_future(self.durable(number))
         self._told.add(waiter)
-        waiter.add_done_callback(lambda done: (self._told.discard(waiter), told(done.exception())))
+        waiter.add_done_callback(lambda done: (self._told.discard(waiter), callback(done.exception())))
 
     def load(self, run_id: str) -> Stored | None:
         return self._readable().load(run_id)

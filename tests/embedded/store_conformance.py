@@ -19,7 +19,8 @@ from hourglass._contract.workflows import SignalWorkflow, StartWorkflow, Termina
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, Change, NoteChange, ScheduleChange, Store
 from hourglass._embedded.transitions import tasks, transitions
-from hourglass._embedded.transitions.run import Run, Transition
+from hourglass._embedded.transitions.run import Change as TransitionChange
+from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.specs import RetryRule
@@ -69,18 +70,18 @@ class Life:
         step = self.step
         return Change(run=step.run, events=step.events, touched=step.touched, wake_ns=wake_ns, **more)
 
-    def go(self, transition: Callable[[Run, int], Transition], wake_ns: int = 0, **more: Any) -> Change:
+    def go(self, transition: Callable[[Run, int], TransitionChange], wake_ns: int = 0, **more: Any) -> Change:
         self.now += SECOND
         self.step = transition(self.run, self.now)
         return self.change(wake_ns, **more)
 
     def take_task(self, **more: Any) -> Change:
-        return self.go(lambda run, now: tasks.start_task(run, "me", Limits(), now), **more)
+        return self.go(lambda run, now: tasks.start_task(run, "me", Limits(), None, now), **more)
 
     def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> Change:
         sent = tuple(tasks.Sent(*each) if isinstance(each, tuple) else tasks.Sent(each) for each in commands)
         reply = tasks.TaskAnswer(commands=sent, flags=(1001,), identity="me")
-        return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), now), **more)
+        return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), None, now), **more)
 
     def signal(self, name: str = "s", **more: Any) -> Change:
         request = SignalWorkflow(
@@ -219,7 +220,9 @@ async def what_is_dropped_is_gone(place: Place) -> None:
         store,
         life.go(lambda run, now: transitions.elapse(run, [7, 8], "next", now)),
         life.start_attempt(5),
-        life.go(lambda run, now: transitions.complete_activity(run, run.activities[5], None, "me", now)),
+        life.go(
+            lambda run, now: transitions.complete_activity(run, run.activities[5], None, "me", None, now)
+        ),
     )
     assert set(life.run.activities) == {6}
     assert set(life.run.timers) == {8}

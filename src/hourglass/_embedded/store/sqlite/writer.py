@@ -283,7 +283,7 @@ class Batch:
     steps: list[Row] = field(default_factory=list)
     visible: list[Run] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
-    schedules: list[records.Row] = field(default_factory=list)
+    schedules: list[records.ScheduleRow] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     forgotten_ids: list[str] = field(default_factory=list)
 
