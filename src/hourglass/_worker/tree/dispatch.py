@@ -230,7 +230,7 @@ class LocalExecution(Execution):
         self._note = services.notes.note(is_lane=False) if services.notes is not None else None
         if self._note is not None:
             code = services.code_of(task.workflow_type)
-            self._note.take(packed(task.run_id, task.workflow_type, code, task.activity_id))
+            self._note.write(packed(task.run_id, task.workflow_type, code, task.activity_id))
         super().begin()
 
     def on_death(self, reason: Exit) -> None:
