@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol, assert_never
 
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.runs.run import EndListener, LoadedRun
-from hourglass._embedded.store.store import Change as StoreChange
+from hourglass._embedded.store.store import RunChange
 from hourglass._embedded.transitions import children
 from hourglass._embedded.transitions.run import (
     ApplyClosePolicy,
@@ -54,7 +54,7 @@ class Part(NamedTuple):
     """One run's part; without a change it is announced, and nothing is stored."""
 
     record: LoadedRun
-    change: StoreChange | None
+    change: RunChange | None
     ids: Collection[int]
     earliest: int
 

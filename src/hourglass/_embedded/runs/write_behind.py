@@ -16,7 +16,7 @@ import msgspec
 
 from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.runs.run import LoadedRun
-from hourglass._embedded.store.store import Change, ScheduleChange, Store
+from hourglass._embedded.store.store import RunChange, ScheduleChange, Store
 
 STANDSTILL = SECOND // 4
 """A store that has not written a change for so long stands still."""
@@ -40,7 +40,7 @@ class CarriedOut:
         self._runs: dict[tuple[str, str], tuple[str, int]] = {}
         self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
 
-    def note(self, change: Change, number: int) -> None:
+    def note(self, change: RunChange, number: int) -> None:
         """A change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
         unstored = self._unstored
         for request_id in change.request_ids:
@@ -89,12 +89,12 @@ class WriteBehind:
 
     # --- changes ----------------------------------------------------------------------------------------------
 
-    def change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> Change:
+    def change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> RunChange:
         """What the store has not got yet of a run; from now on it has."""
         if self._kept_back:
             self._kept_back.pop(record.run.run_id, None)
         events, begin = record.events, record.stored_events
-        change = Change(
+        change = RunChange(
             run=record.run,
             events=tuple(events[begin:] if begin else events),
             encoded=record.unstored,
@@ -115,11 +115,11 @@ class WriteBehind:
         if not self._still_since_ns and self.is_durable(self._watched):
             self._watched, self._watched_since_ns = number, now
 
-    def append_whole(self, changes: Iterable[tuple[Change, LoadedRun]]) -> None:
+    def append_whole(self, changes: Iterable[tuple[RunChange, LoadedRun]]) -> None:
         """Give the store what several runs became together, and the schedules that were kept, as one change."""
         schedules, self._schedules = self._schedules, {}
         pairs = list(changes)
-        parts: list[Change | ScheduleChange] = [*(change for change, _ in pairs), *schedules.values()]
+        parts: list[RunChange | ScheduleChange] = [*(change for change, _ in pairs), *schedules.values()]
         first = parts[0]
         if len(parts) > 1:
             first = msgspec.structs.replace(first, also=tuple(parts[1:]))

@@ -34,7 +34,7 @@ AT_ONCE = 1
 """A wake time: the engine must process the run as soon as the file is opened, because something was in progress."""
 
 
-class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class RunChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
     `encoded` are the events as bytes, concatenated; empty if the transition did not encode them. `touched` contains the
@@ -50,7 +50,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     touched: frozenset[int] = frozenset()
     wake_ns: int = 0
     request_ids: tuple[str, ...] = ()
-    also: tuple[Change | ScheduleChange, ...] = ()
+    also: tuple[RunChange | ScheduleChange, ...] = ()
 
 
 class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     schedule_id: str
     record: ScheduleRecord | None = None
     wake_ns: int = 0
-    also: tuple[Change | ScheduleChange, ...] = ()
+    also: tuple[RunChange | ScheduleChange, ...] = ()
 
 
 class NoteChange(ScheduleChange, frozen=True, kw_only=True):
@@ -258,7 +258,7 @@ class Store(Protocol):
         """Return the condition of the file and its disk; None if there is no file."""
         ...
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         """Queue a change and return its number, one more than the previous. Never blocks and never raises."""
         ...
 
