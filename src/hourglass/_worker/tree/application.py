@@ -1,10 +1,10 @@
-"""An Application: all that serves one connection (one target and namespace) in this process, and what outlives its
-tree's parts.
+"""An Application: everything that serves one connection (one target and namespace) in this process, and the state that
+outlives parts of its tree.
 
-Two targets in one process have two Applications, which share nothing but the control loop. Everything here belongs
-to the control loop. The client's own connection is only lent to handles, which close what they are given
-(`BorrowedConnection`). Invariants: there is a tree while a queue is served, and none otherwise; a queue is served
-once at a time; a queue that is no longer wanted is not brought back by any restart.
+Two targets in one process have two Applications, which share only the control loop. Everything here belongs to the
+control loop. The client's own connection is only lent to handles, which close their connections (`BorrowedConnection`).
+Invariants: there is a tree while a queue is served, and none otherwise; a queue is served once at a time; no restart
+brings back a queue that is no longer wanted.
 """
 
 from __future__ import annotations
@@ -42,16 +42,13 @@ from hourglass._worker.tree.watchdog import Reachability, ReachLimits, SightLimi
 from hourglass.converter import Codec, Converter
 from hourglass.errors import ServiceTimeoutError, UsageError
 
-# --- a connection that handles do not close -----------------------------------------------------------------
-
-
 A = TypeVar("A")
 
 
 class BorrowedConnection:
-    """A client's `Connection`, lent to handles, which come and go over it: closing this one leaves the client's open.
+    """A client's `Connection`, lent to handles: closing this object leaves the client's connection open.
 
-    An engine in memory has but one connection. The lender can be replaced: what is asked next is asked of the new one.
+    An engine in memory has only one connection. The lender can be replaced; later requests use the new one.
     """
 
     def __init__(self, lender: Connection) -> None:
@@ -59,21 +56,21 @@ class BorrowedConnection:
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The engine's address."""
         return self.lender.target
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of all requests."""
         return self.lender.namespace
 
     @property
     def identity(self) -> str:
-        """The identity that the engine is told."""
+        """The identity that the engine sees."""
         return self.lender.identity
 
     async def call(self, request: Request[A]) -> A:
-        """Ask, and wait for the answer."""
+        """Send a request and return its answer."""
         return await self.lender.call(request)
 
     async def open_handle(self, config: HandleConfig) -> Handle:
@@ -81,17 +78,14 @@ class BorrowedConnection:
         return await self.lender.open_handle(config)
 
     async def close(self) -> None:
-        """Nothing: the lender closes it."""
-
-
-# --- the application ----------------------------------------------------------------------------------------
+        """Do nothing: the lender closes the connection."""
 
 
 logger = logging.getLogger("hourglass.worker")
 
 Connect = Callable[[], Any]
 
-_REPLACING = 60.0  # seconds for the handles of a new client
+_REPLACING = 60.0  # seconds for opening the handles of a new client
 
 
 class Application:
@@ -110,7 +104,7 @@ class Application:
         sight: SightLimits | None = None,
         reach: ReachLimits | None = None,
     ) -> None:
-        # Borrowed: the end of a handle closes its connection, which must never be the client's own.
+        # Borrowed: the end of a handle closes its connection, which must not be the client's own.
         self._borrowed = BorrowedConnection(connection)
         self.shared: Connection | None = _coded(self._borrowed, codec, converter)
         self.limits = limits or HandleLimits()
@@ -138,7 +132,7 @@ class Application:
         self._wanted: set[str] = set()
         self._launched: set[str] = set()
         self._holder: tuple[BridgeHolder, Process] | None = None
-        self._gate = asyncio.Lock()  # planting and felling the tree
+        self._gate = asyncio.Lock()  # held while the tree is started or stopped
         self._reviving: asyncio.Task[None] | None = None
         self._tidying: set[asyncio.Task[None]] = set()
 
@@ -147,69 +141,71 @@ class Application:
         """The client's own connection."""
         return self._borrowed.lender
 
-    # --- what the processes ask --------------------------------------------------------------------------------------
-
     @property
     def holder(self) -> BridgeHolder:
-        """The holder of the moment; `NotRunning` while there is none."""
+        """The current holder. Raises `NotRunning` if there is none."""
         if self._holder is None or not self._holder[1].alive:
             raise NotRunning("the BridgeHolder is not running")
         return self._holder[0]
 
     def last_holder(self) -> BridgeHolder:
-        """The holder that was last in charge, dead or alive: answers go through it, for its tables outlive it."""
+        """Return the current or last holder. Completions go through it even after its death, because its tables outlive
+        it."""
         if self._holder is None:
             raise NotRunning("there was no BridgeHolder yet")
         return self._holder[0]
 
     def set_holder(self, holder: BridgeHolder, process: Process) -> None:
-        """A holder has started."""
+        """Set the holder that has started."""
         self._holder = (holder, process)
         self.dispatch.holder = holder
 
     async def connect(self) -> Connection:
-        """A fresh connection; where an engine has but one way in, that one, which is not ours to close."""
+        """Open a new connection, or borrow the only one of an engine that has just one."""
         fresh = await self._connect()
         if fresh is self.raw:
             fresh = BorrowedConnection(fresh)
         return _coded(fresh, self._codec, self._converter)
 
     def use_fresh_connections(self) -> None:
-        """The shared connection is not used for handles any more, and no handle of now outlives its worker."""
+        """Stop using the shared connection for handles, and replace all current handles with their workers."""
         self.shared = None
         self.tables.distrust()
 
     def configured(self) -> list[QueueServices]:
-        """The queues that should be served, and have been: a first start belongs to the caller that asked for it."""
+        """Return the services of queues that have been launched and are still wanted.
+
+        The first start of a queue belongs to its caller, so it is not included.
+        """
         return [self._services[queue] for queue in self._services if queue in self._wanted & self._launched]
 
     def is_configured(self, services: QueueServices) -> bool:
-        """Whether a queue should still be served by these services."""
+        """Whether these services should still serve their queue."""
         return services.queue in self._wanted and self._services.get(services.queue) is services
 
     def launched(self, services: QueueServices) -> None:
-        """A queue's first start is done: from now on it is brought back whatever happens."""
+        """Mark a queue's first start as done: from now on it is always restarted."""
         self._launched.add(services.queue)
 
     @property
     def idle(self) -> bool:
-        """Whether it serves nothing and has nothing left to end."""
+        """Whether it serves no queue and everything has ended."""
         return not self._services and self.tree is None
 
     def attempt_cancelled(self, queue: str, generation: int, cancel: ActivityCancel) -> None:
-        """An attempt should stop, and no poll can say so."""
+        """Cancel an attempt whose cancellation no poll can deliver."""
         services = self._services.get(queue)
         if services is not None:
             services.executor.cancel(cancel.token, cancel.reason, generation)
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """A handle has forgotten a run, and no poll says so."""
+        """Drop a run that a handle has evicted without a poll."""
         services = self._services.get(record.queue)
         if services is not None:
             services.evicted(record, run_id)
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
-        """A handle that drains has something that must go on; it is answered there if it is not dispatched here."""
+        """Dispatch an item of a draining handle; an item that is not dispatched is completed by the handle."""
         services = self._services.get(record.queue)
         if services is None:
             return
@@ -219,15 +215,13 @@ class Application:
             self.dispatch.activity(services, record, item)
 
     def handle_ended(self, queue: str, generation: int) -> None:
-        """A handle is gone: nothing of its generation will be heard of again."""
+        """Drop the state of a handle that has ended."""
         services = self._services.get(queue)
         if services is not None:
             services.forget(generation)
 
-    # --- serving queues ----------------------------------------------------------------------------------------------
-
     def reserve(self, plan: Plan) -> QueueServices:
-        """The services of a queue that is to be served; from now on no other worker of this client can serve it."""
+        """Return new services for a queue; from now on no other worker of this client can serve it."""
         queue = plan.config.task_queue
         if queue in self._services:
             raise UsageError(
@@ -247,12 +241,14 @@ class Application:
 
     @property
     def queues(self) -> frozenset[str]:
-        """The queues that it serves, or is about to."""
+        """The queues that are served or about to be."""
         return frozenset(self._services)
 
     async def replace_client(self, connection: Connection, connect: Connect, client: Any) -> None:
-        """Work over the connection of another client, of the same engine: each queue gets a new handle at once, and what is in
-        flight on the old one goes on. Where a new handle cannot be had it raises, and goes on with the client of before.
+        """Switch to the connection of another client of the same engine.
+
+        Each queue gets a new handle at once, and work in progress continues on the old one. If a new handle cannot be
+        opened, raises and continues with the former client.
         """
         before = self._borrowed.lender, self._connect, self._client
         self._borrowed.lender, self._connect, self._client = connection, connect, client
@@ -270,23 +266,23 @@ class Application:
             raise
 
     async def serve(self, services: QueueServices) -> None:
-        """Start to serve. Waits out what may pass; raises what the engine refused for good, and leaves nothing then."""
+        """Start serving a queue. Retries temporary failures; raises a permanent rejection and cleans up."""
         from hourglass._worker.tree.processes import launch_first, show_lanes
 
         try:
             services.start()
             await self._ensure_tree()
             await launch_first(self, services)
-            with suppress(SupervisionError):  # a supervisor of lanes that is on its way back adopts them
+            with suppress(SupervisionError):  # a supervisor of lanes that is being restarted adopts them
                 await show_lanes(self, services)
         except BaseException:
             await self.stop_worker(services.queue)
             raise
 
     async def stop_worker(self, queue: str) -> None:
-        """Serve a queue no longer: say farewell, let what is in flight finish within its limits, free everything.
+        """Stop serving a queue: unregister it, let work in progress finish within its limits, and free everything.
 
-        The caller may be cancelled; the stop goes on.
+        Cancelling the caller does not cancel the stop.
         """
         if queue in self._services:
             self._wanted.discard(queue)
@@ -297,7 +293,7 @@ class Application:
 
         queue = services.queue
         services.executor.worker_stops()
-        # In this order: no new work, then the handles drain, then what still works for them ends, then its threads.
+        # In this order: no new work, then the handles drain, then their remaining tasks end, then the threads.
         await end_worker(self, queue)
         if self._holder is not None:
             await self.last_holder().unregister_worker(queue)
@@ -316,8 +312,6 @@ class Application:
         self._tidying.add(task)
         task.add_done_callback(self._tidying.discard)
         await asyncio.shield(task)
-
-    # --- the tree ----------------------------------------------------------------------------------------------------
 
     async def _ensure_tree(self) -> None:
         async with self._gate:
@@ -340,7 +334,7 @@ class Application:
             self._reviving = asyncio.get_running_loop().create_task(self._revive())
 
     async def _revive(self) -> None:
-        """The root has no supervisor but this: a tree that died is planted again."""
+        """Start a tree whose root died again: the root has no other supervisor."""
         self.restarts += 1
         pause = 0.02
         while not self.stopping:
@@ -368,7 +362,7 @@ class Application:
                 self.stopping = False
 
     def require_tree(self) -> Tree:
-        """The running tree."""
+        """Return the running tree. Raises `UsageError` if there is none."""
         if self.tree is None:
             raise UsageError("there is no tree: the worker is not running")
         return self.tree

@@ -1,8 +1,9 @@
-"""How many runs are parked, by what the engine says: a worker knows only of failures that it has met itself, and not that another
-process has met them too, or that a run was mended elsewhere or ended.
+"""The number of parked runs according to the engine.
 
-Every few seconds the engine is asked for the runs that it reports as parked, and for the state of those that this process
-remembers. Invariant: a run is counted once per process: it is remembered here, or it is one of `others`.
+A worker itself knows only of failures that it has met. It does not know that another process has met them, or that a
+run was fixed elsewhere or has ended. Every few seconds the engine is therefore asked for the runs that it reports as
+parked, and for the state of those that this process remembers. Invariant: a process counts a run once: it is either
+remembered here, or one of `others`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hourglass.worker")
 
 INTERVAL = 4.0
-"""Seconds between two looks: a change elsewhere shows in the metric within twice that."""
+"""Seconds between two queries: a change elsewhere shows in the metric within twice this time."""
 
 _PATIENCE = 4.0
 _MOST_LISTED = 1000
@@ -40,20 +41,20 @@ _MOST_DESCRIBED = 20
 
 
 class ParkedCounts:
-    """Parked runs of each task queue that this process does not remember itself, as the engine said last."""
+    """Parked runs of each task queue that this process does not remember, according to the engine's last answer."""
 
     def __init__(self) -> None:
         self.others: Mapping[str, int] = {}
         self.missed: Collection[str] = frozenset()
-        """Remembered runs that the last look did not find: lists of a server lag behind."""
+        """Remembered runs that the last query did not find: a server's list is eventually consistent."""
 
     def of(self, queue: str, remembered: int) -> int:
-        """How many runs of a task queue are parked, `remembered` of them in this process."""
+        """Return the number of parked runs of a task queue, `remembered` of them in this process."""
         return remembered + self.others.get(queue, 0)
 
 
 async def watch_parked(app: Application) -> None:
-    """Look for parked runs for as long as the worker runs."""
+    """Query parked runs for as long as the worker runs."""
     while True:
         try:
             await look_for_parked(app)
@@ -65,7 +66,7 @@ async def watch_parked(app: Application) -> None:
 
 
 async def look_for_parked(app: Application) -> None:
-    """Look once: forget runs that are parked no more, and count those that other processes have met."""
+    """Query once: forget runs that are no longer parked, and count those that other processes have met."""
     reported = await _reported_here(app)
     count = await _count_by_queue(app)
     for services in app.configured():
@@ -76,7 +77,7 @@ async def look_for_parked(app: Application) -> None:
 
 
 async def _reported_here(app: Application) -> dict[str, int]:
-    """By task queue, how many of the runs that this process remembers the engine reports; those that are well are forgotten."""
+    """Count the remembered runs that the engine reports as parked, by task queue. Forget those that are not parked."""
     missed: set[str] = set()
     before = app.parked.missed
     reported: dict[str, int] = {}
@@ -107,7 +108,8 @@ async def _reported_here(app: Application) -> dict[str, int]:
 
 
 async def _name(app: Application, queue: str, parked: ParkedRuns) -> None:
-    """Log the runs that do not fit their history and of which only the run id is known here, by what the engine calls them."""
+    """Log runs with nondeterminism of which only the run id is known here, with the workflow id and type from the
+    engine."""
     unnamed = dict(parked.unnamed)
     found = await _runs(app, list(unnamed))
     for run_id, difference in unnamed.items():
@@ -138,7 +140,10 @@ async def _is_parked(app: Application, run: WorkflowSummary) -> bool:
 
 
 async def _count_by_queue(app: Application) -> dict[str, int]:
-    """By task queue, how many runs the engine reports: of all queues, if this process has the engine, else of those it serves."""
+    """Count the parked runs that the engine reports, by task queue.
+
+    All queues if this process has the engine, otherwise the queues that it serves.
+    """
     figures = getattr(app.raw, "figures", None)
     query = PARKED_RUNS
     if figures is None:
@@ -146,7 +151,7 @@ async def _count_by_queue(app: Application) -> dict[str, int]:
     try:
         total = await _count(app, query)
     except ServiceError as error:
-        if error.status == "INVALID_ARGUMENT":  # a server that is too old to report it
+        if error.status == "INVALID_ARGUMENT":  # the server is too old to report parked runs
             return {}
         raise
     if not total:

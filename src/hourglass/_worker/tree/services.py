@@ -1,7 +1,7 @@
-"""What serves one task queue and outlives its Worker: lanes, the cache of its runs, the executor of activities.
+"""The services of one task queue that outlive its Worker: lanes, the cache of its runs, the executor of activities.
 
-Made when a queue is first served, kept while Workers and holders come and go, so that work in flight survives them. Belongs to
-the control loop.
+They are created when a queue is first served and kept while Workers and holders come and go, so that work in progress
+survives. They belong to the control loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hourglass.errors import HourglassError, TargetError
 
 
 class QueueServices:
-    """The parts that a queue's tasks use; `holder` gives the holder that was last in charge, or raises."""
+    """The services that a queue's tasks use; `holder` returns the current or last holder, or raises."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class QueueServices:
         self.plan = plan
         self.queue = plan.config.task_queue
         self.child_id = child_id(self.queue)
-        # The states of the queue's runs outlive its Workers, holders and lanes; keys carry the handle's generation.
+        # The states of the queue's runs outlive its Workers, holders and lanes; keys contain the handle's generation.
         self.cache = StateCache(_limits(plan))
         process = guarded.current()
         self._deaths = _deaths(service, namespace, process)
@@ -97,7 +97,7 @@ class QueueServices:
         self.lanes.start()
 
     def stop(self) -> None:
-        """Let everything finish and end; waits for nothing."""
+        """Let all work finish and end the threads. Waits for nothing."""
         self.lanes.stop()
         self.executor.stop()
         interpreter.settings.restore(self)
@@ -105,13 +105,11 @@ class QueueServices:
             close_deaths(self._deaths)
 
     def code_of(self, workflow_type: str) -> str:
-        """Which code a workflow is, "" if it is none that this worker knows."""
+        """Return a digest of a workflow's code; "" if this worker does not have the workflow."""
         try:
             return digest_of(self.plan.resolver.workflow(workflow_type))
         except HourglassError:
             return ""
-
-    # --- activities --------------------------------------------------------------------------------------------------
 
     def _heartbeat(self, token: bytes, details: Payloads) -> None:
         generation = self.executor.generation_of(token)
@@ -122,10 +120,8 @@ class QueueServices:
     def _cancel(self, token: bytes, reason: str) -> None:
         self.executor.cancel(token, reason)
 
-    # --- runs --------------------------------------------------------------------------------------------------------
-
     def evicted(self, record: HandleRecord, run_id: str) -> None:
-        """The engine has forgotten a run that has nothing out, and no activation says so."""
+        """Drop a run that the engine has evicted without an activation, because nothing of it is in progress."""
         generation = record.generation
         self.lanes.forget(generation, run_id)
         left = self.cache.discard(Key(self.queue, run_id, generation))
@@ -134,12 +130,12 @@ class QueueServices:
         record.runs.evicted(run_id)
 
     def forget(self, generation: int) -> None:
-        """A handle is gone, and with it all of its runs and of those of handles before it."""
+        """Drop all runs of a handle that has ended, and of the handles before it."""
         self.lanes.forget_older(generation + 1)
 
 
 def child_id(queue: str) -> str:
-    """A queue's name as a segment of a path: engines allow slashes in it."""
+    """Return a queue's name as a path segment: engines allow slashes in it."""
     return queue.replace("%", "%25").replace("/", "%2F")
 
 
@@ -147,14 +143,14 @@ def _limits(plan: Plan) -> CacheLimits:
     config = plan.config
     return CacheLimits(
         live=max(1, plan.max_live_workflows // plan.lanes),
-        # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a moment.
+        # The engine's maximum; pending evictions may overlap with new runs for a moment.
         states=max(config.max_cached_workflows, config.max_busy_workflows)
         + config.max_concurrent_workflow_tasks,
     )
 
 
 def _deaths(service: EngineService, namespace: str, process: guarded.Guarded | None) -> Deaths | None:
-    """What is known of processes that died at this target; None where the target cannot be resolved."""
+    """Open the record of processes that died at this target; None if the target cannot be resolved."""
     target = getattr(service, "target", "")
     try:
         where = resolve(target, namespace=namespace) if target else None
@@ -170,7 +166,7 @@ def _notes(process: guarded.Guarded | None, deaths: Deaths | None) -> LaneNotes 
 
 
 def _quarantine(process: guarded.Guarded | None, deaths: Deaths | None) -> Quarantine:
-    """Which runs are held back: also those that stopped or killed the processes before this one."""
+    """Return the quarantine, with the runs that hung or killed the processes before this one."""
     quarantine = Quarantine()
     if deaths is not None:
         quarantine.restore(deaths.suspects())
@@ -184,7 +180,10 @@ def _quarantine(process: guarded.Guarded | None, deaths: Deaths | None) -> Quara
 
 
 def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
-    """Tells where a run's activities stand. A lane's thread may outlive its queue's services, and must not keep them."""
+    """Return a function that reports the stacks of a run's activities.
+
+    It holds the services weakly, because a lane's thread may outlive them.
+    """
 
     def stacks(run_id: str) -> str:
         found = services()

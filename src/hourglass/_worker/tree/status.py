@@ -1,7 +1,8 @@
-"""What a worker tells of itself over HTTP, from the tree's real state: `/live`, `/ready`, `/status`, `/metrics`; its metrics.
+"""A worker's state over HTTP, from the actual supervision tree: `/live`, `/ready`, `/status`, `/metrics`; and its
+metrics.
 
-Opt-in, on loopback unless told otherwise. On the control loop: no user code, nothing but GET. Whether the worker is alive and
-ready is public; all else needs a token.
+Opt-in, on loopback by default. Runs on the control loop: no user code, only GET. Liveness and readiness are public;
+everything else needs a token.
 """
 
 from __future__ import annotations
@@ -36,25 +37,24 @@ logger = logging.getLogger("hourglass.worker")
 _RECENT = 20
 
 ALLOWED_HOSTS = "HOURGLASS_STATUS_HOSTS"
-"""Names, with commas between them, under which a status endpoint on loopback may be asked besides those of this machine."""
+"""Host names, separated by commas, that a status endpoint on loopback accepts in addition to those of this machine."""
 
 TOKEN = "HOURGLASS_STATUS_TOKEN"
-"""The token for `/status` and `/metrics`, or `@` and the file that holds it."""
+"""The environment variable with the token for `/status` and `/metrics`, or `@` and the path of a file with the token."""
 
 OPEN = "none"
-"""The value of `HOURGLASS_STATUS_TOKEN` that shows them without a token."""
+"""The value of `HOURGLASS_STATUS_TOKEN` that allows access without a token."""
 
 
 def status_report(app: Application, state: str) -> dict[str, Any]:
-    """What there is to say about an Application, as JSON data. No payloads, no ids of workflows."""
+    """Return the state of an Application as JSON data, without payloads and workflow ids."""
     tree = app.tree
     queues = {services.queue: _queue(app, services) for services in app.configured()}
     store = store_report(app)
     reasons = list(_not_ready(app, queues, store))
     return {
         "state": state,
-        # Of a file: whether this process owns it or works for the one that does, and all that work on it. Other engines
-        # have nothing to say here.
+        # Only for a file: whether this process owns it or works for the owner, and all processes that work on it.
         "engine": str(getattr(app.raw, "standing", "")),
         "processes": [_process(each) for each in worker_processes(app)],
         "alive": tree is not None and tree.root.alive,
@@ -71,7 +71,7 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
 
 
 def worker_processes(app: Application) -> tuple[WorkerProcess, ...]:
-    """The processes that work on the same file; none where the engine is a server, or in memory."""
+    """Return the processes that work on the same file; empty if the engine is a server or in memory."""
     processes: tuple[WorkerProcess, ...] = getattr(app.raw, "processes", ())
     return processes
 
@@ -88,7 +88,7 @@ def _process(process: WorkerProcess) -> dict[str, Any]:
 
 
 def store_report(app: Application) -> dict[str, Any] | None:
-    """How it stands with the file that this process owns, and with its disk; None where there is none."""
+    """Return the condition of the file that this process owns, and of its disk; None if it owns none."""
     condition = getattr(app.raw, "condition", None)
     if condition is None:
         return None
@@ -104,7 +104,7 @@ def store_report(app: Application) -> dict[str, Any] | None:
 def _not_ready(
     app: Application, queues: dict[str, dict[str, Any]], store: dict[str, Any] | None
 ) -> Iterator[str]:
-    """Why no work should be sent here, for people; nothing where all is well."""
+    """Yield the reasons, for people, why no work should be sent to this worker; none if it is ready."""
     outage = app.reachability.outage
     if outage is not None:
         yield outage.reason
@@ -127,7 +127,7 @@ def _not_ready(
 def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
     active = [each for each in app.tables.of_queue(services.queue) if each.state is HandleState.ACTIVE]
     return {
-        # A handle that waits for its worker to come back has polls out, and no loop that takes what they bring.
+        # A handle that waits for its worker's restart has polls outstanding, but no loop that receives their results.
         "polling": any(_polls(record) for record in active if record.spare is None),
         "healthy": not services.lanes.too_many_stuck,
         "trouble": services.executor.trouble,
@@ -140,20 +140,20 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
 
 
 def _polls(record: HandleRecord) -> bool:
-    """Whether the handle is really polled: a poll is out, or what the last one brought is just being taken."""
+    """Whether the handle is being polled: a poll is outstanding, or its result is about to be received."""
     return all(line.in_flight or line.kept for line in record.lines())
 
 
 def _is_task(path: str) -> bool:
-    """There may be thousands of them: they are a number."""
+    """Whether this is one of the tasks, of which there may be thousands: only their number is reported."""
     return path.startswith(("Application/EvaluatorSupervisor/", "Application/ExecutorSupervisor/"))
 
 
 class StatusServer:
-    """Answers `/live`, `/ready`, `/status` and, with a registry, `/metrics`.
+    """Serves `/live`, `/ready`, `/status` and, with a registry, `/metrics`.
 
-    `/live` and `/ready` say yes or no to everybody. What shows more, reasons, names of queues and workflow types, processes,
-    needs the token of the variable `HOURGLASS_STATUS_TOKEN`.
+    `/live` and `/ready` answer yes or no to everybody. Details (reasons, names of queues and workflow types, processes)
+    need the token of the environment variable `HOURGLASS_STATUS_TOKEN`.
     """
 
     def __init__(
@@ -174,15 +174,15 @@ class StatusServer:
 
     @property
     def address(self) -> str:
-        """Where it listens; with the real port where port 0 was asked for."""
+        """The address on which it listens; port 0 is replaced by the real port."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._server.port or self._port}"
 
     async def start(self) -> None:
-        """Begin to answer. On the control loop."""
+        """Start to serve, on the control loop. Raises `UsageError` if the address is not available."""
         loop = asyncio.get_running_loop()
         try:
-            # On a thread, because the host may be a name that has to be resolved.
+            # On a thread, because the host may be a name that must be resolved.
             listening = await loop.run_in_executor(None, listening_socket, self._host, self._port)
             await self._server.start(listening)
         except OSError as error:
@@ -192,11 +192,11 @@ class StatusServer:
         logger.info("status on http://%s/status", self.address)
 
     async def stop(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         await self._server.stop()
 
     def _check(self, request: HttpRequest) -> HttpResponse | int:
-        """Refuse a request for another host, and one that would change something. Bodies are not read."""
+        """Reject a request for another host, or one with another method than GET. Bodies are not read."""
         if not self._is_own_host(request.headers.get("host")):
             return _document(
                 421,
@@ -207,10 +207,10 @@ class StatusServer:
         return 0
 
     def _is_own_host(self, header: str | None) -> bool:
-        """Whether the header `Host` is a name of this machine, or missing.
+        """Whether the `Host` header is a name of this machine, or missing.
 
-        A page in a browser on this machine can reach a loopback port under a name of its own that leads here (DNS rebinding);
-        its `Host` is that name. Bound to an address of the network, others reach it anyway, under any name.
+        A page in a browser on this machine can reach a loopback port under its own name that resolves to this machine
+        (DNS rebinding); its `Host` is that name. An endpoint on a network address is reachable under any name anyway.
         """
         if not self._bound_to_loopback or header is None:
             return True
@@ -252,7 +252,7 @@ class StatusServer:
 
 
 def _access(port: int) -> Access | None:
-    """Return what checks the token; None where the endpoint is open. Without a token in the environment nobody has it."""
+    """Return the token check; None if the endpoint is open. Without a configured token nobody has access."""
     value = os.environ.get(TOKEN)
     if value == OPEN:
         return None
@@ -273,10 +273,9 @@ def _document(code: int, document: dict[str, Any], *headers: tuple[str, str]) ->
     return HttpResponse(code, json.dumps(document, indent=1).encode(), "application/json", headers)
 
 
-# --- metrics ------------------------------------------------------------------------------------------------
 #
-# Read when a registry is collected, in any thread: nothing is counted twice, or on the way of work. What was counted by queues
-# that are no longer served is gone with them.
+# Values are read when a registry is collected, in any thread: nothing is counted twice, or during the work. Counts of
+# queues that are no longer served disappear with them.
 
 Read = Callable[[Application, QueueServices], float]
 
@@ -294,7 +293,7 @@ def _open_tasks(app: Application, services: QueueServices) -> float:
     return sum(len(each.runs.open) for each in app.tables.of_queue(services.queue))
 
 
-# Name, kind, what it says, how it is read.
+# Name, kind, help text, and the function that reads the value.
 _OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
     (
         "hourglass_workflow_tasks",
@@ -346,15 +345,15 @@ _OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
 
 
 class _Seen(NamedTuple):
-    """What the other metrics are read from, each time that a registry is collected."""
+    """The sources of the other metrics, for one collection."""
 
     app: Application
     namespace: dict[str, str]
     queues: Sequence[tuple[QueueServices, Labels]]
     condition: Any
-    """Of the file that this process owns, where there is one."""
+    """The condition of the file that this process owns, if any."""
     figures: EngineFigures | None
-    """Of an engine that this process owns."""
+    """The figures of the engine that this process owns, if any."""
 
 
 def _closed(seen: _Seen) -> Iterator[Sample]:
@@ -369,7 +368,7 @@ def _closed(seen: _Seen) -> Iterator[Sample]:
 
 
 def _parked(seen: _Seen) -> Iterator[Sample]:
-    """Of a file only the process that has the engine tells: the sum over all processes is the number of runs."""
+    """Count parked runs. For a file only the owner reports, so that the sum over all processes is the number of runs."""
     if seen.figures is None and hasattr(seen.app.raw, "figures"):
         return
     remembered = {services.queue: len(services.lanes.parked.reasons) for services, _ in seen.queues}
@@ -396,7 +395,7 @@ def _of_file(read: Callable[[Any], float]) -> Callable[[_Seen], float | None]:
     return lambda seen: None if seen.condition is None else read(seen.condition)
 
 
-# The same for what has labels of its own; read as samples.
+# Metrics with labels of their own: the function yields samples.
 _BY_LABEL: tuple[tuple[str, Kind, str, Callable[[_Seen], Iterable[Sample]]], ...] = (
     ("hourglass_workflows_closed", "counter", "Runs that closed here, by how.", _closed),
     (
@@ -425,7 +424,7 @@ _BY_LABEL: tuple[tuple[str, Kind, str, Callable[[_Seen], Iterable[Sample]]], ...
     ),
 )
 
-# The same for what a process has one of; None where there is nothing to tell.
+# Metrics of the process; the function returns None if there is no value.
 _OF_THE_PROCESS: tuple[tuple[str, Kind, str, Callable[[_Seen], float | None]], ...] = (
     (
         "hourglass_restarts",
@@ -467,12 +466,12 @@ _OF_THE_PROCESS: tuple[tuple[str, Kind, str, Callable[[_Seen], float | None]], .
 
 
 def described() -> list[tuple[str, Kind, str]]:
-    """Name, kind and text of all that `worker_metrics` gives."""
+    """Return name, kind and help text of all metrics of `worker_metrics`."""
     return [each[:3] for each in (*_OF_A_QUEUE, *_BY_LABEL, *_OF_THE_PROCESS)]
 
 
 def worker_metrics(app: Application) -> list[Family]:
-    """The metrics of every queue that an Application serves, and of its tree."""
+    """Return the metrics of every queue that an Application serves, and of its tree."""
     namespace = {"namespace": app.raw.namespace}
     queues = [
         (services, labels_of({**namespace, "task_queue": services.queue})) for services in app.configured()
@@ -490,5 +489,5 @@ def worker_metrics(app: Application) -> list[Family]:
         value = value_of(seen)
         found = () if value is None else (Sample(labels_of(namespace), float(value)),)
         families.append(Family(name, kind, text, samples=found))
-    # What an engine below us counts itself: Temporal's Core.
+    # Metrics that an engine below us counts itself: Temporal's Core.
     return [*families, *getattr(app.raw, "families", tuple)()]

@@ -1,10 +1,11 @@
-"""The watchdog: looks every few seconds for what should be impossible, and mends what stays so for too long.
+"""The watchdog: checks every few seconds for states that should be impossible, and repairs those that persist.
 
-Nothing here is on the way of any work: every part has its own recovery, and this catches what falls between them.
-Such a worker looks healthy and does nothing. Three things are suspicious: a handle on which no loop polls, an item
-handed out that no job has in work, and a queue without a Worker. A suspicion is mended only after it was seen
-unchanged at every look for the whole patience. Beside that the engine is asked whether it sees us (`Sightings`), and whether
-it answers at all (`Reachability`), and which runs it reports as parked (`parked_watch`).
+Nothing here is part of the normal processing: every part recovers by itself, and the watchdog handles what falls
+between them, when a worker looks healthy and does nothing. Three states are suspicious: a handle without a polling
+loop, an item from the engine without a task that works on it, and a queue without a Worker. A suspicion leads to a
+repair only if it was present, unchanged, at every check during the whole patience. In addition, the engine is asked
+whether it sees our polls (`Sightings`), whether it answers (`Reachability`), and which runs it reports as parked
+(`parked_watch`).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _REASON = "nothing in this worker was at it any more"
 
 @dataclass(frozen=True, kw_only=True)
 class WatchLimits:
-    """How often the watchdog looks, and how long something must look wrong before it is mended, in seconds."""
+    """The interval of the watchdog's checks, and how long a state must be suspicious before it is repaired, in seconds."""
 
     interval: float = 5.0
     patience: float = 30.0
@@ -48,7 +49,7 @@ class WatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class NobodyPolls:
-    """No poll is out on an active handle, and nothing has arrived since the last look."""
+    """No poll is outstanding on an active handle, and nothing has arrived since the last check."""
 
     queue: str
     generation: int
@@ -58,7 +59,7 @@ class NobodyPolls:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """The engine waits for an answer, and no task is at it. `key` is a run's id or an attempt's token."""
+    """The engine waits for a completion, and no task works on it. `key` is a run id or a task token."""
 
     queue: str
     generation: int
@@ -68,7 +69,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class NoWorker:
-    """A queue should be served and has no Worker, not even one that waits to be started again."""
+    """A queue should be served and has no Worker, not even one that is about to be restarted."""
 
     queue: str
 
@@ -77,14 +78,14 @@ Suspicion: TypeAlias = NobodyPolls | Orphan | NoWorker
 
 
 class Suspicions:
-    """Remembers since when each thing looks wrong. Pure but for that; the time is given."""
+    """Records since when each suspicion exists. Pure except for this record; the caller passes the time."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._since: dict[Suspicion, float] = {}
 
     def overdue(self, seen: Iterable[Suspicion], now: float) -> list[Suspicion]:
-        """What looks wrong for too long; it is then forgotten, and has the whole patience again."""
+        """Return suspicions that have lasted too long. They are then forgotten, and start again with the whole patience."""
         self._since = {each: self._since.get(each, now) for each in seen}
         late = [each for each, since in self._since.items() if now - since >= self._limit]
         for each in late:
@@ -93,7 +94,7 @@ class Suspicions:
 
 
 def watchdog(app: Application) -> Start:
-    """The body of the Watchdog's process; it asks the engine beside its own looks."""
+    """Return the body of the Watchdog's process, which also runs the queries to the engine."""
 
     async def body(context: Context) -> None:
         patience = Suspicions(app.watch.patience)
@@ -110,14 +111,14 @@ def watchdog(app: Application) -> Start:
 
 
 def look(app: Application, patience: Suspicions, now: float) -> None:
-    """One look: mend what has looked wrong for too long."""
+    """Check once: repair what has been suspicious for too long."""
     for suspicion in patience.overdue(suspicions(app), now):
         logger.error("the watchdog mends: %r", suspicion)
         _mend(app, suspicion)
 
 
 def suspicions(app: Application) -> Iterator[Suspicion]:
-    """What looks wrong at this instant. Most of it is only under way."""
+    """Yield everything that is suspicious at this moment. Most of it is only in transition."""
     served = {view.id for view in app.workers.children()}
     for services in app.configured():
         if services.child_id not in served:
@@ -146,9 +147,9 @@ def _mend(app: Application, suspicion: Suspicion) -> None:
             app.tables.records[generation].trusted = False
             worker = app.registry.whereis(queue)
             if worker is not None:
-                worker.kill()  # its successor registers anew, with a new handle and new loops
+                worker.kill()  # its replacement registers again, with a new handle and new loops
         case Orphan(_, generation, key):
-            # As the drain of a handle would: answered as failed, the engine begins anew.
+            # As when a handle drains: after a failure the engine starts the task again.
             record = app.tables.records[generation]
             if isinstance(key, str):
                 fail_run(app.tables, record, key, _REASON)
@@ -156,24 +157,22 @@ def _mend(app: Application, suspicion: Suspicion) -> None:
                 fail_attempt(app.tables, record, key, _REASON)
         case NoWorker():
             try:
-                app.require_tree().kill(LAUNCHER)  # it launches what is missing
+                app.require_tree().kill(LAUNCHER)  # the restarted launcher starts what is missing
             except SupervisionError:
-                pass  # it is not running: then it will
+                pass  # the launcher is not running: its start will do the same
 
 
-# --- whether the engine sees us -----------------------------------------------------------------------------
-#
-# A handle may say that it is active, have its polls out, and not reach the engine. Once a minute, and more often where
-# something is suspicious, the engine is asked when it last saw us poll. Polls are renewed within a minute also where there is
-# nothing to do, so an answer that stays the same for longer means that our polls do not arrive: the handle is recycled, over a
-# fresh connection. The engine's clock and ours differ: all that counts is whether the answer moves. Nothing is concluded from an
-# engine that does not answer, nor while we want no more work; a recycle that did not help is not repeated before we were seen
-# again.
+# A handle may be active and have polls outstanding, and still not reach the engine. Once a minute, and more often if
+# something is suspicious, the engine is asked when it last saw us poll. Polls are renewed within a minute even without
+# work, so an answer that stays the same for longer means that our polls do not arrive: the handle is recycled, over a
+# new connection. The clocks of the engine and this process differ, so the only criterion is whether the answer changes.
+# No conclusion is drawn from an engine that does not answer, or while all slots are in use. A recycle without effect is
+# not repeated before the engine has seen us again.
 
 
 @dataclass(frozen=True, kw_only=True)
 class SightLimits:
-    """How often the engine is asked, how often where something is suspicious, and how long we may be unseen, in seconds."""
+    """The interval of queries, the interval while something is suspicious, and how long we may be unseen, in seconds."""
 
     ask: float = 60.0
     ask_again: float = 10.0
@@ -190,7 +189,7 @@ class PollKind(NamedTuple):
 
 
 class Sightings:
-    """Remembers since when each answer has not moved. Pure but for that; the time is given."""
+    """Records since when each answer has not changed. Pure except for this record; the caller passes the time."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -198,10 +197,10 @@ class Sightings:
         self._mended: set[tuple[str, bool]] = set()
 
     def told(self, kind: PollKind, time_ns: int, now: float) -> bool:
-        """The engine's answer; whether we are unseen for too long, and something should be done about it."""
+        """Record the engine's answer. Return whether we have been unseen for too long and the handle should be recycled."""
         before = self._since.get(kind)
         if before is None or before[0] != time_ns:
-            if before is not None:  # seen twice at different times: what was done has helped
+            if before is not None:  # the answer has changed: a recycle, if any, has helped
                 self._mended.discard((kind.queue, kind.activities))
             self._since[kind] = (time_ns, now)
             return False
@@ -213,20 +212,20 @@ class Sightings:
         return not again
 
     def forget(self, kind: PollKind) -> None:
-        """Nothing can be said of it now."""
+        """Forget a kind of poll about which nothing is known now."""
         self._since.pop(kind, None)
 
     def keep(self, kinds: set[PollKind]) -> None:
-        """All others are gone."""
+        """Forget all kinds of polls except these."""
         self._since = {kind: since for kind, since in self._since.items() if kind in kinds}
 
     def suspicious(self, now: float) -> bool:
-        """Whether an answer has stayed the same for longer than one look explains."""
+        """Whether an answer has stayed the same for longer than the interval of queries explains."""
         return any(now - since >= self._limit / 2 for _, since in self._since.values())
 
 
 class Blind(Exception):
-    """This engine cannot tell which pollers it sees, or may not tell us."""
+    """This engine cannot report pollers, or we lack the permission."""
 
 
 class Silent(Exception):
@@ -238,7 +237,7 @@ _SILENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN"}
 
 
 async def watch_sightings(app: Application) -> None:
-    """Ask for as long as the engine can tell."""
+    """Query for as long as the engine can report pollers."""
     limits, sightings = app.sight, Sightings(app.sight.unseen)
     loop = asyncio.get_running_loop()
     asked, trouble = loop.time(), _trouble(app)
@@ -258,13 +257,13 @@ async def watch_sightings(app: Application) -> None:
 
 
 def _trouble(app: Application) -> int:
-    """Grows when the engine does not take what we send."""
+    """Return a counter that grows when the engine does not accept what we send."""
     counters = app.tables.counters
     return counters.unanswered_completions + counters.resent
 
 
 async def look_for_us(app: Application, sightings: Sightings) -> None:
-    """One look at every handle that serves; raises `Blind` where there is nothing to see."""
+    """Query every serving handle once. Raises `Blind` if the engine cannot report pollers."""
     kinds = dict(_kinds(app))
     sightings.keep(set(kinds))
     for kind, record in kinds.items():
@@ -287,7 +286,7 @@ def _kinds(app: Application) -> Iterator[tuple[PollKind, HandleRecord]]:
 
 
 def _is_full(record: HandleRecord, kind: PollKind) -> bool:
-    """Whether all slots are taken, so that the handle rightly does not poll."""
+    """Whether all slots are in use, so that the handle rightly does not poll."""
     config = record.config
     if kind.activities:
         return len(record.attempts.open) >= config.max_concurrent_activities
@@ -295,14 +294,15 @@ def _is_full(record: HandleRecord, kind: PollKind) -> bool:
 
 
 async def _ask_when_seen(app: Application, record: HandleRecord, kind: PollKind) -> int | None:
-    """The engine's answer: over the handle's own connection, or over a fresh one if that is silent. None if there is none."""
+    """Return the engine's answer, over the handle's connection, or over a new one if that is silent; None without an
+    answer."""
     with suppress(Silent):
         return await _answer(app, record.connection, record, kind)
     logger.info("%r: its own connection does not answer", record)
     try:
         async with asyncio.timeout(app.limits.connect):
             fresh = await app.connect()
-    except Exception:  # whatever it is, the engine cannot be reached
+    except Exception:  # whatever the reason, the engine cannot be reached
         return None
     try:
         return await _answer(app, fresh, record, kind)
@@ -328,9 +328,9 @@ async def _answer(
         if error.status in _BLIND:
             raise Blind from None
         if error.status not in _SILENT:
-            return None  # it answers, though not this, and can be reached
+            return None  # the engine can be reached, but does not answer this request
         raise Silent from None
-    except Exception:  # a deadline of ours, or a connection that is closed
+    except Exception:  # our own timeout, or a closed connection
         raise Silent from None
 
 
@@ -340,24 +340,23 @@ async def _recycle(app: Application, record: HandleRecord, kind: PollKind) -> No
     logger.error("the watchdog mends: %r: %s", record, reason)
     registration = app.tables.registrations.get(kind.queue)
     if registration is None or registration.current is not record:
-        return  # it was replaced while we asked
+        return  # it was replaced during the query
     with suppress(WorkerNotRegistered, Shutdown, SupervisionError, TimeoutError):
         async with asyncio.timeout(app.limits.connect + app.limits.open):
             await app.holder.recycle(kind.queue, reason)
 
 
-# --- whether the engine answers us --------------------------------------------------------------------------
 #
-# A poll that is out says nothing: it waits as patiently on a server that is gone. Every few seconds the engine is asked for our
-# namespace, over each connection that a handle polls on. `/ready` and `/status` tell what came of it, and the log does once when
-# the engine is lost and once when it is back; nothing is changed. An engine that cannot be asked (`UNIMPLEMENTED`, or a key that
-# may not describe its namespace) counts as reachable, but only if it has never answered; one that is busy
-# (`RESOURCE_EXHAUSTED`) answers.
+# An outstanding poll proves nothing: it waits just as patiently on a server that is gone. Every few seconds the engine
+# is asked for our namespace, over each connection on which a handle polls. `/ready` and `/status` show the result, and
+# the log reports when the engine is lost and when it is back; nothing else changes. An engine that cannot be asked
+# (`UNIMPLEMENTED`, or a key without permission to describe its namespace) counts as reachable, but only if it has never
+# answered; a busy one (`RESOURCE_EXHAUSTED`) counts as answering.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReachLimits:
-    """How often the engine is asked, and how long it may take to answer, in seconds: a loss shows within their sum."""
+    """The interval of queries, and the timeout of an answer, in seconds: a loss shows within their sum."""
 
     interval: float = 3.0
     answer: float = 4.0
@@ -370,7 +369,7 @@ _NO_ANSWER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 @dataclass(frozen=True)
 class Outage:
-    """The engine does not serve us: why, for people, and since when. `kind` is the same for the same trouble."""
+    """The engine does not serve us: the reason, for people, and since when. `kind` stays the same for the same problem."""
 
     kind: str
     reason: str
@@ -378,14 +377,14 @@ class Outage:
 
 
 class Reachability:
-    """What the last answers said. Pure but for the log; the time is given."""
+    """The conclusion from the latest answers. Pure except for the log; the caller passes the time."""
 
     def __init__(self) -> None:
         self.outage: Outage | None = None
         self._has_answered = False
 
     def answered(self, now: float) -> None:
-        """The engine knows us and our namespace."""
+        """Record that the engine answered and has our namespace."""
         self._has_answered = True
         self._is_back(now)
 
@@ -395,11 +394,11 @@ class Reachability:
             logger.info("the engine answers again, after %.0f s", now - outage.since)
 
     def refused(self, error: BaseException, now: float) -> bool:
-        """There was no answer, or not the right one. False: this engine cannot be asked, and counts as reachable."""
+        """Record a missing or negative answer. Return False if this engine cannot be asked and counts as reachable."""
         status = error.status if isinstance(error, ServiceError) else "UNKNOWN"
         if status == _BUSY:
-            # It is there, but has not said whether it can be asked: a file whose disk was full for a while cannot, and would be
-            # taken for lost by its next answer.
+            # The engine is there, but has not shown whether it can be asked: a file whose disk was full for a while
+            # cannot, and would count as lost after its next answer.
             self._is_back(now)
             return True
         if status in _CANNOT_BE_ASKED and not self._has_answered:
@@ -407,7 +406,7 @@ class Reachability:
             return False
         kind = "UNAVAILABLE" if status in _NO_ANSWER else status
         before = self.outage
-        # Only our own errors are known to carry no secrets.
+        # Only our own errors are known to contain no secrets.
         reason = str(error) if isinstance(error, HourglassError) else f"it failed with {type(error).__name__}"
         self.outage = Outage(kind, reason, now if before is None else before.since)
         if before is None or before.kind != kind:
@@ -416,7 +415,7 @@ class Reachability:
 
 
 async def watch_reachability(app: Application) -> None:
-    """Ask for as long as the engine can be asked."""
+    """Query for as long as the engine can be asked."""
     while True:
         if not await look_for_engine(app):
             logger.debug("this engine does not say whether it is there")
@@ -425,7 +424,7 @@ async def watch_reachability(app: Application) -> None:
 
 
 async def look_for_engine(app: Application) -> bool:
-    """Ask once, over every connection that is polled on. False if this engine cannot be asked."""
+    """Query once, over every connection on which a handle polls. Return False if this engine cannot be asked."""
     loop = asyncio.get_running_loop()
     asked = _connections(app)
     answers = await asyncio.gather(*[_ask(each, app.reach.answer) for each in asked], return_exceptions=True)
@@ -441,13 +440,13 @@ async def look_for_engine(app: Application) -> bool:
 
 
 def _connections(app: Application) -> list[Connection]:
-    """Those of the handles that serve; the client's own while there is none."""
+    """Return the connections of serving handles; the client's own if there are none."""
     current = [each.current for each in app.tables.registrations.values()]
     found = {id(record.connection): record.connection for record in current if record is not None}
     return list(found.values()) or [app.raw]
 
 
 async def _ask(connection: Connection, limit: float) -> None:
-    # Twice the limit is for a connection that does not keep to it.
+    # Twice the limit, for a connection that does not respect it.
     async with asyncio.timeout(2 * limit):
         await connection.call(DescribeNamespace(rpc_timeout=limit))
