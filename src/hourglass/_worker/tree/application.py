@@ -85,7 +85,7 @@ logger = logging.getLogger("hourglass.worker")
 
 Connect = Callable[[], Any]
 
-_REPLACING = 60.0  # seconds for opening the handles of a new client
+_REPLACE_TIMEOUT = 60.0  # seconds for opening the handles of a new client
 
 
 class Application:
@@ -132,9 +132,9 @@ class Application:
         self._wanted: set[str] = set()
         self._launched: set[str] = set()
         self._holder: tuple[BridgeHolder, Process] | None = None
-        self._gate = asyncio.Lock()  # held while the tree is started or stopped
-        self._reviving: asyncio.Task[None] | None = None
-        self._tidying: set[asyncio.Task[None]] = set()
+        self._tree_lock = asyncio.Lock()  # held while the tree is started or stopped
+        self._restarting: asyncio.Task[None] | None = None
+        self._stops: set[asyncio.Task[None]] = set()
 
     @property
     def raw(self) -> Connection:
@@ -162,10 +162,10 @@ class Application:
 
     async def connect(self) -> Connection:
         """Open a new connection, or borrow the only one of an engine that has just one."""
-        fresh = await self._connect()
-        if fresh is self.raw:
-            fresh = BorrowedConnection(fresh)
-        return _coded(fresh, self._codec, self._converter)
+        connection = await self._connect()
+        if connection is self.raw:
+            connection = BorrowedConnection(connection)
+        return _coded(connection, self._codec, self._converter)
 
     def use_fresh_connections(self) -> None:
         """Stop using the shared connection for handles, and replace all current handles with their workers."""
@@ -226,7 +226,7 @@ class Application:
         if queue in self._services:
             raise UsageError(
                 f"this client already runs a worker on task queue {queue!r}: give that worker all workflows and "
-                f"activities, or use another queue, or connect a second client"
+                f"activities, use another task queue, or connect a second client"
             )
         services = QueueServices(
             plan,
@@ -250,17 +250,17 @@ class Application:
         Each queue gets a new handle at once, and work in progress continues on the old one. If a new handle cannot be
         opened, raises and continues with the former client.
         """
-        before = self._borrowed.lender, self._connect, self._client
+        former = self._borrowed.lender, self._connect, self._client
         self._borrowed.lender, self._connect, self._client = connection, connect, client
         try:
-            async with asyncio.timeout(_REPLACING):
+            async with asyncio.timeout(_REPLACE_TIMEOUT):
                 for services in self.configured():
                     await self.holder.recycle(services.queue, "the worker was given another client")
         except BaseException as error:
-            self._borrowed.lender, self._connect, self._client = before
+            self._borrowed.lender, self._connect, self._client = former
             if isinstance(error, TimeoutError):
                 raise ServiceTimeoutError(
-                    f"no handle by the new client within {_REPLACING:g} s: the worker goes on with the old one",
+                    f"no handle from the new client within {_REPLACE_TIMEOUT:g} s: the worker continues with the old client",
                     status="DEADLINE_EXCEEDED",
                 ) from None
             raise
@@ -286,7 +286,7 @@ class Application:
         """
         if queue in self._services:
             self._wanted.discard(queue)
-            await self._whatever_comes(self._stop_worker(self._services[queue]))
+            await self._run_to_end(self._stop_worker(self._services[queue]))
 
     async def _stop_worker(self, services: QueueServices) -> None:
         from hourglass._worker.tree.processes import end_worker, hide_lanes
@@ -305,56 +305,56 @@ class Application:
             del self._services[queue]
             self._launched.discard(queue)
             services.stop()
-        await self._fell()
+        await self._stop_tree_if_unused()
 
-    async def _whatever_comes(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_to_end(self, work: Coroutine[Any, Any, None]) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tidying.add(task)
-        task.add_done_callback(self._tidying.discard)
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
         await asyncio.shield(task)
 
     async def _ensure_tree(self) -> None:
-        async with self._gate:
+        async with self._tree_lock:
             if self.tree is None:
-                await self._plant()
+                await self._start_tree()
 
-    async def _plant(self) -> None:
+    async def _start_tree(self) -> None:
         from hourglass._worker.tree.subsystem import application
 
-        self.tree = await start_tree(application(self), sink=self._heard)
+        self.tree = await start_tree(application(self), sink=self._on_report)
         self.tree.root.monitor(lambda down: self._root_died())
 
-    def _heard(self, report: SupervisionReport) -> None:
+    def _on_report(self, report: SupervisionReport) -> None:
         if report.kind == "restarting":
             self.restarts += 1
         log_report(report)
 
     def _root_died(self) -> None:
         if not self.stopping:
-            self._reviving = asyncio.get_running_loop().create_task(self._revive())
+            self._restarting = asyncio.get_running_loop().create_task(self._restart_tree())
 
-    async def _revive(self) -> None:
+    async def _restart_tree(self) -> None:
         """Start a tree whose root died again: the root has no other supervisor."""
         self.restarts += 1
         pause = 0.02
         while not self.stopping:
             try:
-                await self._plant()
+                await self._start_tree()
                 return
             except Exception:
-                logger.exception("the tree does not start; it is tried again")
+                logger.exception("the supervision tree does not start; the start is retried")
             await sleep(pause)
             pause = min(2 * pause, 5.0)
 
-    async def _fell(self) -> None:
+    async def _stop_tree_if_unused(self) -> None:
         """Stop the tree, in order, if no queue is served any more."""
-        async with self._gate:
+        async with self._tree_lock:
             if self._services:
                 return
             self.stopping = True
             try:
-                if self._reviving is not None:
-                    await asyncio.wait({self._reviving})
+                if self._restarting is not None:
+                    await asyncio.wait({self._restarting})
                 tree, self.tree = self.tree, None
                 if tree is not None:
                     await tree.stop()

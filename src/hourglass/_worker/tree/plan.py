@@ -68,13 +68,13 @@ def checked_versioning(config: Any, build_id: str | None) -> Versioning:
     if not isinstance(config, WorkerDeploymentConfig):
         raise UsageError(f"deployment_config must be a WorkerDeploymentConfig, not {type(config).__name__}")
     if build_id is not None:
-        raise UsageError("give build_id or deployment_config, which has a build id, not both")
+        raise UsageError("pass either build_id or deployment_config, which contains a build id, not both")
     version = check_version(config.version, "the version of a worker")
     default = check_behavior(config.default_versioning_behavior, "default_versioning_behavior")
     if config.use_worker_versioning:
         return Versioning("", version, default)
     if default is not _UNSPECIFIED:
-        raise UsageError("default_versioning_behavior says nothing without use_worker_versioning")
+        raise UsageError("default_versioning_behavior has no effect without use_worker_versioning")
     return Versioning(version.build_id)
 
 
@@ -144,8 +144,8 @@ def checked_verify(verify: Any) -> Verify:
     if verify is None:
         return _verify_named(os.environ.get(VERIFY_VARIABLE, ""))
     if verify in ("off", "always"):
-        chosen: Verify = verify
-        return chosen
+        checked: Verify = verify
+        return checked
     if isinstance(verify, (int, float)) and not isinstance(verify, bool) and 0 <= verify <= 1:
         return float(verify)
     raise UsageError(f"verify must be 'off', 'always' or a fraction of runs between 0 and 1, not {verify!r}")
@@ -166,5 +166,5 @@ def checked_watch(watch: Any, verify: Verify) -> Action | None:
         return "warn" if verify == "always" else None
     if watch not in ("off", "warn", "error"):
         raise UsageError(f"watch must be 'off', 'warn' or 'error', not {watch!r}")
-    chosen: Action | None = None if watch == "off" else watch
-    return chosen
+    checked: Action | None = None if watch == "off" else watch
+    return checked

@@ -124,9 +124,9 @@ class QueueServices:
         """Drop a run that the engine has evicted without an activation, because nothing of it is in progress."""
         generation = record.generation
         self.lanes.forget(generation, run_id)
-        left = self.cache.discard(Key(self.queue, run_id, generation))
-        if left is not None:  # it was ended from outside, or its handle drains
-            self.lanes.drop(left)
+        state = self.cache.discard(Key(self.queue, run_id, generation))
+        if state is not None:  # the run was ended from outside, or its handle drains
+            self.lanes.drop(state)
         record.runs.evicted(run_id)
 
     def forget(self, generation: int) -> None:
@@ -153,10 +153,14 @@ def _deaths(service: EngineService, namespace: str, process: guarded.Guarded | N
     """Open the record of processes that died at this target; None if the target cannot be resolved."""
     target = getattr(service, "target", "")
     try:
-        where = resolve(target, namespace=namespace) if target else None
+        resolved = resolve(target, namespace=namespace) if target else None
     except TargetError:
-        where = None
-    return open_deaths(where, process.notes if process is not None else None) if where is not None else None
+        resolved = None
+    return (
+        open_deaths(resolved, process.notes if process is not None else None)
+        if resolved is not None
+        else None
+    )
 
 
 def _notes(process: guarded.Guarded | None, deaths: Deaths | None) -> LaneNotes | None:
@@ -174,8 +178,8 @@ def _quarantine(process: guarded.Guarded | None, deaths: Deaths | None) -> Quara
     if process is not None:
         quarantine.restore(process.hangs)
         quarantine.on_hung = process.hung
-        tell = [process.went_on, *([deaths.forget] if deaths is not None else [])]
-        quarantine.on_went_on = lambda run_id: [each(run_id) for each in tell]
+        listeners = [process.went_on, *([deaths.forget] if deaths is not None else [])]
+        quarantine.on_went_on = lambda run_id: [listener(run_id) for listener in listeners]
     return quarantine
 
 
@@ -186,8 +190,8 @@ def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
     """
 
     def stacks(run_id: str) -> str:
-        found = services()
-        return "" if found is None else found.executor.stacks(run_id)
+        current = services()
+        return "" if current is None else current.executor.stacks(run_id)
 
     return stacks
 

@@ -56,7 +56,7 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
         "state": state,
         # Only for a file: whether this process owns it or works for the owner, and all processes that work on it.
         "engine": str(getattr(app.raw, "standing", "")),
-        "processes": [_process(each) for each in worker_processes(app)],
+        "processes": [_process(process) for process in worker_processes(app)],
         "alive": tree is not None and tree.root.alive,
         "ready": not reasons,
         "reasons": reasons,
@@ -66,7 +66,9 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
         "attempts": len(app.executors.children()),
         "restarts": app.restarts,
         "tree": [] if tree is None else [path for path in tree.paths() if not _is_task(path)],
-        "recent": [] if tree is None else [f"{each.kind} {each.path}" for each in tree.reports()[-_RECENT:]],
+        "recent": []
+        if tree is None
+        else [f"{report.kind} {report.path}" for report in tree.reports()[-_RECENT:]],
     }
 
 
@@ -121,11 +123,11 @@ def _not_ready(
         if queue["trouble"]:
             yield f"task queue {name!r}: {queue['trouble']}"
     if store is not None and store["full"]:
-        yield store["held"] or "there is no room left on the disk of the file"
+        yield store["held"] or "there is no space left on the disk of the file"
 
 
 def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
-    active = [each for each in app.tables.of_queue(services.queue) if each.state is HandleState.ACTIVE]
+    active = [record for record in app.tables.of_queue(services.queue) if record.state is HandleState.ACTIVE]
     return {
         # A handle that waits for its worker's restart has polls outstanding, but no loop that receives their results.
         "polling": any(_polls(record) for record in active if record.spare is None),
@@ -135,7 +137,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
         "open_activations": sum(len(record.runs.open) for record in active),
         "open_attempts": sum(len(record.attempts.open) for record in active),
         "lanes": [asdict(lane) for lane in services.lanes.status()],
-        "parked": app.parked.of(services.queue, len(services.lanes.parked.reasons)),
+        "parked": app.parked.count(services.queue, len(services.lanes.parked.reasons)),
     }
 
 
@@ -200,7 +202,9 @@ class StatusServer:
         if not self._is_own_host(request.headers.get("host")):
             return _document(
                 421,
-                {"error": f"this endpoint is on loopback and has another name; {ALLOWED_HOSTS} allows more"},
+                {
+                    "error": f"this endpoint is on loopback and has another name; {ALLOWED_HOSTS} allows more names"
+                },
             )
         if request.method not in ("GET", "HEAD"):
             return _document(405, {"error": "only GET"})
@@ -221,7 +225,7 @@ class StatusServer:
         try:
             return self._page(request)
         except Exception as error:
-            logger.exception("the status could not be told")
+            logger.exception("the status could not be reported")
             return _document(500, {"error": type(error).__name__})
 
     def _page(self, request: HttpRequest) -> HttpResponse:
@@ -230,7 +234,7 @@ class StatusServer:
             if self._access is None
             else self._access.check_request(request.headers, request.address)
         )
-        admitted = verdict is Verdict.ADMITTED
+        is_admitted = verdict is Verdict.ADMITTED
         match request.path:
             case "/live":
                 alive = self._report()["alive"]
@@ -239,9 +243,9 @@ class StatusServer:
                 report = self._report()
                 if report["ready"]:
                     return _document(200, {"ready": True})
-                reasons = {"reasons": report["reasons"]} if admitted else {}
+                reasons = {"reasons": report["reasons"]} if is_admitted else {}
                 return _document(503, {"ready": False, **reasons})
-            case "/status" | "/metrics" if not admitted:
+            case "/status" | "/metrics" if not is_admitted:
                 return _refused(verdict)
             case "/status":
                 return _document(200, self._report())
@@ -253,15 +257,15 @@ class StatusServer:
 
 def _access(port: int) -> Access | None:
     """Return the token check; None if the endpoint is open. Without a configured token nobody has access."""
-    value = os.environ.get(TOKEN)
-    if value == OPEN:
+    configured = os.environ.get(TOKEN)
+    if configured == OPEN:
         return None
-    return Access(Credentials.create(read_token(value, TOKEN)), port)
+    return Access(Credentials.create(read_token(configured, TOKEN)), port)
 
 
 def _refused(verdict: Verdict) -> HttpResponse:
     if verdict is Verdict.LIMITED:
-        return _document(429, {"error": "too many wrong tokens: wait a minute"}, ("Retry-After", "60"))
+        return _document(429, {"error": "too many invalid tokens: wait a minute"}, ("Retry-After", "60"))
     message = (
         f"a token is needed, as 'Authorization: Bearer …': set {TOKEN} for the worker, to the token or to @FILE; "
         f"{TOKEN}={OPEN} shows everything to everybody who can connect"
@@ -285,66 +289,66 @@ def _sum(read: Callable[[Counts], float]) -> Read:
 
 
 def _polls_out(app: Application, services: QueueServices) -> float:
-    active = [each for each in app.tables.of_queue(services.queue) if each.state is HandleState.ACTIVE]
-    return sum(bool(line.in_flight) for each in active for line in each.lines())
+    active = [record for record in app.tables.of_queue(services.queue) if record.state is HandleState.ACTIVE]
+    return sum(bool(line.in_flight) for record in active for line in record.lines())
 
 
 def _open_tasks(app: Application, services: QueueServices) -> float:
-    return sum(len(each.runs.open) for each in app.tables.of_queue(services.queue))
+    return sum(len(record.runs.open) for record in app.tables.of_queue(services.queue))
 
 
 # Name, kind, help text, and the function that reads the value.
-_OF_A_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
+_PER_QUEUE: tuple[tuple[str, Kind, str, Read], ...] = (
     (
         "hourglass_workflow_tasks",
         "counter",
-        "Workflow tasks that were executed.",
-        _sum(lambda each: each.activations),
+        "Workflow tasks executed.",
+        _sum(lambda counts: counts.activations),
     ),
     (
         "hourglass_workflow_tasks_failed",
         "counter",
-        "Workflow tasks that failed, and are tried again.",
-        _sum(lambda each: each.failed_tasks),
+        "Workflow tasks that failed and are retried.",
+        _sum(lambda counts: counts.failed_tasks),
     ),
-    ("hourglass_workflow_tasks_open", "gauge", "Workflow tasks that are in hand.", _open_tasks),
+    ("hourglass_workflow_tasks_open", "gauge", "Workflow tasks in progress.", _open_tasks),
     (
         "hourglass_cache_misses",
         "counter",
         "Workflow tasks for runs that were not in the cache.",
-        _sum(lambda each: each.misses),
+        _sum(lambda counts: counts.misses),
     ),
-    ("hourglass_cached_workflows", "gauge", "Runs whose state is kept.", _sum(lambda each: each.cached)),
-    ("hourglass_live_workflows", "gauge", "Runs whose fibers are kept.", _sum(lambda each: each.live)),
+    ("hourglass_cached_workflows", "gauge", "Runs with cached state.", _sum(lambda counts: counts.cached)),
+    ("hourglass_live_workflows", "gauge", "Runs with live fibers.", _sum(lambda counts: counts.live)),
     (
         "hourglass_stuck_lanes",
         "gauge",
-        "Threads that hang in workflow code.",
-        lambda _, each: each.lanes.stuck,
+        "Lane threads that hang in workflow code.",
+        lambda _, services: services.lanes.stuck,
     ),
     (
         "hourglass_replaced_lanes",
         "counter",
-        "Threads of workflow code that hung and were replaced.",
-        lambda _, services: sum(each.replaced for each in services.lanes.status()),
+        "Lane threads that hung and were replaced.",
+        lambda _, services: sum(lane.replaced for lane in services.lanes.status()),
     ),
     (
         "hourglass_running_activities",
         "gauge",
-        "Attempts of activities that are in hand.",
-        lambda _, each: each.executor.running,
+        "Activity attempts in progress.",
+        lambda _, services: services.executor.running,
     ),
     (
         "hourglass_lost_threads",
         "gauge",
-        "Threads that hang in activities that were given up.",
-        lambda _, each: each.executor.statistics().lost_threads,
+        "Threads that hang in abandoned activity attempts.",
+        lambda _, services: services.executor.statistics().lost_threads,
     ),
-    ("hourglass_polls", "gauge", "Polls that are out.", _polls_out),
+    ("hourglass_polls", "gauge", "Outstanding polls.", _polls_out),
 )
 
 
-class _Seen(NamedTuple):
+class _Sources(NamedTuple):
     """The sources of the other metrics, for one collection."""
 
     app: Application
@@ -356,8 +360,8 @@ class _Seen(NamedTuple):
     """The figures of the engine that this process owns, if any."""
 
 
-def _closed(seen: _Seen) -> Iterator[Sample]:
-    for services, labels in seen.queues:
+def _closed(sources: _Sources) -> Iterator[Sample]:
+    for services, labels in sources.queues:
         totals: dict[tuple[str, str], int] = {}
         for counts in services.lanes.counts():
             for key, count in list(counts.closed.items()):
@@ -367,107 +371,109 @@ def _closed(seen: _Seen) -> Iterator[Sample]:
             yield Sample(tuple(sorted((*labels, *names))), count)
 
 
-def _parked(seen: _Seen) -> Iterator[Sample]:
+def _parked(sources: _Sources) -> Iterator[Sample]:
     """Count parked runs. For a file only the owner reports, so that the sum over all processes is the number of runs."""
-    if seen.figures is None and hasattr(seen.app.raw, "figures"):
+    if sources.figures is None and hasattr(sources.app.raw, "figures"):
         return
-    remembered = {services.queue: len(services.lanes.parked.reasons) for services, _ in seen.queues}
-    for queue in sorted({*remembered, *seen.app.parked.others}):
-        count = seen.app.parked.of(queue, remembered.get(queue, 0))
-        yield Sample(labels_of({**seen.namespace, "task_queue": queue}), count)
+    remembered = {services.queue: len(services.lanes.parked.reasons) for services, _ in sources.queues}
+    for queue in sorted({*remembered, *sources.app.parked.others}):
+        count = sources.app.parked.count(queue, remembered.get(queue, 0))
+        yield Sample(labels_of({**sources.namespace, "task_queue": queue}), count)
 
 
-def _handles(seen: _Seen) -> Iterator[Sample]:
-    for event, count in asdict(seen.app.tables.counters).items():
-        yield Sample(labels_of({**seen.namespace, "event": event}), count)
+def _handles(sources: _Sources) -> Iterator[Sample]:
+    for event, count in asdict(sources.app.tables.counters).items():
+        yield Sample(labels_of({**sources.namespace, "event": event}), count)
 
 
-def _waiting(read: Callable[[QueueStats], float]) -> Callable[[_Seen], Iterator[Sample]]:
-    def samples(seen: _Seen) -> Iterator[Sample]:
-        for queue, stats in () if seen.figures is None else seen.figures.queues.items():
-            for kind, one in zip(("workflow", "activity"), stats, strict=True):
-                yield Sample(labels_of({**seen.namespace, "task_queue": queue, "kind": kind}), read(one))
+def _backlog_samples(read: Callable[[QueueStats], float]) -> Callable[[_Sources], Iterator[Sample]]:
+    def samples(sources: _Sources) -> Iterator[Sample]:
+        for queue, stats in () if sources.figures is None else sources.figures.queues.items():
+            for kind, queue_stats in zip(("workflow", "activity"), stats, strict=True):
+                yield Sample(
+                    labels_of({**sources.namespace, "task_queue": queue, "kind": kind}), read(queue_stats)
+                )
 
     return samples
 
 
-def _of_file(read: Callable[[Any], float]) -> Callable[[_Seen], float | None]:
-    return lambda seen: None if seen.condition is None else read(seen.condition)
+def _file_value(read: Callable[[Any], float]) -> Callable[[_Sources], float | None]:
+    return lambda sources: None if sources.condition is None else read(sources.condition)
 
 
 # Metrics with labels of their own: the function yields samples.
-_BY_LABEL: tuple[tuple[str, Kind, str, Callable[[_Seen], Iterable[Sample]]], ...] = (
-    ("hourglass_workflows_closed", "counter", "Runs that closed here, by how.", _closed),
+_LABELLED: tuple[tuple[str, Kind, str, Callable[[_Sources], Iterable[Sample]]], ...] = (
+    ("hourglass_workflows_closed", "counter", "Runs closed by this worker, by status.", _closed),
     (
         "hourglass_parked_workflows",
         "gauge",
-        "Open runs whose code fails and is retried until it is mended, by task queue.",
+        "Open runs whose workflow tasks keep failing until their code is fixed, by task queue.",
         _parked,
     ),
     (
         "hourglass_handle_events",
         "counter",
-        "What happened to the handles on the engine and to the answers given to them, by event.",
+        "Events of handles and of completions, by event.",
         _handles,
     ),
     (
         "hourglass_task_queue_backlog",
         "gauge",
-        "Tasks that wait on a queue for a worker, by kind (workflow, activity).",
-        _waiting(lambda stats: stats.backlog),
+        "Tasks in a queue's backlog, by kind (workflow, activity).",
+        _backlog_samples(lambda stats: stats.backlog),
     ),
     (
         "hourglass_task_queue_oldest_seconds",
         "gauge",
-        "How long the oldest of them has waited.",
-        _waiting(lambda stats: stats.age),
+        "Age of the oldest task in the backlog.",
+        _backlog_samples(lambda stats: stats.age),
     ),
 )
 
 # Metrics of the process; the function returns None if there is no value.
-_OF_THE_PROCESS: tuple[tuple[str, Kind, str, Callable[[_Seen], float | None]], ...] = (
+_PER_PROCESS: tuple[tuple[str, Kind, str, Callable[[_Sources], float | None]], ...] = (
     (
         "hourglass_restarts",
         "counter",
         "Restarts in the supervision tree.",
-        lambda seen: seen.app.restarts,
+        lambda sources: sources.app.restarts,
     ),
     (
         "hourglass_store_bytes",
         "gauge",
-        "Size of the file that this process owns, with its log.",
-        _of_file(lambda file: file.file_bytes),
+        "Size of the file that this process owns, including its log.",
+        _file_value(lambda file: file.file_bytes),
     ),
     (
         "hourglass_open_workflows",
         "gauge",
-        "Runs that are open, of an engine that this process owns.",
-        lambda seen: None if seen.figures is None else seen.figures.open_runs,
+        "Open runs of the engine that this process owns.",
+        lambda sources: None if sources.figures is None else sources.figures.open_runs,
     ),
     (
         "hourglass_store_free_bytes",
         "gauge",
-        "Free room on the disk of the file that this process owns.",
-        _of_file(lambda file: file.free_bytes),
+        "Free space on the disk of the file that this process owns.",
+        _file_value(lambda file: file.free_bytes),
     ),
     (
         "hourglass_store_held",
         "gauge",
-        "Whether the file cannot be written at present (1), as on a full disk.",
-        _of_file(lambda file: bool(file.held)),
+        "1 while the file cannot be written, for example on a full disk, else 0.",
+        _file_value(lambda file: bool(file.held)),
     ),
     (
         "hourglass_engine_reachable",
         "gauge",
-        "1 while the engine answers and serves our namespace, else 0.",
-        lambda seen: seen.app.reachability.outage is None,
+        "1 while the engine answers and serves the namespace, else 0.",
+        lambda sources: sources.app.reachability.outage is None,
     ),
 )
 
 
 def described() -> list[tuple[str, Kind, str]]:
     """Return name, kind and help text of all metrics of `worker_metrics`."""
-    return [each[:3] for each in (*_OF_A_QUEUE, *_BY_LABEL, *_OF_THE_PROCESS)]
+    return [metric[:3] for metric in (*_PER_QUEUE, *_LABELLED, *_PER_PROCESS)]
 
 
 def worker_metrics(app: Application) -> list[Family]:
@@ -476,18 +482,23 @@ def worker_metrics(app: Application) -> list[Family]:
     queues = [
         (services, labels_of({**namespace, "task_queue": services.queue})) for services in app.configured()
     ]
-    seen = _Seen(
+    sources = _Sources(
         app, namespace, queues, getattr(app.raw, "condition", None), getattr(app.raw, "figures", None)
     )
     families = [
-        Family(name, kind, text, samples=tuple(Sample(labels, read(app, each)) for each, labels in queues))
-        for name, kind, text, read in _OF_A_QUEUE
+        Family(
+            name,
+            kind,
+            text,
+            samples=tuple(Sample(labels, read(app, services)) for services, labels in queues),
+        )
+        for name, kind, text, read in _PER_QUEUE
     ]
-    for name, kind, text, samples in _BY_LABEL:
-        families.append(Family(name, kind, text, samples=tuple(samples(seen))))
-    for name, kind, text, value_of in _OF_THE_PROCESS:
-        value = value_of(seen)
-        found = () if value is None else (Sample(labels_of(namespace), float(value)),)
-        families.append(Family(name, kind, text, samples=found))
+    for name, kind, text, samples in _LABELLED:
+        families.append(Family(name, kind, text, samples=tuple(samples(sources))))
+    for name, kind, text, value_of in _PER_PROCESS:
+        value = value_of(sources)
+        value_samples = () if value is None else (Sample(labels_of(namespace), float(value)),)
+        families.append(Family(name, kind, text, samples=value_samples))
     # Metrics that an engine below us counts itself: Temporal's Core.
     return [*families, *getattr(app.raw, "families", tuple)()]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hourglass.worker")
 
 LAUNCHER = "Application/Subsystem/WorkerLauncher"
-_REASON = "nothing in this worker was at it any more"
+_REASON = "no task in this worker was working on it any more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +86,10 @@ class Suspicions:
 
     def overdue(self, seen: Iterable[Suspicion], now: float) -> list[Suspicion]:
         """Return suspicions that have lasted too long. They are then forgotten, and start again with the whole patience."""
-        self._since = {each: self._since.get(each, now) for each in seen}
-        late = [each for each, since in self._since.items() if now - since >= self._limit]
-        for each in late:
-            del self._since[each]
+        self._since = {suspicion: self._since.get(suspicion, now) for suspicion in seen}
+        late = [suspicion for suspicion, since in self._since.items() if now - since >= self._limit]
+        for suspicion in late:
+            del self._since[suspicion]
         return late
 
 
@@ -97,24 +97,24 @@ def watchdog(app: Application) -> Start:
     """Return the body of the Watchdog's process, which also runs the queries to the engine."""
 
     async def body(context: Context) -> None:
-        patience = Suspicions(app.watch.patience)
+        suspicions_so_far = Suspicions(app.watch.patience)
         await context.started()
         loop = asyncio.get_running_loop()
         watches = (watch_sightings(app), watch_reachability(app), watch_parked(app))
-        asking = [loop.create_task(watch) for watch in watches]
-        context.process.monitor(lambda _: [each.cancel() for each in asking])
+        queries = [loop.create_task(watch) for watch in watches]
+        context.process.monitor(lambda _: [query.cancel() for query in queries])
         while True:
             await sleep(app.watch.interval)
-            look(app, patience, context.node.clock.now())
+            check(app, suspicions_so_far, context.node.clock.now())
 
     return body
 
 
-def look(app: Application, patience: Suspicions, now: float) -> None:
+def check(app: Application, suspicions_so_far: Suspicions, now: float) -> None:
     """Check once: repair what has been suspicious for too long."""
-    for suspicion in patience.overdue(suspicions(app), now):
-        logger.error("the watchdog mends: %r", suspicion)
-        _mend(app, suspicion)
+    for suspicion in suspicions_so_far.overdue(suspicions(app), now):
+        logger.error("the watchdog repairs: %r", suspicion)
+        _repair(app, suspicion)
 
 
 def suspicions(app: Application) -> Iterator[Suspicion]:
@@ -125,14 +125,14 @@ def suspicions(app: Application) -> Iterator[Suspicion]:
             yield NoWorker(services.queue)
     for record in app.tables.records.values():
         if record.state is HandleState.ACTIVE:
-            yield from _suspicions_of(record)
+            yield from _handle_suspicions(record)
 
 
-def _suspicions_of(record: HandleRecord) -> Iterator[Suspicion]:
+def _handle_suspicions(record: HandleRecord) -> Iterator[Suspicion]:
     queue, generation = record.queue, record.generation
-    for kind, line in (("workflow", record.activations), ("activity", record.activities)):
-        if record.spare is None and not line.is_attended:
-            yield NobodyPolls(queue, generation, kind, line.received)
+    for kind, polls in (("workflow", record.activations), ("activity", record.activities)):
+        if record.spare is None and not polls.is_attended:
+            yield NobodyPolls(queue, generation, kind, polls.received)
     for run_id, run in record.runs.open.items():
         if run.is_dispatched and not run.is_in_work:
             yield Orphan(queue, generation, run_id, run.token)
@@ -141,7 +141,7 @@ def _suspicions_of(record: HandleRecord) -> Iterator[Suspicion]:
             yield Orphan(queue, generation, token)
 
 
-def _mend(app: Application, suspicion: Suspicion) -> None:
+def _repair(app: Application, suspicion: Suspicion) -> None:
     match suspicion:
         case NobodyPolls(queue, generation):
             app.tables.records[generation].trusted = False
@@ -194,21 +194,21 @@ class Sightings:
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._since: dict[PollKind, tuple[int, float]] = {}
-        self._mended: set[tuple[str, bool]] = set()
+        self._recycled: set[tuple[str, bool]] = set()
 
-    def told(self, kind: PollKind, time_ns: int, now: float) -> bool:
+    def record_answer(self, kind: PollKind, time_ns: int, now: float) -> bool:
         """Record the engine's answer. Return whether we have been unseen for too long and the handle should be recycled."""
         before = self._since.get(kind)
         if before is None or before[0] != time_ns:
             if before is not None:  # the answer has changed: a recycle, if any, has helped
-                self._mended.discard((kind.queue, kind.activities))
+                self._recycled.discard((kind.queue, kind.activities))
             self._since[kind] = (time_ns, now)
             return False
         if now - before[1] < self._limit:
             return False
         del self._since[kind]
-        again = (kind.queue, kind.activities) in self._mended
-        self._mended.add((kind.queue, kind.activities))
+        again = (kind.queue, kind.activities) in self._recycled
+        self._recycled.add((kind.queue, kind.activities))
         return not again
 
     def forget(self, kind: PollKind) -> None:
@@ -224,11 +224,11 @@ class Sightings:
         return any(now - since >= self._limit / 2 for _, since in self._since.values())
 
 
-class Blind(Exception):
+class PollersNotReported(Exception):
     """This engine cannot report pollers, or we lack the permission."""
 
 
-class Silent(Exception):
+class ConnectionSilent(Exception):
     """The engine does not answer over this connection."""
 
 
@@ -240,37 +240,37 @@ async def watch_sightings(app: Application) -> None:
     """Query for as long as the engine can report pollers."""
     limits, sightings = app.sight, Sightings(app.sight.unseen)
     loop = asyncio.get_running_loop()
-    asked, trouble = loop.time(), _trouble(app)
+    asked_at, failures = loop.time(), _send_failures(app)
     while True:
         await sleep(limits.ask_again)
         now = loop.time()
-        if now - asked < limits.ask and not sightings.suspicious(now) and trouble == _trouble(app):
+        if now - asked_at < limits.ask and not sightings.suspicious(now) and failures == _send_failures(app):
             continue
-        asked, trouble = now, _trouble(app)
+        asked_at, failures = now, _send_failures(app)
         try:
-            await look_for_us(app, sightings)
-        except Blind:
-            logger.debug("this engine does not tell whom it sees")
+            await check_sightings(app, sightings)
+        except PollersNotReported:
+            logger.debug("this engine does not report pollers")
             return
         except Exception:
-            logger.exception("the watchdog could not ask whether the engine sees us")
+            logger.exception("the watchdog could not query the engine's pollers")
 
 
-def _trouble(app: Application) -> int:
+def _send_failures(app: Application) -> int:
     """Return a counter that grows when the engine does not accept what we send."""
     counters = app.tables.counters
     return counters.unanswered_completions + counters.resent
 
 
-async def look_for_us(app: Application, sightings: Sightings) -> None:
-    """Query every serving handle once. Raises `Blind` if the engine cannot report pollers."""
+async def check_sightings(app: Application, sightings: Sightings) -> None:
+    """Query every serving handle once. Raises `PollersNotReported` if the engine cannot report pollers."""
     kinds = dict(_kinds(app))
     sightings.keep(set(kinds))
     for kind, record in kinds.items():
-        answer = None if _is_full(record, kind) else await _ask_when_seen(app, record, kind)
+        answer = None if _is_full(record, kind) else await _last_seen_ns(app, record, kind)
         if answer is None:
             sightings.forget(kind)
-        elif sightings.told(kind, answer, asyncio.get_running_loop().time()):
+        elif sightings.record_answer(kind, answer, asyncio.get_running_loop().time()):
             await _recycle(app, record, kind)
 
 
@@ -293,29 +293,29 @@ def _is_full(record: HandleRecord, kind: PollKind) -> bool:
     return len(record.runs.open) >= config.max_concurrent_workflow_tasks
 
 
-async def _ask_when_seen(app: Application, record: HandleRecord, kind: PollKind) -> int | None:
+async def _last_seen_ns(app: Application, record: HandleRecord, kind: PollKind) -> int | None:
     """Return the engine's answer, over the handle's connection, or over a new one if that is silent; None without an
     answer."""
-    with suppress(Silent):
+    with suppress(ConnectionSilent):
         return await _answer(app, record.connection, record, kind)
     logger.info("%r: its own connection does not answer", record)
     try:
         async with asyncio.timeout(app.limits.connect):
-            fresh = await app.connect()
+            new_connection = await app.connect()
     except Exception:  # whatever the reason, the engine cannot be reached
         return None
     try:
-        return await _answer(app, fresh, record, kind)
-    except Silent:
+        return await _answer(app, new_connection, record, kind)
+    except ConnectionSilent:
         return None
     finally:
-        app.tables.let_go(fresh)
+        app.tables.let_go(new_connection)
 
 
 async def _answer(
     app: Application, connection: Connection, record: HandleRecord, kind: PollKind
 ) -> int | None:
-    asked = LastSeen(
+    request = LastSeen(
         task_queue=kind.queue,
         polled_by=record.config.identity or record.connection.identity,
         activities=kind.activities,
@@ -323,21 +323,21 @@ async def _answer(
     )
     try:
         async with asyncio.timeout(2 * app.sight.answer):
-            return (await connection.call(asked)).time_ns
+            return (await connection.call(request)).time_ns
     except ServiceError as error:
         if error.status in _BLIND:
-            raise Blind from None
+            raise PollersNotReported from None
         if error.status not in _SILENT:
             return None  # the engine can be reached, but does not answer this request
-        raise Silent from None
+        raise ConnectionSilent from None
     except Exception:  # our own timeout, or a closed connection
-        raise Silent from None
+        raise ConnectionSilent from None
 
 
 async def _recycle(app: Application, record: HandleRecord, kind: PollKind) -> None:
-    what = "activities" if kind.activities else "workflow tasks"
-    reason = f"the engine has not seen it poll for {what} for {app.sight.unseen:g} s"
-    logger.error("the watchdog mends: %r: %s", record, reason)
+    task_kind = "activities" if kind.activities else "workflow tasks"
+    reason = f"the engine has not seen it poll for {task_kind} for {app.sight.unseen:g} s"
+    logger.error("the watchdog repairs: %r: %s", record, reason)
     registration = app.tables.registrations.get(kind.queue)
     if registration is None or registration.current is not record:
         return  # it was replaced during the query
@@ -386,9 +386,9 @@ class Reachability:
     def answered(self, now: float) -> None:
         """Record that the engine answered and has our namespace."""
         self._has_answered = True
-        self._is_back(now)
+        self._end_outage(now)
 
-    def _is_back(self, now: float) -> None:
+    def _end_outage(self, now: float) -> None:
         outage, self.outage = self.outage, None
         if outage is not None:
             logger.info("the engine answers again, after %.0f s", now - outage.since)
@@ -399,7 +399,7 @@ class Reachability:
         if status == _BUSY:
             # The engine is there, but has not shown whether it can be asked: a file whose disk was full for a while
             # cannot, and would count as lost after its next answer.
-            self._is_back(now)
+            self._end_outage(now)
             return True
         if status in _CANNOT_BE_ASKED and not self._has_answered:
             self.outage = None
@@ -417,22 +417,24 @@ class Reachability:
 async def watch_reachability(app: Application) -> None:
     """Query for as long as the engine can be asked."""
     while True:
-        if not await look_for_engine(app):
-            logger.debug("this engine does not say whether it is there")
+        if not await check_reachability(app):
+            logger.debug("this engine cannot report whether it is available")
             return
         await sleep(app.reach.interval)
 
 
-async def look_for_engine(app: Application) -> bool:
+async def check_reachability(app: Application) -> bool:
     """Query once, over every connection on which a handle polls. Return False if this engine cannot be asked."""
     loop = asyncio.get_running_loop()
-    asked = _connections(app)
-    answers = await asyncio.gather(*[_ask(each, app.reach.answer) for each in asked], return_exceptions=True)
-    still = _connections(app)  # one that was replaced meanwhile may have been closed under its question
-    heard = [answer for each, answer in zip(asked, answers, strict=True) if each in still]
-    errors = [answer for answer in heard if answer is not None]
-    if not heard:
-        return True  # nothing can be said yet
+    connections = _connections(app)
+    queries = [_ask(connection, app.reach.answer) for connection in connections]
+    answers = await asyncio.gather(*queries, return_exceptions=True)
+    # A connection that was replaced meanwhile may have been closed during its query.
+    current = _connections(app)
+    valid = [answer for connection, answer in zip(connections, answers, strict=True) if connection in current]
+    errors = [answer for answer in valid if answer is not None]
+    if not valid:
+        return True  # no conclusion yet
     if errors:
         return app.reachability.refused(errors[0], loop.time())
     app.reachability.answered(loop.time())
@@ -441,9 +443,9 @@ async def look_for_engine(app: Application) -> bool:
 
 def _connections(app: Application) -> list[Connection]:
     """Return the connections of serving handles; the client's own if there are none."""
-    current = [each.current for each in app.tables.registrations.values()]
-    found = {id(record.connection): record.connection for record in current if record is not None}
-    return list(found.values()) or [app.raw]
+    current = [registration.current for registration in app.tables.registrations.values()]
+    by_id = {id(record.connection): record.connection for record in current if record is not None}
+    return list(by_id.values()) or [app.raw]
 
 
 async def _ask(connection: Connection, limit: float) -> None:

@@ -73,8 +73,8 @@ class WorkerLife:
         with self._lock:
             if self.state not in ("starting", "running"):
                 return None
-            before, self.state = self.state, "stopping"
-            return before
+            former, self.state = self.state, "stopping"
+            return former
 
     def stopped(self) -> None:
         """Mark the worker as stopped."""
@@ -95,12 +95,12 @@ class StopSignals:
 
     def __init__(self, over: threading.Event) -> None:
         self._over = over
-        self._before: dict[int, Any] = {}
+        self._former_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._stop)
+                self._former_handlers[number] = signal.signal(number, self._stop)
 
     def __exit__(self, *_: object) -> None:
         self._restore()
@@ -111,9 +111,9 @@ class StopSignals:
         self._restore()
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._former_handlers.items():
             signal.signal(number, handler)
-        self._before.clear()
+        self._former_handlers.clear()
 
 
 T = TypeVar("T")
@@ -154,26 +154,26 @@ def worker_statistics(
     """Return a worker's statistics. Safe on any thread: data that may change concurrently is copied in one step."""
     if app is None or not services:
         return WorkerStatistics(task_queue=task_queue, state=state)
-    counts = [each for one in services for each in one.lanes.counts()]
-    queues = {one.queue for one in services}
-    handles = [each for each in list(app.tables.records.values()) if each.queue in queues]
+    counts = [lane_counts for queue_services in services for lane_counts in queue_services.lanes.counts()]
+    queues = {queue_services.queue for queue_services in services}
+    handles = [record for record in list(app.tables.records.values()) if record.queue in queues]
     return WorkerStatistics(
         task_queue=task_queue,
         state=state,
-        cached_workflows=sum(each.cached for each in counts),
-        live_workflows=sum(each.live for each in counts),
-        parked={run: reason for each in counts for run, reason in list(each.parked.items())},
-        activations=sum(each.activations for each in counts),
-        failed_tasks=sum(each.failed_tasks for each in counts),
-        cache_misses=sum(each.misses for each in counts),
-        open_activations=sum(len(each.runs.open) for each in handles),
-        running_activities=sum(each.executor.running for each in services),
-        stuck_lanes=sum(each.lanes.stuck for each in services),
+        cached_workflows=sum(lane.cached for lane in counts),
+        live_workflows=sum(lane.live for lane in counts),
+        parked={run: reason for lane in counts for run, reason in list(lane.parked.items())},
+        activations=sum(lane.activations for lane in counts),
+        failed_tasks=sum(lane.failed_tasks for lane in counts),
+        cache_misses=sum(lane.misses for lane in counts),
+        open_activations=sum(len(record.runs.open) for record in handles),
+        running_activities=sum(queue.executor.running for queue in services),
+        stuck_lanes=sum(queue.lanes.stuck for queue in services),
         restarts=app.restarts,
-        lanes=sum(each.plan.lanes for each in services),
-        cache_size=sum(_cache_size(each.plan.config) for each in services),
-        workflow_slots=sum(each.plan.config.max_concurrent_workflow_tasks for each in services),
-        activity_slots=sum(each.plan.config.max_concurrent_activities for each in services),
+        lanes=sum(queue.plan.lanes for queue in services),
+        cache_size=sum(_cache_size(queue.plan.config) for queue in services),
+        workflow_slots=sum(queue.plan.config.max_concurrent_workflow_tasks for queue in services),
+        activity_slots=sum(queue.plan.config.max_concurrent_activities for queue in services),
     )
 
 
@@ -200,7 +200,7 @@ class WorkerTree:
 
     def render(self) -> str:
         """Return the tree as text, with states and restarts, followed by the system processes that work on the file."""
-        return self._portal.call(self._ask(self._rendered))
+        return self._portal.call(self._ask(self._render))
 
     def processes(self) -> tuple[WorkerProcess, ...]:
         """Return the system processes that work on the same file as this worker, the owner first.
@@ -209,8 +209,8 @@ class WorkerTree:
         """
         return self._portal.call(self._ask(lambda _: self._workers()))
 
-    def _rendered(self, tree: Tree) -> str:
-        return "\n".join((tree.render(), *map(_drawn, self._workers())))
+    def _render(self, tree: Tree) -> str:
+        return "\n".join((tree.render(), *map(_process_line, self._workers())))
 
     def faults(self) -> list[str]:
         """Return recent faults, latest first: which process ended, why, and that it was restarted."""
@@ -224,19 +224,19 @@ class WorkerTree:
         return question(self._tree())
 
 
-def _drawn(process: WorkerProcess) -> str:
+def _process_line(process: WorkerProcess) -> str:
     here = ", this one" if process.process_id == os.getpid() else ""
     part = "owns the file" if process.is_owner else "works"
     return (
-        f"process {process.process_id}{here}  {part} (queues: {', '.join(process.task_queues)}; in hand: "
+        f"process {process.process_id}{here}  {part} (queues: {', '.join(process.task_queues)}; in progress: "
         f"{process.tasks} workflow tasks, {process.attempts} attempts)"
     )
 
 
 def _faults(tree: Tree) -> list[str]:
     now = asyncio.get_running_loop().time()
-    bad = [each for each in reversed(tree.reports()) if each.level >= logging.WARNING]
-    return [f"{now - each.time:.0f} s ago: {each}" for each in bad]
+    faults = [report for report in reversed(tree.reports()) if report.level >= logging.WARNING]
+    return [f"{now - report.time:.0f} s ago: {report}" for report in faults]
 
 
 class WorkerFacts:
