@@ -21,8 +21,14 @@ from hourglass import Client, Worker
 from hourglass._contract.deployments import DescribeNamespace, Namespace
 from hourglass._contract.workflows import CountWorkflows
 from hourglass._worker.tree.application import Application
-from hourglass._worker.tree.status import status_report, worker_metrics
-from hourglass._worker.tree.watchdog import Reachability, ReachLimits, check_reachability, watch_reachability
+from hourglass._worker.tree.reachability import (
+    Reachability,
+    ReachLimits,
+    check_reachability,
+    watch_reachability,
+)
+from hourglass._worker.tree.status import status_report
+from hourglass._worker.tree.worker_metrics import worker_metrics
 from hourglass.errors import (
     ConnectionFailedError,
     NamespaceNotFoundError,

@@ -16,7 +16,7 @@ from chaos.proxy import Proxy
 from hourglass import Client, Worker
 from hourglass._contract.deployments import LastSeen, Sighting
 from hourglass._contract.handle import ActivityTask
-from hourglass._worker.tree.watchdog import (
+from hourglass._worker.tree.sightings import (
     PollersNotReported,
     PollKind,
     Sightings,

@@ -37,8 +37,10 @@ from hourglass._worker.handles.holder import BridgeHolder, HandleLimits, HandleT
 from hourglass._worker.tree.dispatch import Dispatch
 from hourglass._worker.tree.parked_watch import ParkedCounts
 from hourglass._worker.tree.plan import Plan
+from hourglass._worker.tree.reachability import Reachability, ReachLimits
 from hourglass._worker.tree.services import QueueServices
-from hourglass._worker.tree.watchdog import Reachability, ReachLimits, SightLimits, WatchLimits
+from hourglass._worker.tree.sightings import SightLimits
+from hourglass._worker.tree.watchdog import WatchLimits
 from hourglass.converter import Codec, Converter
 from hourglass.errors import ServiceTimeoutError, UsageError
 
