@@ -11,10 +11,10 @@ from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    Change,
     DiskCondition,
     DueRun,
     Refusal,
+    RunChange,
     ScheduleChange,
     ScheduleEntry,
     Stored,
@@ -29,8 +29,8 @@ class ScriptedStore:
 
     def __init__(self, disk: MemoryStore | None = None) -> None:
         self.disk = MemoryStore() if disk is None else disk
-        self.queue: list[Change | ScheduleChange] = []
-        self.appended: list[Change | ScheduleChange] = []
+        self.queue: list[RunChange | ScheduleChange] = []
+        self.appended: list[RunChange | ScheduleChange] = []
         self.committed = 0
         self.commits = 0
         self.refusal = ""
@@ -84,7 +84,7 @@ class ScriptedStore:
     def attribute_types(self) -> Mapping[str, AttributeType]:
         return self._readable().attribute_types()
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         self.queue.append(change)
         self.appended.append(change)
         return len(self.appended)

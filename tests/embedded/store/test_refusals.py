@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import Change, Refusal, Unwritable
+from hourglass._embedded.store.store import Refusal, RunChange, Unwritable
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -31,17 +31,17 @@ def go(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(limited())
 
 
-def unbindable(change: Change) -> Change:
+def unbindable(change: RunChange) -> RunChange:
     """The same change with a number that SQLite cannot hold."""
     return msgspec.structs.replace(change, wake_ns=TOO_LATE)
 
 
-def unencodable(change: Change) -> Change:
+def unencodable(change: RunChange) -> RunChange:
     """The same change with a state that cannot become bytes."""
     return msgspec.structs.replace(change, run=msgspec.structs.replace(change.run, start_ns=1 << 70))
 
 
-def too_large(change: Change) -> Change:
+def too_large(change: RunChange) -> RunChange:
     """The same change with a row above the limit that `small_rows` sets."""
     event = change.events[0]
     signal = msgspec.structs.replace(event.attributes, signal_name="x" * 200_000)  # type: ignore[type-var]
@@ -59,7 +59,7 @@ def small_rows(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("spoil", SPOILERS)
-def test_the_rest_of_the_batch_commits(open_store: Open, spoil: Callable[[Change], Change]) -> None:
+def test_the_rest_of_the_batch_commits(open_store: Open, spoil: Callable[[RunChange], RunChange]) -> None:
     """Of three runs that change in one turn only the one whose change cannot be written is left as it was."""
 
     async def work() -> None:

@@ -41,8 +41,7 @@ from hourglass._embedded.schedules.transitions import (
 from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.store import ScheduleChange, ScheduleEntry
 from hourglass._embedded.transitions import transitions
-from hourglass._embedded.transitions.run import Run
-from hourglass._embedded.transitions.run import Transition as RunStep
+from hourglass._embedded.transitions.run import Change, Run
 from hourglass._evaluator.specs import Payloads, StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Failure, SearchAttributeKey, encode_search_attributes
@@ -274,7 +273,7 @@ class Schedules:
             end = TerminateWorkflow(workflow_id=workflow[0], reason=reason, identity=schedule_identity)
             self._change(workflow, partial(transitions.terminate, request=end))
 
-    def _change(self, workflow: Running, transition: Callable[..., RunStep]) -> None:
+    def _change(self, workflow: Running, transition: Callable[..., Change]) -> None:
         record = self._open_run(workflow)
         if record is not None:
             self._runs.change(record, lambda run, now_ns: transition(run, now_ns=now_ns))
@@ -304,7 +303,7 @@ class Schedules:
 
     def _evict_records(self) -> None:
         """Drop records that can be read again, because everything is durable. Not allowed inside a transaction."""
-        if len(self._records) > MAX_CACHED_RECORDS and self._runs.is_durable(self._runs.writes.newest):
+        if len(self._records) > MAX_CACHED_RECORDS and self._runs.writes.is_all_stored():
             self._records.clear()
 
     def _forget(self, schedule_id: str) -> None:

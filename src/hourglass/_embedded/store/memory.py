@@ -17,11 +17,11 @@ from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.sqlite.listing import MemoryListing as MemoryListing
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    Change,
     DiskCondition,
     DueRun,
     NoteChange,
     Refusal,
+    RunChange,
     ScheduleChange,
     ScheduleEntry,
     Stored,
@@ -69,10 +69,10 @@ class MemoryStore:
         """Return an empty mapping: each engine learns the types from use."""
         return {}
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         """Store a change and return its number."""
         self._number += 1
-        if type(change) is Change and not change.also:  # true of nearly all changes
+        if type(change) is RunChange and not change.also:  # true of nearly all changes
             self._apply(change)
             return self._number
         for part in (change, *change.also):
@@ -92,7 +92,7 @@ class MemoryStore:
         else:
             self._schedules[change.schedule_id] = (change.record, change.wake_ns)
 
-    def _apply(self, change: Change) -> None:
+    def _apply(self, change: RunChange) -> None:
         run, events = change.run, change.events
         run_id = run.run_id
         if run_id not in self._runs:

@@ -26,8 +26,7 @@ import msgspec
 from hourglass._contract.workflows import Count, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
-from hourglass._embedded.transitions.draft import first_task_ns
-from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.run import Run, first_task_ns
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
@@ -35,7 +34,7 @@ AT_ONCE = 1
 """A wake time: the engine must process the run as soon as the file is opened, because something was in progress."""
 
 
-class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class RunChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
     `encoded` are the events as bytes, concatenated; empty if the transition did not encode them. `touched` contains the
@@ -51,7 +50,7 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     touched: frozenset[int] = frozenset()
     wake_ns: int = 0
     request_ids: tuple[str, ...] = ()
-    also: tuple[Change | ScheduleChange, ...] = ()
+    also: tuple[RunChange | ScheduleChange, ...] = ()
 
 
 class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +59,7 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
     schedule_id: str
     record: ScheduleRecord | None = None
     wake_ns: int = 0
-    also: tuple[Change | ScheduleChange, ...] = ()
+    also: tuple[RunChange | ScheduleChange, ...] = ()
 
 
 class NoteChange(ScheduleChange, frozen=True, kw_only=True):
@@ -259,7 +258,7 @@ class Store(Protocol):
         """Return the condition of the file and its disk; None if there is no file."""
         ...
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         """Queue a change and return its number, one more than the previous. Never blocks and never raises."""
         ...
 

@@ -21,10 +21,10 @@ from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass._embedded.store.sqlite.list_reader import ListReader
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    Change,
     DiskCondition,
     DueRun,
     Refusal,
+    RunChange,
     ScheduleChange,
     ScheduleEntry,
     Stored,
@@ -153,7 +153,7 @@ class ReadOnlyStore(FileReads):
         """Return None: no process owns the file."""
         return None
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         """Return a number for the change, which is discarded."""
         self._number += 1
         return self._number

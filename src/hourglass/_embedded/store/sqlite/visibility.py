@@ -30,8 +30,7 @@ from hourglass._embedded.store.search_attributes import (
 )
 from hourglass._embedded.store.sqlite.filter_sql import OPEN, Sql, statement, status_name
 from hourglass._embedded.store.store import summary
-from hourglass._embedded.transitions.draft import first_task_ns
-from hourglass._embedded.transitions.run import RUNNING, Run
+from hourglass._embedded.transitions.run import RUNNING, Run, first_task_ns
 from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
