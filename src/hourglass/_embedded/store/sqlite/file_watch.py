@@ -306,9 +306,11 @@ class FileWatch:
         return True, f"All that was acknowledged is in the copy {dest}."
 
     def _where_it_is(self) -> str:
+        where = "exists under another name"
         with contextlib.suppress(OSError):
-            return f"The file that was in use, with all that was acknowledged, is {os.readlink(f'/proc/self/fd/{self._file}')}."
-        return "The file that was in use, with all that was acknowledged, exists under another name."
+            name = os.readlink(f"/proc/self/fd/{self._file}")
+            where = f"is {name}" if name != self._path else "is hidden by a mount over it: unmount that first"
+        return f"The file that was in use, with all that was acknowledged, {where}."
 
     def _move_log(self) -> str:
         dest = f"{self._free_name()}-wal"
