@@ -18,6 +18,7 @@ from hourglass._worker import interpreter
 from hourglass._worker.activities.executors import ActivityExecutor, ExecutorLimits
 from hourglass._worker.activities.publishing import ProgressSender
 from hourglass._worker.activities.reporting import HeartbeatSender, ResultSender
+from hourglass._worker.activities.runners import worker_runner
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._worker.health import guarded
@@ -32,6 +33,7 @@ from hourglass._worker.lanes.watcher import Watcher
 from hourglass._worker.targets import resolve
 from hourglass._worker.tree.plan import Plan
 from hourglass._worker.work_log import ActivityMetrics
+from hourglass.activity._context import Equipment
 from hourglass.errors import HourglassError, TargetError
 
 
@@ -55,7 +57,7 @@ class QueueServices:
         self._incidents = _incidents(service, namespace)
         self.notes = self._incidents.notes if self._incidents is not None else None
         stacks = _stacks_of(weakref.ref(self))
-        self.lanes = LaneSet(
+        self.lanes: LaneSet = LaneSet(
             [
                 _lane(plan, number, namespace, self.cache, self.notes, stacks)
                 for number in range(1, plan.lanes + 1)
@@ -67,26 +69,36 @@ class QueueServices:
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
         config = plan.config
-        self.executor = ActivityExecutor(
-            plan.resolver,
-            plan.converter,
+        limits = ExecutorLimits(
+            max_processes=plan.max_processes,
+            payload_limit=plan.payload_limit,
+            payload_warn=plan.payload_warn,
+        )
+        self.executor: ActivityExecutor = ActivityExecutor(
+            Equipment(
+                converter=plan.converter,
+                client=client,
+                payload_limit=plan.payload_limit,
+                payload_warn=plan.payload_warn,
+                inbound=plan.activity_inbound,
+                registry=plan.metrics,
+                resources=plan.resources,
+                variables=None if plan.program_loop is None else plan.program_loop.variables,
+            ),
             HeartbeatSender(
                 self._heartbeat, service, self._cancel, codec=plan.codec, converter=plan.converter
             ),
-            max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
-            own=plan.activity_executor,
-            limits=ExecutorLimits(
-                max_processes=plan.max_processes,
-                payload_limit=plan.payload_limit,
-                payload_warn=plan.payload_warn,
+            worker_runner(
+                plan.resolver,
+                plan.converter,
+                max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
+                limits=limits,
+                own=plan.activity_executor,
+                program_loop=plan.program_loop,
             ),
-            client=client,
-            inbound=plan.activity_inbound,
-            registry=plan.metrics,
-            resources=plan.resources,
+            limits=limits,
             metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
             publisher=ProgressSender(service, codec=plan.codec, converter=plan.converter),
-            program_loop=plan.program_loop,
         )
 
     def start(self) -> None:
