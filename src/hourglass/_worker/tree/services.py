@@ -1,7 +1,7 @@
-"""What serves one task queue and outlives its Worker: lanes, the cache of its runs, the executor of activities.
+"""The services of one task queue that outlive its Worker: lanes, the cache of its runs, the executor of activities.
 
-Made when a queue is first served, kept while Workers and holders come and go, so that work in flight survives them. Belongs to
-the control loop.
+They are created when a queue is first served and kept while Workers and holders come and go, so that work in progress
+survives. They belong to the control loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hourglass.errors import HourglassError, TargetError
 
 
 class QueueServices:
-    """The parts that a queue's tasks use; `holder` gives the holder that was last in charge, or raises."""
+    """The services that a queue's tasks use; `holder` returns the current or last holder, or raises."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class QueueServices:
         self.plan = plan
         self.queue = plan.config.task_queue
         self.child_id = child_id(self.queue)
-        # The states of the queue's runs outlive its Workers, holders and lanes; keys carry the handle's generation.
+        # The states of the queue's runs outlive its Workers, holders and lanes; keys contain the handle's generation.
         self.cache = StateCache(_limits(plan))
         process = guarded.current()
         self._incidents = _incidents(service, namespace)
@@ -108,7 +108,7 @@ class QueueServices:
         self.lanes.start()
 
     def stop(self) -> None:
-        """Let everything finish and end; waits for nothing."""
+        """Let all work finish and end the threads. Waits for nothing."""
         self.lanes.stop()
         self.executor.stop()
         interpreter.settings.restore(self)
@@ -116,13 +116,11 @@ class QueueServices:
             close_incidents(self._incidents)
 
     def code_of(self, workflow_type: str) -> str:
-        """Which code a workflow is, "" if it is none that this worker knows."""
+        """Return a digest of a workflow's code; "" if this worker does not have the workflow."""
         try:
             return digest_of(self.plan.resolver.workflow(workflow_type))
         except HourglassError:
             return ""
-
-    # --- activities --------------------------------------------------------------------------------------------------
 
     def _heartbeat(self, token: bytes, details: Payloads) -> None:
         generation = self.executor.generation_of(token)
@@ -133,24 +131,22 @@ class QueueServices:
     def _cancel(self, token: bytes, reason: str) -> None:
         self.executor.cancel(token, reason)
 
-    # --- runs --------------------------------------------------------------------------------------------------------
-
     def evicted(self, record: HandleRecord, run_id: str) -> None:
-        """The engine has forgotten a run that has nothing out, and no activation says so."""
+        """Drop a run that the engine has evicted without an activation, because nothing of it is in progress."""
         generation = record.generation
         self.lanes.forget(generation, run_id)
-        left = self.cache.discard(Key(self.queue, run_id, generation))
-        if left is not None:  # it was ended from outside, or its handle drains
-            self.lanes.drop(left)
+        state = self.cache.discard(Key(self.queue, run_id, generation))
+        if state is not None:  # the run was ended from outside, or its handle drains
+            self.lanes.drop(state)
         record.runs.evicted(run_id)
 
     def forget(self, generation: int) -> None:
-        """A handle is gone, and with it all of its runs and of those of handles before it."""
+        """Drop all runs of a handle that has ended, and of the handles before it."""
         self.lanes.forget_older(generation + 1)
 
 
 def child_id(queue: str) -> str:
-    """A queue's name as a segment of a path: engines allow slashes in it."""
+    """Return a queue's name as a path segment: engines allow slashes in it."""
     return queue.replace("%", "%25").replace("/", "%2F")
 
 
@@ -158,7 +154,7 @@ def _limits(plan: Plan) -> CacheLimits:
     config = plan.config
     return CacheLimits(
         live=max(1, plan.max_live_workflows // plan.lanes),
-        # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a moment.
+        # The engine's maximum; pending evictions may overlap with new runs for a moment.
         states=max(config.max_cached_workflows, config.max_busy_workflows)
         + config.max_concurrent_workflow_tasks,
     )
@@ -174,11 +170,14 @@ def _incidents(service: EngineService, namespace: str) -> Incidents | None:
 
 
 def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
-    """Tells where a run's activities stand. A lane's thread may outlive its queue's services, and must not keep them."""
+    """Return a function that reports the stacks of a run's activities.
+
+    It holds the services weakly, because a lane's thread may outlive them.
+    """
 
     def stacks(run_id: str) -> str:
-        found = services()
-        return "" if found is None else found.executor.stacks(run_id)
+        current = services()
+        return "" if current is None else current.executor.stacks(run_id)
 
     return stacks
 
