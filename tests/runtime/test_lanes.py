@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded
-from hourglass._worker.health import hung
+from hourglass._worker.health import debuggers
 from hourglass._worker.lanes.cache import CacheLimits
 from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import UsageError
@@ -38,7 +38,7 @@ def test_an_endless_loop_is_stopped_and_its_task_fails_with_the_stack(caplog):
         assert "lane_world.py:" in failed.failure.message
         assert "in spins" in failed.failure.message
         assert shows_the_loop(failed.failure.stack_trace)
-        assert "hourglass/_engine" not in failed.failure.stack_trace
+        assert "hourglass/_evaluator" not in failed.failure.stack_trace
         assert world.lanes.status()[0].replaced == 1
         await settled(lambda: lane_threads() == ["lane-0.1"])
 
@@ -279,10 +279,10 @@ def test_somebody_at_a_breakpoint_is_not_called_hung():
         world.submit(on("r", done(1)))
         await world.begun("r")
         (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
-        hung.stopped_threads.add(thread.ident)
+        debuggers.stopped_threads.add(thread.ident)
         world.pass_time(100)
         assert world.replaced == []
-        hung.left(thread.ident)
+        debuggers.activation_ended(thread.ident)
         world.pass_time(3)
         assert [name for name, _ in world.replaced] == ["lane-0"]
 

@@ -77,6 +77,10 @@ def content_of(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def write_content(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
 def saved(path: Path) -> Path:
     (found,) = path.parent.glob(f"{path.name}.saved-*")
     return found
@@ -153,6 +157,31 @@ def test_file_written_in_place_is_not_touched_again(path: Path, restore: bool) -
         assert not path.with_name(f"{path.name}-wal").exists()
         if restore:
             assert run_ids(path) == acknowledged
+
+    asyncio.run(work())
+
+
+def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
+    """A plain copy of the same size and epoch, from before the last checkpoint, was copied into the file."""
+
+    def checkpoint(store: SqliteStore) -> bytes:
+        store._writer.checkpoint()
+        store._opened.watch.note_checkpoint()
+        return content_of(path)
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        await fill(store)
+        older = checkpoint(store)
+        await store.durable(store.append(Story("one-more").start()))
+        newer = checkpoint(store)
+        assert older != newer
+        assert (len(older), older[:4096]) == (len(newer), newer[:4096])
+        write_content(path, older)
+        with pytest.raises(FileLost, match="another program has written into it"):
+            await store.durable(store.append(Story("late").start()))
+        store.close()
+        assert content_of(path) == older
 
     asyncio.run(work())
 
@@ -236,7 +265,7 @@ def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: bool) 
             assert isinstance(store.failure, FileLost)
         else:
             with pytest.raises(
-                FileLost, match=r"was truncated or overwritten.*what was acknowledged since .* is lost"
+                FileLost, match=r"was truncated or overwritten.*changes acknowledged since .* are lost"
             ):
                 await store.durable(store.append(Story("late").start()))
         assert isinstance(store.close(), FileLost)
@@ -297,7 +326,7 @@ def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pyt
         acknowledged = await fill(store)
         link = path.with_name("link.db")
         os.link(path, link)
-        assert "is owned by a process that opened it by another name" in open_elsewhere(link)
+        assert "is owned by a process that opened it under another name" in open_elsewhere(link)
         with pytest.raises(StorageError, match="is open in this process as"):
             SqliteStore.open(link)
         acknowledged |= await fill(store, RUNS)
@@ -352,7 +381,7 @@ def test_second_owner_by_another_name_is_seen_without_locks(
         os.link(path, link)
         second = start_owner_without_locks(link)
         if first_writes:
-            with pytest.raises(FileLost, match="opened it by another name"):
+            with pytest.raises(FileLost, match="opened it under another name"):
                 await store.durable(store.append(Story("late").start()))
         else:
             store._thread._thread.join(60)
@@ -374,10 +403,41 @@ def test_name_that_a_crash_left_while_the_file_was_made_is_removed(path: Path) -
     assert not draft.exists()
 
 
-def test_file_that_is_mounted_by_itself_is_refused(path: Path) -> None:
-    """A bind mount of the single file is refused; one of its folder is not."""
+@pytest.fixture
+def mounting() -> None:
+    """Skip a test where mounts cannot be made."""
     if sys.platform != "linux" or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("mounting is not permitted here")
+
+
+MOUNTED_OVER = """
+import subprocess, sys
+from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite.store import SqliteStore
+path, backup = sys.argv[1:]
+store = SqliteStore.open(path)
+database.backup(path, backup)
+subprocess.run(["mount", "--bind", backup, path], check=True)
+store._thread._thread.join(60)
+print(store.failure)
+store.close()
+"""
+
+
+@pytest.mark.usefixtures("mounting")
+def test_other_file_that_is_mounted_over_the_database_stops_the_store(path: Path) -> None:
+    """The mounted file is not changed, and the error says where the database is."""
+    backup = path.with_name("backup.db")
+    command = ["unshare", "-m", sys.executable, "-c", MOUNTED_OVER, path, backup]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert "was replaced by another file" in done.stdout, done.stderr
+    assert "is hidden by a mount over it" in done.stdout
+    assert run_ids(path) == run_ids(backup) == set()
+
+
+@pytest.mark.usefixtures("mounting")
+def test_file_that_is_mounted_by_itself_is_refused(path: Path) -> None:
+    """A bind mount of the single file is refused; one of its folder is not."""
     SqliteStore.open(path).close()
     folder = path.with_name("a folder")
     folder.mkdir()

@@ -18,13 +18,13 @@ from hourglass._worker import interpreter
 from hourglass._worker.activities.executors import ActivityExecutor, ExecutorLimits
 from hourglass._worker.activities.publishing import ProgressSender
 from hourglass._worker.activities.reporting import HeartbeatSender, ResultSender
+from hourglass._worker.activities.runners import worker_runner
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._worker.health import guarded
-from hourglass._worker.health.deaths import Deaths, close_deaths, open_deaths
-from hourglass._worker.health.hung import gil_watchdog
-from hourglass._worker.health.lane_notes import LaneNotes, digest_of
-from hourglass._worker.health.parked import Quarantine
+from hourglass._worker.health.incidents import Incidents, close_incidents, open_incidents
+from hourglass._worker.health.lane_notes import LaneNotes
+from hourglass._worker.health.quarantine import Quarantine, digest_of
 from hourglass._worker.lanes.cache import CacheLimits, Key, StateCache
 from hourglass._worker.lanes.evaluation import Evaluations
 from hourglass._worker.lanes.lane import Lane
@@ -33,6 +33,7 @@ from hourglass._worker.lanes.watcher import Watcher
 from hourglass._worker.targets import resolve
 from hourglass._worker.tree.plan import Plan
 from hourglass._worker.work_log import ActivityMetrics
+from hourglass.activity._context import Equipment
 from hourglass.errors import HourglassError, TargetError
 
 
@@ -53,42 +54,51 @@ class QueueServices:
         # The states of the queue's runs outlive its Workers, holders and lanes; keys carry the handle's generation.
         self.cache = StateCache(_limits(plan))
         process = guarded.current()
-        self._deaths = _deaths(service, namespace, process)
-        self.notes = _notes(process, self._deaths)
+        self._incidents = _incidents(service, namespace)
+        self.notes = self._incidents.notes if self._incidents is not None else None
         stacks = _stacks_of(weakref.ref(self))
-        self.lanes = LaneSet(
+        self.lanes: LaneSet = LaneSet(
             [
                 _lane(plan, number, namespace, self.cache, self.notes, stacks)
                 for number in range(1, plan.lanes + 1)
             ],
             deadlock_timeout=plan.deadlock_timeout,
-            quarantine=_quarantine(process, self._deaths),
+            quarantine=Quarantine(self._incidents),
             on_too_many_stuck=process.replace if process is not None else None,
-            watchdog=gil_watchdog(),
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
         config = plan.config
-        self.executor = ActivityExecutor(
-            plan.resolver,
-            plan.converter,
+        limits = ExecutorLimits(
+            max_processes=plan.max_processes,
+            payload_limit=plan.payload_limit,
+            payload_warn=plan.payload_warn,
+        )
+        self.executor: ActivityExecutor = ActivityExecutor(
+            Equipment(
+                converter=plan.converter,
+                client=client,
+                payload_limit=plan.payload_limit,
+                payload_warn=plan.payload_warn,
+                inbound=plan.activity_inbound,
+                registry=plan.metrics,
+                resources=plan.resources,
+                variables=None if plan.program_loop is None else plan.program_loop.variables,
+            ),
             HeartbeatSender(
                 self._heartbeat, service, self._cancel, codec=plan.codec, converter=plan.converter
             ),
-            max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
-            own=plan.activity_executor,
-            limits=ExecutorLimits(
-                max_processes=plan.max_processes,
-                payload_limit=plan.payload_limit,
-                payload_warn=plan.payload_warn,
+            worker_runner(
+                plan.resolver,
+                plan.converter,
+                max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
+                limits=limits,
+                own=plan.activity_executor,
+                program_loop=plan.program_loop,
             ),
-            client=client,
-            inbound=plan.activity_inbound,
-            registry=plan.metrics,
-            resources=plan.resources,
+            limits=limits,
             metrics=ActivityMetrics(plan.metrics, namespace, self.queue),
             publisher=ProgressSender(service, codec=plan.codec, converter=plan.converter),
-            program_loop=plan.program_loop,
         )
 
     def start(self) -> None:
@@ -101,8 +111,8 @@ class QueueServices:
         self.lanes.stop()
         self.executor.stop()
         interpreter.settings.restore(self)
-        if self._deaths is not None:
-            close_deaths(self._deaths)
+        if self._incidents is not None:
+            close_incidents(self._incidents)
 
     def code_of(self, workflow_type: str) -> str:
         """Which code a workflow is, "" if it is none that this worker knows."""
@@ -153,34 +163,13 @@ def _limits(plan: Plan) -> CacheLimits:
     )
 
 
-def _deaths(service: EngineService, namespace: str, process: guarded.Guarded | None) -> Deaths | None:
-    """What is known of processes that died at this target; None where the target cannot be resolved."""
+def _incidents(service: EngineService, namespace: str) -> Incidents | None:
+    """Return the runs that hung or killed processes at this target; None where the target cannot be resolved."""
     target = getattr(service, "target", "")
     try:
-        where = resolve(target, namespace=namespace) if target else None
+        return open_incidents(resolve(target, namespace=namespace)) if target else None
     except TargetError:
-        where = None
-    return open_deaths(where, process.notes if process is not None else None) if where is not None else None
-
-
-def _notes(process: guarded.Guarded | None, deaths: Deaths | None) -> LaneNotes | None:
-    if process is not None:
-        return process.notes
-    return deaths.notes if deaths is not None else None
-
-
-def _quarantine(process: guarded.Guarded | None, deaths: Deaths | None) -> Quarantine:
-    """Which runs are held back: also those that stopped or killed the processes before this one."""
-    quarantine = Quarantine()
-    if deaths is not None:
-        quarantine.restore(deaths.suspects())
-        quarantine.on_went_on = deaths.forget
-    if process is not None:
-        quarantine.restore(process.hangs)
-        quarantine.on_hung = process.hung
-        tell = [process.went_on, *([deaths.forget] if deaths is not None else [])]
-        quarantine.on_went_on = lambda run_id: [each(run_id) for each in tell]
-    return quarantine
+        return None
 
 
 def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
