@@ -142,6 +142,13 @@ def test_a_filter_that_is_wrong_is_explained(web: httpx.Client) -> None:
     assert 'class="banner bad"' in answer.text
 
 
+@pytest.mark.parametrize("address", ["/live?since=yesterday", "/live?until=0001-01-01T00:00%2B23:59"])
+def test_live_events_of_a_malformed_search_report_the_problem(web: httpx.Client, address: str) -> None:
+    """The stream stays open and reports the message, as the page itself does."""
+    with web.stream("GET", address) as answer:
+        assert next(answer.iter_text()).startswith("event: trouble")
+
+
 @pytest.mark.parametrize(
     "period",
     [
