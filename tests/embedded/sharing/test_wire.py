@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from inspect import signature
 from typing import Any, TypeVar
 
 import msgspec
@@ -138,6 +139,25 @@ def test_errors_survive_the_journey(error: errors.HourglassError) -> None:
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert arrived.__dict__ == error.__dict__
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in errors.ServiceError.__subclasses__() if kind.__name__ in errors.__all__],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.ServiceError]) -> None:
+    """Programs catch these errors by class, whichever process owns the file."""
+    parameters = signature(kind).parameters.values()
+    fields = {
+        each.name: f"the {each.name}"
+        for each in parameters
+        if each.kind is each.KEYWORD_ONLY and each.name != "status"
+    }
+    arrived = wire.error_of(wire.problem_of(kind("the message", **fields)))
+    assert type(arrived) is kind
+    assert str(arrived) == "the message"
+    assert {name: getattr(arrived, name) for name in fields} == fields
 
 
 def test_a_foreign_error_says_only_its_name() -> None:
