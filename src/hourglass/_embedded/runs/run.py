@@ -9,155 +9,25 @@ a record can be dropped and made again from the store.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.clock import Bell, Cancel, later, storable, to_ns
+from hourglass._embedded.clock import Bell, Cancel
 from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.runs.wakes import Wakes, activity_wake_ns, timer_wake_ns
 from hourglass._embedded.store.store import AT_ONCE
-from hourglass._embedded.transitions import activities
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions.activities import deadline
-from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run, first_task_ns
+from hourglass._embedded.transitions.run import Change, Run
 from hourglass._embedded.transitions.size_limits import Limits, encoded_size
 from hourglass._embedded.transitions.updates import Updates
 from hourglass._evaluator.events import QueryReceived
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 from hourglass.errors import HourglassError, QueryFailedError
-
-# --- when a run must be looked at again -----------------------------------------------------------------------
-#
-# Kept so that a step costs the same however much is pending. What each pending thing needs is pure (`activity_wake_ns`,
-# `timer_wake_ns`, `run_wake_ns`); `Wakes` keeps the earliest of them in a heap. An entry may be earlier than what its thing
-# needs by now (a heartbeat came): that is noted, and mended when it comes up, which is cheaper than keeping all of them
-# exact. Invariants: for everything pending that needs a time there is an entry at that time or before; whatever changes is
-# looked at, so that what a thing needs is worked out once per change.
-
-
-def timer_wake_ns(run: Run, event_id: int) -> int:
-    """Return when a timer fires; 0 if it does not run."""
-    timer = run.timers.get(event_id)
-    return 0 if timer is None else timer.due_ns
-
-
-def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:
-    """When an activity times out, or may be taken; 0: never."""
-    when = activities.deadline(activity)[0]
-    if not activity.started_ns and activity.available_ns > now_ns:
-        available = storable(activity.available_ns)
-        return min(when, available) if when else available
-    return when
-
-
-def run_wake_ns(run: Run, now_ns: int) -> int:
-    """When something is due that concerns the run as a whole; 0: never."""
-    if run.status is not RUNNING:
-        return 0
-    when, task = 0, run.task
-    if task is not None and task.started_event_id:
-        when = later(task.started_ns, to_ns(run.started.spec.task_timeout))
-    elif task is not None and task.available_ns > now_ns:
-        when = task.available_ns
-    elif run.needs_first_task:
-        when = first_task_ns(run)
-    started = run.started
-    deadline = storable(run.deadline_ns) if started.spec.run_timeout or started.expiration_ns else 0
-    return min(when, deadline) if when and deadline else when or deadline
-
-
-class Wakes:
-    """The times at which one run's pending things must be looked at."""
-
-    __slots__ = ("_at", "_heap", "_later")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
-        self._at: dict[int, int] = {}
-        self._later = _NONE
-
-    def enter(self, event_id: int, when: int) -> None:
-        """This has changed, and needs this time; 0: none."""
-        at = self._at.get(event_id)
-        if not when:
-            if at is not None:
-                self._forget(event_id)
-        elif at is None:
-            self._at[event_id] = when
-            heapq.heappush(self._heap, (when, event_id))
-        elif when < at:
-            self._enter(when, event_id)
-        elif when > at:
-            self._put_off(when, event_id)
-        elif self._later:
-            self._later.pop(event_id, None)
-
-    def put_off(self, event_ids: Iterable[int], until_ns: int) -> None:
-        """These were due, and cannot be dealt with now: they come up again at this time, or when they change."""
-        for event_id in event_ids:
-            self._enter(until_ns, event_id)
-
-    def next_ns(self, run: Run, now_ns: int) -> int:
-        """When the run must be looked at next; 0: never."""
-        if run.status is not RUNNING:
-            return 0
-        item = self._first(now_ns) if self._heap else 0
-        whole = run_wake_ns(run, now_ns)
-        return min(item, whole) if item and whole else item or whole
-
-    def due(self, now_ns: int) -> list[int]:
-        """What must be looked at now, by event id. Its entries are gone: the caller deals with each, and enters it
-        again by `enter` or `put_off`.
-        """
-        found: list[int] = []
-        while self._heap and self._heap[0][0] <= now_ns:
-            when, event_id = heapq.heappop(self._heap)
-            if self._at.get(event_id) == when:
-                self._forget(event_id)
-                found.append(event_id)
-        return sorted(found)
-
-    def _first(self, now_ns: int) -> int:
-        heap = self._heap
-        while heap:
-            when, event_id = heap[0]
-            counts = self._at.get(event_id) == when
-            if counts and (when <= now_ns or event_id not in self._later):
-                return when
-            heapq.heappop(heap)
-            if counts:
-                self._enter(self._later[event_id], event_id)
-        return 0
-
-    def _enter(self, when: int, event_id: int) -> None:
-        self._at[event_id] = when
-        heapq.heappush(self._heap, (when, event_id))
-        if self._later:
-            self._later.pop(event_id, None)
-
-    def _put_off(self, when: int, event_id: int) -> None:
-        if self._later is _NONE:
-            self._later = {}
-        self._later[event_id] = when
-
-    def _forget(self, event_id: int) -> None:
-        del self._at[event_id]
-        if self._later:
-            self._later.pop(event_id, None)
-        if not self._at:
-            self._heap.clear()  # entries that no longer count would stay until their time
-
-
-_NONE: dict[int, int] = {}
-"""The `_later` of all `Wakes` that have nothing later than its entry: one empty table for all, never written to."""
-
-
-# --- a run in memory ------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -379,24 +249,3 @@ class LoadedRun:
             elif activity.cancel_requested_event_id and not taken.told_to_cancel:
                 taken.told_to_cancel = True
                 taken.poller.cancel_attempt(taken.token.encode(), "CANCELLED", self.number)
-
-
-# --- the seam between runs and schedules ----------------------------------------------------------------------
-
-
-class EndListener(Protocol):
-    """What the runs know of schedules, which wait for the ends of workflows. An end is the end of a whole chain:
-    retries, continuations and resets go on under the same id.
-    """
-
-    def awaits(self, workflow_id: str) -> bool:
-        """Whether a schedule waits for the end of this workflow."""
-        ...
-
-    def ended(self, record: LoadedRun) -> None:
-        """A run of a workflow that a schedule waits for has closed. What comes of it is part of the same change."""
-        ...
-
-    def realign(self) -> None:
-        """Time has jumped."""
-        ...

@@ -18,12 +18,13 @@ from typing import TypeVarTuple, Unpack
 
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.matching.task_queues import TaskQueues
+from hourglass._embedded.runs.effects import EffectsOnOthers, EndListener, LimitKeeping
 from hourglass._embedded.runs.loading import load
 from hourglass._embedded.runs.lost_attempts import KeptAttempts
 from hourglass._embedded.runs.parking import park
-from hourglass._embedded.runs.run import EndListener, LoadedRun
+from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.timers import RunTimers
-from hourglass._embedded.runs.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction
+from hourglass._embedded.runs.transactions import Part, Transaction
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store

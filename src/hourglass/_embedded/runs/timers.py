@@ -8,15 +8,15 @@ Invariant: an open run that needs a time has an alarm at that time or before.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Protocol, TypeVarTuple, Unpack
 
-from hourglass._embedded.clock import SECOND, Cancel, Clock
+from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.matching.task_queues import TaskQueues
 from hourglass._embedded.runs.lost_attempts import say_lost
-from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.runs.wakes import run_wake_ns
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import deadline
@@ -212,75 +212,3 @@ def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:
     spec = activity.spec
     limited = spec.schedule_to_start_timeout or spec.schedule_to_close_timeout
     return bool(limited) and not activity.started_ns and activity.available_ns <= now_ns
-
-
-class DueTimes:
-    """When each of many keys is due, and one alarm on the clock at the earliest of these times, which calls `elapse`; none before
-    `begin`, nor after `stop`.
-    """
-
-    def __init__(self, clock: Clock, elapse: Callable[[], None]) -> None:
-        self._clock = clock
-        self._elapse = elapse
-        self._times: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []  # with entries that count no more, until they come up
-        self._acts = False
-        self._alarm: Cancel | None = None
-        self._alarm_ns = 0
-
-    def begin(self) -> None:
-        """Ring from now on."""
-        self._acts = True
-        if self._heap:
-            self.set_alarm()
-
-    def stop(self) -> None:
-        """Ring no more."""
-        self._acts = False
-        self._silence()
-
-    def set(self, key: str, due_ns: int) -> None:
-        """A key is due at this time; 0: never. The alarm follows at `set_alarm`."""
-        if not due_ns:
-            self._times.pop(key, None)
-        elif self._times.get(key) != due_ns:
-            self._times[key] = due_ns
-            heapq.heappush(self._heap, (due_ns, key))
-
-    def take(self, now_ns: int) -> str | None:
-        """The next key whose time has come, which has none from now on; None: no other is due, or the alarm was stopped."""
-        while self._acts and self._heap and self._heap[0][0] <= now_ns:
-            due = heapq.heappop(self._heap)
-            if self._counts(due):
-                del self._times[due[1]]
-                return due[1]
-        return None
-
-    def set_alarm(self) -> None:
-        """Times may have changed: ring at the earliest."""
-        while self._heap and not self._counts(self._heap[0]):
-            heapq.heappop(self._heap)
-        if not self._acts or not self._heap:
-            self._silence()
-        elif self._alarm is None or self._alarm_ns != self._heap[0][0]:
-            self._silence()
-            self._alarm_ns = self._heap[0][0]
-            self._alarm = self._clock.call_at(self._alarm_ns, self._ring)
-
-    def realign(self) -> None:
-        """Time has jumped: set the alarm anew."""
-        self._silence()
-        self.set_alarm()
-
-    def _counts(self, due: tuple[int, str]) -> bool:
-        return self._times.get(due[1]) == due[0]
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self._elapse()
-        self.set_alarm()
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm()
-            self._alarm = None
