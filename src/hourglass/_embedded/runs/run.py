@@ -132,7 +132,7 @@ class LoadedRun:
     resting: bool = False
     """Whether the run's task, which a worker has, waits for a local activity: no worker computes anything for it."""
 
-    def look(self, event_ids: Iterable[int], now_ns: int) -> int:
+    def refresh_deadlines(self, event_ids: Iterable[int], now_ns: int) -> int:
         """These of the things that are pending have changed, or their time has come; gives the earliest time that
         they need, 0 for none.
         """
@@ -167,7 +167,7 @@ class LoadedRun:
         if request_ids:
             self.seen.update(request_ids)
             self.late = False
-        return self.look(event_ids, now_ns) if event_ids else 0
+        return self.refresh_deadlines(event_ids, now_ns) if event_ids else 0
 
     def has_signals(self, many: int) -> bool:
         """Whether the run has got so many signals, or more."""
@@ -232,10 +232,10 @@ class LoadedRun:
             timers={},
             children={},
         )
-        self.look(pending, now_ns)
+        self.refresh_deadlines(pending, now_ns)
         return pending
 
-    def tell_holders(self, ids: Iterable[int]) -> None:
+    def notify_holders(self, ids: Iterable[int]) -> None:
         """Tell the handles that have attempts of these activities which no longer count or are to be cancelled."""
         for event_id in ids:
             taken = self.attempts.get(event_id)

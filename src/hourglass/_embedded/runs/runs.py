@@ -225,7 +225,7 @@ class RunTable:
             self.apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
 
-    def may_go_on(self, record: LoadedRun) -> bool:
+    def may_change(self, record: LoadedRun) -> bool:
         """Whether a run is open, not paused, within its limits, and may be changed now."""
         run, limits = record.run, self.limits
         return (
@@ -338,7 +338,7 @@ class RunTable:
         earliest = record.update(change, ids, request_ids, now)
         if change.follower is None and not effects and not self._transaction.is_open:
             if to_worker and self.writes.patience and run.task is not None and run.task.started_event_id:
-                self.writes.keep_back(record)
+                self.writes.defer(record)
             elif is_changed or record.wake_ns(now) != record.stored_wake_ns:
                 self.writes.append(record, request_ids, now)
             self.notify(record, ids, earliest, now)
@@ -357,7 +357,7 @@ class RunTable:
         # First the store, then the handles: what a handle takes when it is woken must depend on a change that has a number.
         changes = [(part.change, part.record) for part in parts if part.change is not None]
         if changes or self.writes.has_schedules:
-            self.writes.append_whole(changes)
+            self.writes.append_together(changes)
         for part in parts:
             self.notify(part.record, part.ids, part.earliest, now)
 
@@ -370,7 +370,7 @@ class RunTable:
             self.timers.set(record, earliest, now)
             self.queues.offer(run, ids, now, record.sticky, late=record.late)
         if record.attempts:
-            record.tell_holders(ids)
+            record.notify_holders(ids)
         self.note_in_flight(record)
         if record.changed.waiters:
             record.changed.ring()

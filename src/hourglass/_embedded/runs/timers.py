@@ -42,7 +42,7 @@ class TimedRuns(Protocol):
         """Whether what happens now is a part of a transaction."""
         ...
 
-    def may_go_on(self, record: LoadedRun) -> bool:
+    def may_change(self, record: LoadedRun) -> bool:
         """Whether a run is open, not paused, within its limits, and nothing keeps it from being changed."""
         ...
 
@@ -109,7 +109,7 @@ class RunTimers:
             record.wakes.put_off(withheld, now + LOOK_AGAIN)
             due -= withheld
         ids = runs.queues.policy.due_now(sorted(due))
-        if runs.may_go_on(record) and _only_available(record.run, ids, now):
+        if runs.may_change(record) and _only_available(record.run, ids, now):
             self._offer(record, due, now)
             return
         follower = runs.new_run_id() if record.run.deadline_ns else ""
@@ -131,7 +131,7 @@ class RunTimers:
         stored with the change by which they are taken; where none is, by itself.
         """
         runs = self._runs
-        self.set(record, record.look(due, now), now)
+        self.set(record, record.refresh_deadlines(due, now), now)
         runs.queues.offer(record.run, due, now, record.sticky, late=record.late)
         runs.queues.dispatch()
         if record.wake_ns(now) != record.stored_wake_ns:
@@ -146,7 +146,7 @@ class RunTimers:
         now = self._clock.now_ns()
         for record in tuple(self._runs.records()):
             self.set_back(record, now)
-            record.look((*record.run.activities, *record.run.timers), now)
+            record.refresh_deadlines((*record.run.activities, *record.run.timers), now)
             self.silence(record)
             self.set(record, 0, now)
 

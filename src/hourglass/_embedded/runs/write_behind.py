@@ -72,8 +72,8 @@ class WriteBehind:
         self.patience = store.patience
         """Seconds that a change may be kept back for; 0: none is."""
         self._stopped = False
-        self._kept_back: dict[str, LoadedRun] = {}
-        self._kept_long: list[LoadedRun] = []
+        self._deferred: dict[str, LoadedRun] = {}
+        self._deferred_long: list[LoadedRun] = []
         self._timer_runs = False
         self._schedules: dict[tuple[type[ScheduleChange], str], ScheduleChange] = {}
         self._requests = CarriedOut(store)
@@ -91,8 +91,8 @@ class WriteBehind:
 
     def change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> RunChange:
         """What the store has not got yet of a run; from now on it has."""
-        if self._kept_back:
-            self._kept_back.pop(record.run.run_id, None)
+        if self._deferred:
+            self._deferred.pop(record.run.run_id, None)
         events, begin = record.events, record.stored_events
         change = RunChange(
             run=record.run,
@@ -115,7 +115,7 @@ class WriteBehind:
         if not self._still_since_ns and self.is_durable(self._watched):
             self._watched, self._watched_since_ns = number, now
 
-    def append_whole(self, changes: Iterable[tuple[RunChange, LoadedRun]]) -> None:
+    def append_together(self, changes: Iterable[tuple[RunChange, LoadedRun]]) -> None:
         """Give the store what several runs became together, and the schedules that were kept, as one change."""
         schedules, self._schedules = self._schedules, {}
         pairs = list(changes)
@@ -133,7 +133,7 @@ class WriteBehind:
                 self._requests.note(change, number)
 
     def keep_schedule(self, change: ScheduleChange) -> None:
-        """A schedule is stored with the next `append_whole`."""
+        """A schedule is stored with the next `append_together`."""
         self._schedules[type(change), change.schedule_id] = change
 
     @property
@@ -143,7 +143,7 @@ class WriteBehind:
 
     def forget(self, run_id: str) -> int:
         """Have the store forget a run that has closed; gives the number of the change."""
-        self._kept_back.pop(run_id, None)
+        self._deferred.pop(run_id, None)
         self.appended = self._store.forget(run_id)
         return self.appended
 
@@ -161,32 +161,32 @@ class WriteBehind:
 
     # --- changes that are kept back -------------------------------------------------------------------------
 
-    def keep_back(self, record: LoadedRun) -> None:
+    def defer(self, record: LoadedRun) -> None:
         """A worker has the run's task, and nothing else waits for what led to that: it is stored together with the
         answer, as one change; or when a call asks for its number; or after a moment. A crash before that loses no
         more than one before a commit does.
         """
-        self._kept_back[record.run.run_id] = record
+        self._deferred[record.run.run_id] = record
         if not self._timer_runs:
             self._timer_runs = True
             asyncio.get_running_loop().call_later(self.patience, self._store_what_waits_long)
 
     def _store_what_waits_long(self) -> None:
-        for record in self._kept_long:
-            if self._kept_back.get(record.run.run_id) is record and not self._stopped:
+        for record in self._deferred_long:
+            if self._deferred.get(record.run.run_id) is record and not self._stopped:
                 self.append(record, (), self._clock.now_ns())
-        self._kept_long = list(self._kept_back.values())
-        self._timer_runs = bool(self._kept_long)
+        self._deferred_long = list(self._deferred.values())
+        self._timer_runs = bool(self._deferred_long)
         if self._timer_runs:
             asyncio.get_running_loop().call_later(self.patience, self._store_what_waits_long)
 
     def drop(self, run_id: str) -> None:
         """What was kept back of a run is not to be stored."""
-        self._kept_back.pop(run_id, None)
+        self._deferred.pop(run_id, None)
 
     def number_of(self, record: LoadedRun) -> int:
         """The number of the newest change of a run: the store is given what was kept back of it."""
-        if record.run.run_id in self._kept_back:
+        if record.run.run_id in self._deferred:
             self.append(record, (), self._clock.now_ns())
         return record.number
 
@@ -201,13 +201,13 @@ class WriteBehind:
     @property
     def newest(self) -> int:
         """The number of the newest change of all: the store is given all that was kept back."""
-        if self._kept_back:
+        if self._deferred:
             self.store_all()
         return self.appended
 
     def store_all(self) -> None:
         """Give the store all that was kept back."""
-        for record in tuple(self._kept_back.values()):
+        for record in tuple(self._deferred.values()):
             self.append(record, (), self._clock.now_ns())
 
     # --- a store that stands still --------------------------------------------------------------------------
