@@ -9,8 +9,8 @@ from hourglass._embedded.clock import Cancel, Clock
 
 
 class DueTimes:
-    """When each of many keys is due, and one alarm on the clock at the earliest of these times, which calls `elapse`; none before
-    `begin`, nor after `stop`.
+    """The due times of many keys, and one alarm on the clock at the earliest of them, which calls `elapse`. There is no
+    alarm before `begin`, nor after `stop`.
     """
 
     def __init__(self, clock: Clock, elapse: Callable[[], None]) -> None:
@@ -23,18 +23,18 @@ class DueTimes:
         self._alarm_ns = 0
 
     def begin(self) -> None:
-        """Ring from now on."""
+        """Arm the alarm from now on."""
         self._acts = True
         if self._heap:
             self.set_alarm()
 
     def stop(self) -> None:
-        """Ring no more."""
+        """Disarm the alarm for good."""
         self._acts = False
         self._silence()
 
     def set(self, key: str, due_ns: int) -> None:
-        """A key is due at this time; 0: never. The alarm follows at `set_alarm`."""
+        """Set the due time of a key; 0: none. Call `set_alarm` afterwards."""
         if not due_ns:
             self._times.pop(key, None)
         elif self._times.get(key) != due_ns:
@@ -42,7 +42,7 @@ class DueTimes:
             heapq.heappush(self._heap, (due_ns, key))
 
     def take(self, now_ns: int) -> str | None:
-        """The next key whose time has come, which has none from now on; None: no other is due, or the alarm was stopped."""
+        """Remove and return the next key whose time has come; None if there is none, or after `stop`."""
         while self._acts and self._heap and self._heap[0][0] <= now_ns:
             due = heapq.heappop(self._heap)
             if self._counts(due):
@@ -51,7 +51,7 @@ class DueTimes:
         return None
 
     def set_alarm(self) -> None:
-        """Times may have changed: ring at the earliest."""
+        """Arm the alarm at the earliest due time."""
         while self._heap and not self._counts(self._heap[0]):
             heapq.heappop(self._heap)
         if not self._acts or not self._heap:
@@ -62,7 +62,7 @@ class DueTimes:
             self._alarm = self._clock.call_at(self._alarm_ns, self._ring)
 
     def realign(self) -> None:
-        """Time has jumped: set the alarm anew."""
+        """Arm the alarm again after the clock has jumped."""
         self._silence()
         self.set_alarm()
 

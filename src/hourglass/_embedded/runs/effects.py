@@ -48,31 +48,31 @@ _NOT_FOUND = h.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
 
 
 class LimitKeeping(Protocol):
-    """What runs know of the limits that the engine keeps (see `keepers`)."""
+    """The part of the limits that runs use (see `limits.keepers`)."""
 
     def keeps(self, id: str) -> bool:
-        """Whether the engine keeps this limit now."""
+        """Whether the engine manages this limit now."""
         ...
 
     def read(self, signal: h.SignalExternalWorkflowExecutionInitiated) -> Any:
-        """What a run says to a keeper; None where the engine cannot read it."""
+        """Return the message of a run to a limit's manager; None if the engine cannot read it."""
         ...
 
     def receive(self, sender: LoadedRun, id: str, message: Any) -> None:
-        """A run says something to a keeper."""
+        """Receive a message of a run to a limit's manager."""
         ...
 
     def run_closed(self, run_id: str) -> None:
-        """A run that has something of a limit has closed."""
+        """Handle the end of a run that holds or waits for a slot of a limit."""
         ...
 
     def realign(self) -> None:
-        """Time has jumped."""
+        """Arm alarms again after the clock has jumped."""
         ...
 
 
 class Runs(Protocol):
-    """What is needed of `runs.RunTable`."""
+    """The part of `runs.RunTable` that effects use."""
 
     clock: Clock
     limits: Limits
@@ -83,19 +83,19 @@ class Runs(Protocol):
     has_version: Callable[[VersioningOverride, str], bool]
 
     def record(self, run_id: str) -> LoadedRun | None:
-        """The run of this id."""
+        """Return the run of this id."""
         ...
 
     def current(self, workflow_id: str) -> LoadedRun | None:
-        """The latest run of a workflow."""
+        """Return the latest run of a workflow."""
         ...
 
     def open(self, started: h.WorkflowExecutionStarted) -> LoadedRun:
-        """Begin a run."""
+        """Open a run."""
         ...
 
     def change(self, record: LoadedRun, transition: Callable[[Run, int], Change]) -> str:
-        """Apply a transition; gives why the run was ended instead, if it was."""
+        """Apply a transition. Return the reason if the run was terminated instead."""
         ...
 
 
@@ -126,8 +126,6 @@ class EffectsOnOthers:
             case _:
                 assert_never(effect)
 
-    # --- children -------------------------------------------------------------------------------------------
-
     def _start(self, parent: LoadedRun, child: OpenChild) -> None:
         if not parent.run.is_open:
             return
@@ -141,7 +139,7 @@ class EffectsOnOthers:
         self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
 
     def _why_not(self, child: OpenChild) -> h.StartChildFailedCause | None:
-        """Why a child cannot start; makes room for it if its policy says so."""
+        """Return the cause why a child cannot start, after making room for it as its policy demands; None if it can."""
         asked = child.initiated
         if asked.namespace != self._namespace:
             return h.StartChildFailedCause.NAMESPACE_NOT_FOUND
@@ -166,7 +164,7 @@ class EffectsOnOthers:
         return None
 
     def _leave(self, parent: LoadedRun, child: OpenChild) -> None:
-        """A parent has closed; its child is found along its runs."""
+        """Apply the close policy of a child, which is found along its runs."""
         policy = child.initiated.child.parent_close_policy
         if policy is ParentClosePolicy.ABANDON:
             return
@@ -188,11 +186,9 @@ class EffectsOnOthers:
             parent = self._find(started.parent_workflow_id, parent.run.reset_run_id)
         initiated = started.parent_initiated_event_id
         child = None if parent is None or not parent.run.is_open else parent.run.children.get(initiated)
-        # A parent that was reset may have asked for another child at the event that this one was asked for by.
+        # A parent that was reset may have requested another child with the event of this one's request.
         if parent is not None and child is not None and child.run_id == started.first_run_id:
             self._runs.change(parent, lambda run, now: children.child_ended(run, initiated, record.run, now))
-
-    # --- others ---------------------------------------------------------------------------------------------
 
     def _signal(self, sender: LoadedRun, effect: SendSignal) -> None:
         if not sender.run.is_open:
@@ -211,7 +207,7 @@ class EffectsOnOthers:
     def _deliver(
         self, sender: LoadedRun, effect: SendSignal, target: LoadedRun | h.ExternalFailedCause
     ) -> h.ExternalFailedCause | None:
-        """Give a signal to another run; why it cannot be, if so."""
+        """Deliver a signal to another run. Return the cause if that is impossible."""
         if not isinstance(target, LoadedRun):
             return target
         if target.has_signals(self._runs.limits.signals):
@@ -266,8 +262,8 @@ def _may_reach(sender: LoadedRun, target: LoadedRun, effect: SendSignal | SendCa
 
 
 class EndListener(Protocol):
-    """What the runs know of schedules, which wait for the ends of workflows. An end is the end of a whole chain:
-    retries, continuations and resets go on under the same id.
+    """The part of schedules that runs use: schedules wait for the ends of workflows. An end is the end of a whole chain:
+    retries, continuations and resets continue under the same id.
     """
 
     def awaits(self, workflow_id: str) -> bool:
@@ -275,9 +271,9 @@ class EndListener(Protocol):
         ...
 
     def ended(self, record: LoadedRun) -> None:
-        """A run of a workflow that a schedule waits for has closed. What comes of it is part of the same change."""
+        """Handle the end of a run that a schedule waits for. The consequences are part of the same change."""
         ...
 
     def realign(self) -> None:
-        """Time has jumped."""
+        """Arm alarms again after the clock has jumped."""
         ...

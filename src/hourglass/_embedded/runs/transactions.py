@@ -21,7 +21,7 @@ from hourglass._embedded.transitions.run import (
 
 
 class Part(NamedTuple):
-    """One run's part; without a change it is announced, and nothing is stored."""
+    """One run's part of a transaction. Without a change it is announced, and nothing is stored."""
 
     record: LoadedRun
     change: RunChange | None
@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 class Transaction:
-    """A transaction over several runs: gathers its parts from the outermost `begin` to its end, then hands them to
+    """A transaction over several runs. It gathers its parts from the outermost `begin` to its end, then passes them to
     `settle`.
     """
 
@@ -42,10 +42,10 @@ class Transaction:
         self._parts: list[Part] = []
         self._effects: deque[tuple[LoadedRun, Effect]] = deque()
         self.is_open = False
-        """Whether it has begun: what happens now is a part of it."""
+        """Whether the transaction has begun: changes that are applied now are part of it."""
 
     def add(self, part: Part) -> None:
-        """One more part."""
+        """Add a part."""
         self._parts.append(part)
 
     def add_effects(self, record: LoadedRun, effects: Iterable[Effect]) -> None:
@@ -54,7 +54,7 @@ class Transaction:
 
     @contextlib.contextmanager
     def begin(self, now_ns: int) -> Iterator[Transaction]:
-        """What happens in here, and all that it asks of other runs, becomes durable together."""
+        """Return a context in which all changes, and their effects on other runs, become durable together."""
         if self.is_open:
             yield self
             return

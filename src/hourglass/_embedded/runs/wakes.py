@@ -24,7 +24,7 @@ def timer_wake_ns(run: Run, event_id: int) -> int:
 
 
 def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:
-    """When an activity times out, or may be taken; 0: never."""
+    """Return when an activity times out or may be received; 0: never."""
     when = activities.deadline(activity)[0]
     if not activity.started_ns and activity.available_ns > now_ns:
         available = storable(activity.available_ns)
@@ -33,7 +33,7 @@ def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:
 
 
 def run_wake_ns(run: Run, now_ns: int) -> int:
-    """When something is due that concerns the run as a whole; 0: never."""
+    """Return when something is due that concerns the run as a whole; 0: never."""
     if run.status is not RUNNING:
         return 0
     when, task = 0, run.task
@@ -49,7 +49,7 @@ def run_wake_ns(run: Run, now_ns: int) -> int:
 
 
 class Wakes:
-    """The times at which one run's pending things must be looked at."""
+    """The deadlines of the pending activities and timers of one run."""
 
     __slots__ = ("_at", "_heap", "_later")
 
@@ -59,7 +59,7 @@ class Wakes:
         self._later = _NONE
 
     def enter(self, event_id: int, when: int) -> None:
-        """This has changed, and needs this time; 0: none."""
+        """Set the deadline of an activity or timer that has changed; 0: none."""
         at = self._at.get(event_id)
         if not when:
             if at is not None:
@@ -75,12 +75,12 @@ class Wakes:
             self._later.pop(event_id, None)
 
     def put_off(self, event_ids: Iterable[int], until_ns: int) -> None:
-        """These were due, and cannot be dealt with now: they come up again at this time, or when they change."""
+        """Postpone these, which were due and cannot be handled now, until this time or their next change."""
         for event_id in event_ids:
             self._enter(until_ns, event_id)
 
     def next_ns(self, run: Run, now_ns: int) -> int:
-        """When the run must be looked at next; 0: never."""
+        """Return the next deadline of the run; 0: none."""
         if run.status is not RUNNING:
             return 0
         item = self._first(now_ns) if self._heap else 0
@@ -88,8 +88,8 @@ class Wakes:
         return min(item, whole) if item and whole else item or whole
 
     def due(self, now_ns: int) -> list[int]:
-        """What must be looked at now, by event id. Its entries are gone: the caller deals with each, and enters it
-        again by `enter` or `put_off`.
+        """Remove and return the ids of those whose deadline has come. The caller handles each, and enters it again by
+        `enter` or `put_off`.
         """
         found: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
@@ -131,4 +131,4 @@ class Wakes:
 
 
 _NONE: dict[int, int] = {}
-"""The `_later` of all `Wakes` that have nothing later than its entry: one empty table for all, never written to."""
+"""The `_later` of all `Wakes` without later deadlines: one empty table for all, never written to."""
