@@ -57,6 +57,9 @@ class FakeConnection:
         match request:
             case wf.StartWorkflow():
                 return self._start(request)
+            case wf.ExecuteWorkflow(start=start):
+                run_id = self._start(start).run_id
+                return wf.Executed(run_id, wf.StillOpen(run_id))
             case wf.WaitForClose():
                 return await self._wait(request)
             case wf.ListWorkflows():

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from hourglass._contract.service import Effect, Nothing, Request
+from hourglass._contract.service import Effect, Nothing, ReadAnswer, Request
 from hourglass._contract.workflows import Count, IdConflictPolicy, Started
 from hourglass._evaluator.specs import ActivitySpec, IdReusePolicy, Payloads, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
@@ -80,7 +80,7 @@ class ActivitySummary(msgspec.Struct, frozen=True, kw_only=True):
     search_attributes: dict[str, Payload] = {}
 
 
-class ActivityDescription(msgspec.Struct, frozen=True, kw_only=True):
+class ActivityDescription(ReadAnswer, frozen=True, kw_only=True):
     """A standalone activity in detail. `state` is Temporal's name for what an open one does."""
 
     summary: ActivitySummary
@@ -98,7 +98,6 @@ class ActivityDescription(msgspec.Struct, frozen=True, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     static_summary: Payload | None = None
     static_details: Payload | None = None
-    notice: str = ""
 
 
 class DescribeActivity(Request[ActivityDescription], frozen=True, kw_only=True):
@@ -175,12 +174,11 @@ class UpdateActivityOptions(Request[ActivityOptionsNow], frozen=True, kw_only=Tr
     identity: str = ""
 
 
-class ActivityPage(msgspec.Struct, frozen=True):
+class ActivityPage(ReadAnswer, frozen=True):
     """Some standalone activities, and where to go on (empty at the end)."""
 
     activities: tuple[ActivitySummary, ...]
     next_page_token: bytes = b""
-    notice: str = ""
 
 
 class ListActivities(Request[ActivityPage], frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from hourglass._contract.service import Effect, Nothing, Request
+from hourglass._contract.service import Effect, Nothing, ReadAnswer, Request
 from hourglass._contract.workflows import StartWorkflow
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
@@ -148,7 +148,7 @@ class EngineScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     update_time_ns: int = 0
 
 
-class ScheduleDetails(msgspec.Struct, frozen=True, kw_only=True):
+class ScheduleDetails(ReadAnswer, frozen=True, kw_only=True):
     """A schedule in detail. `conflict_token` guards an update against others."""
 
     schedule_id: str
@@ -157,7 +157,6 @@ class ScheduleDetails(msgspec.Struct, frozen=True, kw_only=True):
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
     conflict_token: bytes = b""
-    notice: str = ""
 
 
 class ScheduleSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,12 +173,11 @@ class ScheduleSummary(msgspec.Struct, frozen=True, kw_only=True):
     search_attributes: dict[str, Payload] = {}
 
 
-class SchedulePage(msgspec.Struct, frozen=True):
+class SchedulePage(ReadAnswer, frozen=True):
     """Some schedules, and where to go on (empty at the end)."""
 
     schedules: tuple[ScheduleSummary, ...]
     next_page_token: bytes = b""
-    notice: str = ""
 
 
 class Backfill(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,6 +69,12 @@ class Nothing(msgspec.Struct, frozen=True):
     """The answer to a request that has none."""
 
 
+class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request that reads. `notice` is the engine's present trouble, such as a full disk; "" if there is none."""
+
+    notice: str = ""
+
+
 # --- where it is asked -----------------------------------------------------------------------------------------
 
 

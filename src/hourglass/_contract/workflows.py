@@ -6,13 +6,12 @@ updates, resets and imports. What is said of every request is in `service`.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from enum import IntEnum
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
-from hourglass._contract.service import Effect, Nothing, Request
+from hourglass._contract.service import Effect, Nothing, ReadAnswer, Request
 from hourglass._evaluator.specs import (
     IdReusePolicy,
     ParentClosePolicy,
@@ -319,7 +318,7 @@ def reports_task_problem(run: WorkflowSummary) -> bool:
     return payload is not None and any(each.encode() in payload.data for each in (TASK_FAILS, TASK_TIMES_OUT))
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
+class Description(ReadAnswer, frozen=True, kw_only=True):
     """A run in detail. `next_task_time_ns`: when a task that failed is tried again, where the engine tells.
 
     `deployment_version` is the version that a pinned run belongs to, or that handled its last task.
@@ -335,8 +334,6 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     next_task_time_ns: int = 0
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     deployment_version: WorkerDeploymentVersion | None = None
-    notice: str = ""
-    """What is wrong with the engine at present, if it answers nevertheless; "" if nothing is."""
     time_skipping: TimeSkippingState | None = None
     """Where its time was ever skipped."""
     pending_updates: tuple[PendingUpdate, ...] = ()
@@ -350,12 +347,11 @@ class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
     run_id: str = ""
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(ReadAnswer, frozen=True):
     """Some runs, and where to go on (empty at the end)."""
 
     workflows: tuple[WorkflowSummary, ...]
     next_page_token: bytes = b""
-    notice: str = ""
 
 
 class ListWorkflows(Request[Page], frozen=True, kw_only=True):
@@ -374,12 +370,11 @@ class CountGroup(msgspec.Struct, frozen=True):
     count: int
 
 
-class Count(msgspec.Struct, frozen=True):
+class Count(ReadAnswer, frozen=True):
     """How many runs match, and how many of them there are in each group."""
 
     count: int
     groups: tuple[CountGroup, ...] = ()
-    notice: str = ""
 
 
 class CountWorkflows(Request[Count], frozen=True, kw_only=True):
@@ -392,46 +387,46 @@ class CountWorkflows(Request[Count], frozen=True, kw_only=True):
 # --- how a run closed ---------------------------------------------------------------------------------------
 
 
-class RunCompleted(msgspec.Struct, frozen=True):
+class RunCompleted(msgspec.Struct, frozen=True, tag=True):
     """The run returned."""
 
     result: Payloads = ()
     new_run_id: str = ""
 
 
-class RunFailed(msgspec.Struct, frozen=True):
+class RunFailed(msgspec.Struct, frozen=True, tag=True):
     """The run failed."""
 
     failure: Failure
     new_run_id: str = ""
 
 
-class RunCanceled(msgspec.Struct, frozen=True):
+class RunCanceled(msgspec.Struct, frozen=True, tag=True):
     """The run ended as cancelled."""
 
     details: Payloads = ()
 
 
-class RunTerminated(msgspec.Struct, frozen=True):
+class RunTerminated(msgspec.Struct, frozen=True, tag=True):
     """The run was terminated."""
 
     reason: str = ""
     details: Payloads = ()
 
 
-class RunTimedOut(msgspec.Struct, frozen=True):
+class RunTimedOut(msgspec.Struct, frozen=True, tag=True):
     """The run took too long."""
 
     new_run_id: str = ""
 
 
-class RunContinued(msgspec.Struct, frozen=True):
+class RunContinued(msgspec.Struct, frozen=True, tag=True):
     """The run continued as a new one."""
 
     new_run_id: str
 
 
-class StillOpen(msgspec.Struct, frozen=True):
+class StillOpen(msgspec.Struct, frozen=True, tag=True):
     """The run did not close within the wait; ask again. `run_id` is the run that was watched."""
 
     run_id: str = ""
@@ -452,20 +447,20 @@ class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
 
 
 class Executed(msgspec.Struct, frozen=True):
-    """A workflow was started, or an existing one was used, and how its run closed; `StillOpen` if it has not yet."""
+    """The answer to `ExecuteWorkflow`: the run that was started or used, and how it closed; `StillOpen` if it has not yet."""
 
     run_id: str
     outcome: Outcome
 
 
-class Executes(Protocol):
-    """A connection to an engine on this machine: a start and the wait for its end are one call, which waits for the disk
-    once. What a caller hears is what the answers to the two requests would say.
+class ExecuteWorkflow(Request[Executed], frozen=True, kw_only=True):
+    """Start a workflow and wait until its run closes, in one request: an engine in this process then waits for its disk
+    once instead of twice. An engine that cannot wait, such as a server, answers `StillOpen` after the start.
     """
 
-    def execute(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed]:
-        """Start a workflow, and wait until its run closes, or for as long as a wait lasts."""
-        ...
+    effect: ClassVar[Effect] = Effect.CHANGE
+    waits: ClassVar[bool] = True
+    start: StartWorkflow
 
 
 # --- histories ----------------------------------------------------------------------------------------------
@@ -479,12 +474,11 @@ class HistoryEventFilter(IntEnum):
     """The last one alone: where it is waited for, the one that closes the run."""
 
 
-class HistoryPage(msgspec.Struct, frozen=True):
+class HistoryPage(ReadAnswer, frozen=True):
     """A page of a history: Temporal's JSON form of each event, as bytes, and where to go on."""
 
     events: tuple[bytes, ...]
     next_page_token: bytes = b""
-    notice: str = ""
 
 
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):

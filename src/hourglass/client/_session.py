@@ -29,11 +29,8 @@ from hourglass._contract.service import Connection, Remote, Request, check_reque
 from hourglass._contract.transport import Transport
 from hourglass._contract.workflows import (
     Description,
-    Executed,
-    Executes,
     Page,
     QueryRejectCondition,
-    StartWorkflow,
     UpdateWorkflow,
 )
 from hourglass._evaluator.options import INT32, choice, seconds, whole_number
@@ -249,10 +246,10 @@ def unsealed(answer: A, request: Request[A], codec: Codec, converter: Converter,
             _summary(summary, _of_workflow(codec, summary.workflow_id, namespace), converter)
             for summary in answer.workflows
         )
-        return cast("A", Page(workflows, answer.next_page_token))
+        return cast("A", msgspec.structs.replace(answer, workflows=workflows))
     if isinstance(answer, SchedulePage):
         schedules = tuple(_summary(summary, codec, converter) for summary in answer.schedules)
-        return cast("A", SchedulePage(schedules, answer.next_page_token))
+        return cast("A", msgspec.structs.replace(answer, schedules=schedules))
     if isinstance(answer, Description) and wants_context(codec):
         # An attempt's failure is the activity's own.
         workflow_id = answer.summary.workflow_id
@@ -447,7 +444,7 @@ class ClientSession:
         try:
             if operation.call is None:
                 return (self.with_rpc(rpc) if rpc else self).perform(operation)
-            answer: T = getattr(self.outbound, operation.call._method)(_told(operation.call, rpc))
+            answer: T = getattr(self.outbound, operation.call._point.method)(_told(operation.call, rpc))
             return answer
         except (HourglassError, KeyboardInterrupt, TimeoutError) as error:
             without_our_frames(error)
@@ -457,7 +454,7 @@ class ClientSession:
         """Run an operation and await it, on any event loop; interceptors see it first."""
         if operation.call is None:
             return (self.with_rpc(rpc) if rpc else self).aperform(operation)
-        answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._method)(
+        answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._point.method)(
             _told(operation.call, rpc)
         )
         return answer
@@ -477,14 +474,14 @@ class ClientSession:
     def run_steps(self, call: ClientCall, rpc: RpcOptions = _PLAINLY) -> None:
         """Run a call that is several operations, with the caller's code in between; interceptors see it first, as one."""
         if self.interceptors:
-            getattr(self.outbound, call._method)(_told(call, rpc))
+            getattr(self.outbound, call._point.method)(_told(call, rpc))
         else:
             self.with_rpc(rpc).perform_steps(call._proceed(call))
 
     async def arun_steps(self, call: ClientCall, rpc: RpcOptions = _PLAINLY) -> None:
         """The same, awaited."""
         if self.interceptors:
-            await getattr(self.async_outbound, call._method)(_told(call, rpc))
+            await getattr(self.async_outbound, call._point.method)(_told(call, rpc))
         else:
             await self.with_rpc(rpc).aperform_steps(call._proceed(call))
 
@@ -565,15 +562,6 @@ class ClientSession:
         return msgspec.structs.replace(
             request, rpc_timeout=limit, rpc_metadata=headers or request.rpc_metadata
         )
-
-    def executing(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed] | None:
-        """The call that starts a workflow and waits for its end at once, where the connection has one; None: it is two."""
-        at_hand: Any = self.link.at_hand
-        if not hasattr(at_hand, "execute") or self.codec is not None or request.rpc_timeout is not None:
-            return None
-        check_request(request)
-        engine: Executes = at_hand
-        return engine.execute(request)
 
     async def _call(self, request: Request[A]) -> A:
         connection = await self.link.opened()

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.service import new_id
-from hourglass._contract.workflows import Outcome, Started, StartWorkflow, StillOpen
+from hourglass._contract.workflows import ExecuteWorkflow, Outcome, Started, StartWorkflow, StillOpen
 from hourglass._evaluator.interception import Headers
 from hourglass.client._calls import StartWorkflowInput
 from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields, start_request, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, through
-from hourglass.client._waiting import TRANSIENT, WaitNotice, result_of, successor_of, wait_for_close
-from hourglass.errors import ServiceError, UsageError
+from hourglass.client._waiting import WaitNotice, result_of, successor_of, wait_for_close
+from hourglass.errors import UsageError
 from hourglass.workflow._references import Given, given_workflow
 
 
@@ -85,23 +85,19 @@ def execute(
     request = start_request(given, arguments, options, session.converter, session.identity)
 
     async def ask(session: ClientSession) -> Outcome:
-        run_id, at_once = "", session.executing(request)
-        if at_once is not None:
-            notice = WaitNotice(session, request.workflow_id, run_id)
-            try:
-                executed = await at_once
-            except ServiceError as error:
-                if error.status not in TRANSIENT:
-                    raise
-            else:
-                outcome = executed.outcome
-                run_id = successor_of(outcome) or executed.run_id
-                if run_id == executed.run_id and not isinstance(outcome, StillOpen):
-                    return outcome
-            finally:
-                notice.end()
-        if not run_id:  # or it is not known how the start went: by its id it is known again
-            run_id = (await session.call(request)).run_id
+        notice = WaitNotice(session, request.workflow_id, "")
+        try:
+            executed = await session.call(
+                ExecuteWorkflow(
+                    start=request, rpc_timeout=request.rpc_timeout, rpc_metadata=request.rpc_metadata
+                )
+            )
+        finally:
+            notice.end()
+        successor = successor_of(executed.outcome)
+        if not successor and not isinstance(executed.outcome, StillOpen):
+            return executed.outcome
+        run_id = successor or executed.run_id
         return await wait_for_close(session, request.workflow_id, run_id, follow=True, timeout=None)
 
     return ClientOperation(

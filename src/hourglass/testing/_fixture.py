@@ -25,7 +25,15 @@ import msgspec
 from hourglass._contract.activities import StartActivity
 from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
 from hourglass._contract.service import Connection, Request, check_request
-from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, StartWorkflow, WaitForClose
+from hourglass._contract.workflows import (
+    DescribeWorkflow,
+    Executed,
+    ExecuteWorkflow,
+    QueryWorkflow,
+    StartWorkflow,
+    StillOpen,
+    WaitForClose,
+)
 from hourglass._embedded import VirtualClock, connect_memory
 from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.context import RunSettings
@@ -118,9 +126,6 @@ class EnvironmentSession(ClientSession):
     driver: EnvironmentDriver = field(kw_only=True)
     runner: Runner | None = field(kw_only=True, default=None)
 
-    def executing(self, request: StartWorkflow) -> None:
-        """There is none: of a start and of a wait the driver must hear apart."""
-
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to its end."""
         driver = self.driver
@@ -164,6 +169,9 @@ class EnvironmentSession(ClientSession):
         request = self.travelling(request)
         check_request(request)
         driver, asked = self.driver, cast(object, request)
+        if isinstance(asked, ExecuteWorkflow):  # the driver must see the start and the wait separately
+            started = await self.call(asked.start)
+            return cast(A, Executed(started.run_id, StillOpen(started.run_id)))
         if isinstance(asked, (StartWorkflow, StartActivity)):
             await driver.serve(asked.spec.task_queue)
         elif isinstance(asked, (CreateSchedule, UpdateSchedule)):

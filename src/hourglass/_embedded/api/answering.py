@@ -22,6 +22,7 @@ from hourglass._embedded.transitions.run import OpenActivity
 from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.errors import (
     ActivityNotFoundError,
+    HourglassError,
     ServiceError,
     ServiceTimeoutError,
     StorageError,
@@ -40,6 +41,13 @@ MOST_LISTED = 1000
 """So many are on a page of a list at most, as on a server."""
 
 A = TypeVar("A")
+
+
+class EngineClosed(HourglassError):
+    """The engine closed or failed before it answered: the same request can be sent to the next engine of the file."""
+
+    def __init__(self, message: str = "the engine was closed") -> None:
+        super().__init__(message)
 
 
 class PendingAnswer(NamedTuple, Generic[A]):
@@ -185,17 +193,17 @@ def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
 async def wait(
     engine: Engine, record: LoadedRun, bell: Bell, done: Callable[[], bool], limit: float | None
 ) -> None:
-    """Wait until it is done, or until patience ends. Of an engine that has failed meanwhile the connection tells,
-    when it waits for the answer to be durable.
-    """
-    if done() or engine.is_over:
+    """Wait until `done()`, at most `limit` seconds and at most a long poll. Raise `EngineClosed` if the engine ends before."""
+    if done():
         return
     check_moves(engine, record)
     loop = asyncio.get_running_loop()
     until = loop.time() + (LONG_POLL if limit is None else min(limit, LONG_POLL))
     engine.runs.hold(record)
     try:
-        while not done() and not engine.is_over and (left := until - loop.time()) > 0:
+        while not done() and (left := until - loop.time()) > 0:
+            if engine.is_over:
+                raise EngineClosed
             await bell.wait(left)
     finally:
         engine.runs.let_go(record)
@@ -205,7 +213,7 @@ async def wait(
 async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[], bool], refusal: str) -> None:
     """Hold a caller back while a run has too much in flight; raises the refusal if that does not end."""
     await wait(engine, record, record.changed, is_room, ROOM)
-    if not is_room() or engine.is_over:
+    if not is_room():
         raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")
 
 

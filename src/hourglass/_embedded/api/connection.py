@@ -7,15 +7,13 @@ here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
-from hourglass._contract.workflows import Executed, StartWorkflow
 from hourglass._embedded.activations.handle import EngineHandle
-from hourglass._embedded.api.answering import too_late
-from hourglass._embedded.api.requests import answer, execute
+from hourglass._embedded.api.answering import EngineClosed, too_late
+from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine import Engine, EngineFigures
 from hourglass._embedded.matching.task_queues import DispatchPolicy
@@ -82,30 +80,24 @@ class EngineConnection:
         """How much there is to do."""
         return self.engine.figures
 
-    def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
-        """Ask, and wait for the answer."""
-        limit = request.time_limit
-        if limit is None or request.waits:
-            return self._answer(request)
-        return self._answer_within(limit, request)
-
-    async def execute(self, request: StartWorkflow) -> Executed:
-        """Start a workflow and wait for its end, as one request."""
+    async def call(self, request: Request[A]) -> A:
+        """Send a request to the engine and return its answer."""
+        limit = (
+            None if request.waits else request.time_limit
+        )  # requests that wait observe their limit themselves
         self._check_open()
-        return await execute(self.engine, request)
-
-    async def _answer_within(self, limit: float, request: Request[A]) -> A:
         try:
+            if limit is None:
+                return await answer(self.engine, request)
             async with asyncio.timeout(limit):
-                return await self._answer(request)
+                return await answer(self.engine, request)
+        except EngineClosed:
+            self._check_open()
+            raise
         except TimeoutError as error:
-            if isinstance(error, ServiceError):
+            if limit is None or isinstance(error, ServiceError):
                 raise
             raise too_late(request, limit) from None
-
-    async def _answer(self, request: Request[A]) -> A:
-        self._check_open()
-        return await answer(self.engine, request)
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a task queue."""

@@ -8,7 +8,7 @@ files of their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -20,6 +20,7 @@ from hourglass._contract import workflows as wf
 from hourglass._embedded.api.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.api.answering import (
     LONG_POLL,
+    EngineClosed,
     Handlers,
     PendingAnswer,
     as_known,
@@ -81,16 +82,14 @@ async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.S
     return PendingAnswer(started, engine.writes.number_of(record))
 
 
-async def start_and_wait(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Executed]:
-    """Start a workflow and wait until its run closes: nothing is said of the start before, so it need not be durable
-    before.
-    """
-    started, record = _start(engine, request)
+async def execute(engine: Engine, request: wf.ExecuteWorkflow) -> PendingAnswer[wf.Executed]:
+    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable before."""
+    started, record = _start(engine, request.start)
     engine.queues.dispatch()
-    # It was started before, by this very request, and another followed.
+    # A repeated request: it has started a run before, and another run has followed.
     if record.run.run_id != started.run_id:
-        record = find(engine, request.workflow_id, started.run_id)
-    await wait(engine, record, record.closed, lambda: record.run.status is not RUNNING, None)
+        record = find(engine, request.start.workflow_id, started.run_id)
+    await wait(engine, record, record.closed, lambda: record.run.status is not RUNNING, request.rpc_timeout)
     return PendingAnswer(wf.Executed(started.run_id, _outcome(record)), engine.writes.number_of(record))
 
 
@@ -377,7 +376,9 @@ async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[l
     bursts, loop = engine.keepers.bursts, asyncio.get_running_loop()
     limit = LONG_POLL if request.rpc_timeout is None else min(request.rpc_timeout, LONG_POLL)
     until = loop.time() + limit
-    while bursts.is_waiting(request.workflow_id, request.id) and not engine.is_over:
+    while bursts.is_waiting(request.workflow_id, request.id):
+        if engine.is_over:
+            raise EngineClosed
         left = until - loop.time()
         if left <= 0:
             return PendingAnswer(li.BurstState(pending=True), 0)
@@ -392,6 +393,7 @@ HANDLERS: Handlers = {
     li.ListLimits: list_limits,
     li.AwaitBurst: await_burst,
     wf.StartWorkflow: start,
+    wf.ExecuteWorkflow: execute,
     wf.SignalWorkflow: signal,
     wf.QueryWorkflow: query,
     wf.CancelWorkflow: cancel,
@@ -414,40 +416,43 @@ HANDLERS: Handlers = {
 """All that this engine can be asked, with the handler of each."""
 
 
-def answer(engine: Engine, request: s.Request[A]) -> Coroutine[Any, Any, A]:
-    """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
-    answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
+async def answer(engine: Engine, request: s.Request[A]) -> A:
+    """Check a request, carry it out in memory, and answer it once everything that the answer depends on is durable.
+
+    Raises `EngineClosed` if the engine has closed or failed meanwhile; else what the handler raises.
     """
     handler = HANDLERS.get(type(request))
     if handler is None:
         name = type(request).__name__
         raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
-    return _answer(engine, request, handler)
-
-
-def execute(engine: Engine, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf.Executed]:
-    """The same of a start and of the wait for its end, as one request."""
-    return _answer(engine, request, start_and_wait)
-
-
-async def _answer(
-    engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
-) -> A:
     if engine.failed is not None:
-        raise engine.failed
+        raise EngineClosed
     engine.limits.check(request)
     try:
-        found: PendingAnswer[A] = await handler(engine, request)
-    except StorageError as error:
-        engine.doubt(error)
+        return await _durable_answer(engine, request, handler)
+    except Exception as error:
+        if isinstance(error, StorageError):
+            engine.doubt(error)
+        if engine.is_over:  # whatever was raised: the next engine decides
+            raise EngineClosed from None
+        if isinstance(error, OverflowError):
+            name = type(request).__name__
+            raise ServiceError(
+                f"a number of this {name} is larger than 64 bits", status="INVALID_ARGUMENT"
+            ) from None
         raise
-    except OverflowError:
-        name = type(request).__name__
-        raise ServiceError(
-            f"a number of this {name} is larger than 64 bits", status="INVALID_ARGUMENT"
-        ) from None
+
+
+async def _durable_answer(
+    engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
+) -> A:
+    """Run the handler; return its answer, or raise its error, once everything that this depends on is durable."""
+    try:
+        pending = await handler(engine, request)
+    except StorageError:
+        raise
     except HourglassError:
-        # A refusal says how things are, as an answer does: it waits for the disk, too.
+        # A rejection describes the state, as an answer does.
         engine.queues.dispatch()
         rests_on = refusal_rests_on(engine, request)
         if request.effect is s.Effect.READ:
@@ -456,12 +461,13 @@ async def _answer(
             await engine.durable(rests_on)
         raise
     engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
-    if engine.is_over or not engine.is_durable(found.rests_on):
-        await engine.durable(found.rests_on)
-    if request.effect is s.Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
+    if engine.is_over or not engine.is_durable(pending.rests_on):
+        await engine.durable(pending.rests_on)
+    value = pending.value
+    if isinstance(value, s.ReadAnswer) and (trouble := engine.trouble):
         notice = f"{trouble}{s.AS_STORED}" if engine.held else trouble
-        return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
-    return found.value
+        return cast(A, msgspec.structs.replace(value, notice=notice))
+    return value
 
 
 async def _first_task(engine: Engine, record: LoadedRun) -> None:
@@ -473,7 +479,7 @@ async def _first_task(engine: Engine, record: LoadedRun) -> None:
     def is_decided() -> bool:
         return not record.run.is_open or has_begun()
 
-    while not is_decided() and not engine.is_over:
+    while not is_decided():
         await wait(engine, record, record.changed, is_decided, None)
     if not record.run.is_open and not has_begun():
         raise ServiceError(

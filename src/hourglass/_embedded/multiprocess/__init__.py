@@ -43,10 +43,11 @@ wire           what the owner and its clients say to each other, as data and as 
 ownership      which process owns a file: a record lock on a second file beside it
 remote_handle  a worker's handle on the engine of another process
 remote         a client's side of the socket
-open_engine    an engine over a file, open in this process, and the calls under way on it
+open_engine    an engine over a file that is open in this process
 worker_peer    the owner's side of a process that works for it
 serving        the owner's side of the socket
 ownerless      one short transaction of a client's own, while no process owns the file
+repeated_requests  whether a request whose answer was lost had been carried out
 calls          a call by whatever way leads to an engine
 shared_file    this process's part in a file: its client, its owner, or working for it; its workers' handles
 connection     the door for clients and workers

@@ -21,28 +21,22 @@ import logging
 import random
 import uuid
 from asyncio import sleep
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import msgspec
-
-from hourglass._contract import activities as ac
 from hourglass._contract import service as s
-from hourglass._contract import workflows as wf
-from hourglass._contract.schedules import DeleteSchedule
+from hourglass._embedded.api.answering import EngineClosed
+from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.multiprocess import unix_socket
-from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownerless import NoAnswer, OwnerlessTransactions
 from hourglass._embedded.multiprocess.ownership import FileLock, LockNote
 from hourglass._embedded.multiprocess.remote import ConnectionLost, OwnerConnection, connect
-from hourglass._embedded.runs.run import AttemptToken
+from hourglass._embedded.multiprocess.repeated_requests import was_carried_out
 from hourglass._embedded.store.store import FileLost, StoreOpener
-from hourglass._history import events as h
-from hourglass._history.codec import read_event
-from hourglass.errors import HourglassError, ServiceError, StorageError
+from hourglass.errors import ServiceError, StorageError
 
 A = TypeVar("A")
 
@@ -65,17 +59,6 @@ _AGAIN = 2.0
 """After how many seconds to look again for the end of a run that had not closed when no process owned the file."""
 _PRECEDENCE = 0.05
 """After an owner's death the processes with workers have the first chance at the lock, for so many seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _RoutedCall(Generic[A]):
-    """A request, and how each kind of engine is asked it."""
-
-    request: s.Request[Any]
-    of_engine: Callable[[OpenEngine], Awaitable[A]]
-    of_owner: Callable[[OwnerConnection, str], Awaitable[A]]
-    of_file: Callable[[], Awaitable[A | NoAnswer]]
-    """While no process owns the file."""
 
 
 @dataclass(slots=True)
@@ -137,54 +120,23 @@ class CallRouter:
             self.owner.close()
 
     async def call(self, request: s.Request[A]) -> A:
-        """Ask whichever engine there is, and go on until it has answered."""
-        engine, lost = self.engine, False
-        if engine is not None and engine.failed is None:  # as a rule: nothing has to be searched for
+        """Send a request to the file's engine, wherever that is, until it has been answered."""
+        engine, is_repeated = self.engine, False
+        if engine is not None and engine.failed is None:  # the common case: this process owns the file
             try:
-                return await engine.call(request)
+                return await answer(engine.engine, request)
             except EngineClosed:
-                lost = True
-        call = _RoutedCall(
-            request,
-            lambda here: here.call(request),
-            lambda owner, key: owner.ask(request, key),
-            lambda: self._ownerless.ask(request),
-        )
-        return await self._search(call, lost)
+                is_repeated = True
+        return await self._search(request, is_repeated=is_repeated)
 
-    async def execute(self, request: wf.StartWorkflow) -> wf.Executed:
-        """Start a workflow and wait for its end, as one request, where there is an engine to ask; else the answer says how
-        the start went, and that its run is open.
-        """
-        engine, lost = self.engine, False
-        if engine is not None and engine.failed is None:
-            try:
-                return await engine.execute(request)
-            except EngineClosed:
-                lost = True
-        call = _RoutedCall(
-            request,
-            lambda here: here.execute(request),
-            lambda owner, key: owner.execute(request, key),
-            lambda: self._start(request),
-        )
-        return await self._search(call, lost)
-
-    async def _start(self, request: wf.StartWorkflow) -> wf.Executed | NoAnswer:
-        """Start a workflow while no process owns the file: none could run it to its end."""
-        found = await self._ownerless.ask(request)
-        if isinstance(found, NoAnswer):
-            return found
-        return wf.Executed(found.run_id, wf.StillOpen(found.run_id))
-
-    async def _search(self, call: _RoutedCall[A], lost: bool) -> A:
-        """Go on until there is an answer. `lost` says that the request may be under way already."""
-        search = _Search(f"{self._name}-{next(self._keys)}", monotonic(), repeated=lost)
-        if lost:
+    async def _search(self, request: s.Request[A], *, is_repeated: bool) -> A:
+        """Look for an engine until one has answered. `is_repeated`: an engine that has closed may have carried it out."""
+        search = _Search(f"{self._name}-{next(self._keys)}", monotonic(), repeated=is_repeated)
+        if is_repeated:
             self._lost_at = search.began
         while True:
             try:
-                answer = await self._ask_once(call, search)
+                outcome = await self._ask_once(request, search)
             except (EngineClosed, ConnectionLost):
                 # It may have been carried out, and its answer be lost: it is sent again under the same key, by which
                 # an owner that still lives gives the same answer, and with the same id, by which the next one does.
@@ -195,20 +147,20 @@ class CallRouter:
             except ServiceError as error:
                 # Refused, perhaps, because it was carried out when it was sent before.
                 again = search.repeated and error.status == "NOT_FOUND"
-                if again and await was_carried_out(call.request, self.call):
+                if again and await was_carried_out(request, self.call):
                     return cast(A, s.Nothing())
                 raise
-            if not isinstance(answer, NoAnswer):
-                return answer
+            if not isinstance(outcome, NoAnswer):
+                return outcome
             self.check_sound()
-            if answer is NoAnswer.WAIT:
+            if outcome is NoAnswer.WAIT:
                 search.ownerless_at = monotonic() + _AGAIN
                 self._no_worker.look(search.began)
             else:
                 self._look_for_owner(search)
             # At random, so that processes that want the same lock do not collide again.
             await self._changed.wait(search.pause * random.uniform(0.5, 1.0))
-            search.pause = min(2 * search.pause, LONGEST if answer is NoAnswer.WAIT else BUSY)
+            search.pause = min(2 * search.pause, LONGEST if outcome is NoAnswer.WAIT else BUSY)
 
     def check_sound(self) -> None:
         """Raise what only a person can mend: to go on asking would be in vain."""
@@ -249,27 +201,27 @@ class CallRouter:
             search.warned = True
             _log.warning("%s", what)
 
-    async def _ask_once(self, call: _RoutedCall[A], search: _Search) -> A | NoAnswer:
-        """The answer, or why there is none yet. Raises `EngineClosed` or `ConnectionLost` where the request may be
-        under way.
+    async def _ask_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
+        """Return the answer, or why there is none yet. Raise `EngineClosed` or `ConnectionLost` if the request may have been
+        carried out.
         """
         engine = self.engine
         if isinstance(self.broken, FileLost):
             self.check_sound()
         if engine is not None:
             if engine.failed is None:
-                return await call.of_engine(engine)
+                return await answer(engine.engine, request)
             self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
             return NoAnswer.BUSY
         owner = await self.reach()
         if owner is not None:
             self._no_worker.owner_seen()
             self._watch_owner()
-            return await call.of_owner(owner, search.key)
+            return await owner.ask(request, search.key)
         now = monotonic()
         if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
             return NoAnswer.BUSY
-        return await call.of_file()
+        return await self._ownerless.ask(request)
 
     async def reach(self) -> OwnerConnection | None:
         """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
@@ -304,63 +256,6 @@ class CallRouter:
 def _read(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()  # all waiters may be gone, and asyncio complains of an exception that is not read
-
-
-# --- was a repeated request carried out? ----------------------------------------------------------------------
-
-
-Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]
-
-
-async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
-    """Whether a request that was sent again, and refused, had been carried out the first time: what it asks for is
-    so, and can be taken for its doing. For requests without an id that the engine remembers: the second one is
-    refused because the first succeeded.
-    """
-    try:
-        match request:
-            case DeleteSchedule():
-                return True  # it was there when it was asked for first, or is as good as deleted
-            case ac.CompleteActivity(token=token) if token:
-                return await _has_ended(AttemptToken.decode(token), call)
-    except (HourglassError, ValueError):
-        pass  # then the refusal stands
-    return False
-
-
-async def _has_ended(token: AttemptToken, call: Call) -> bool:
-    """Whether this very attempt is on record with an end: only a caller with its token can have given it."""
-    attempts: dict[int, int] = {}
-    async for event in _events(token.run_id, call):
-        match event.attributes:
-            case h.ActivityTaskStarted(scheduled_event_id=scheduled, attempt=attempt):
-                attempts[scheduled] = attempt
-            case (
-                h.ActivityTaskCompleted(scheduled_event_id=scheduled)
-                | h.ActivityTaskFailed(scheduled_event_id=scheduled)
-                | h.ActivityTaskCanceled(scheduled_event_id=scheduled)
-            ) if scheduled == token.scheduled_event_id:
-                return attempts.get(scheduled) == token.attempt
-            case _:
-                pass
-    return False
-
-
-async def _events(run_id: str, call: Call) -> AsyncIterator[h.HistoryEvent]:
-    found: wf.Page = await call(wf.ListWorkflows(query=f"RunId = '{run_id}'"))
-    for summary in found.workflows:
-        token = b""
-        while True:
-            asked = wf.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
-            page: wf.HistoryPage = await call(asked)
-            for event in page.events:
-                yield read_event(msgspec.json.decode(event))
-            token = page.next_page_token
-            if not token:
-                break
-
-
-# --- what clients that wait are warned of ---------------------------------------------------------------------
 
 
 class NoWorkerNotice:

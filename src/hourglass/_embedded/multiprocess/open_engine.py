@@ -1,80 +1,24 @@
-"""An engine over a file, open in this process (`OpenEngine`), and the calls that are under way on it, which can be
-ended together from outside, each with an error instead of a cancellation (`Interruption`).
+"""An engine over a file that is open in this process, as the owner of the file or for one transaction without an owner.
 
-Must not know: locks, sockets, which process may open the file, which kind of store it is. Invariant: when it closes or
-fails, every call that waits on it ends with `EngineClosed`, so that its caller can ask elsewhere.
+Must not know: locks, sockets, which process may open the file, which kind of store it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable
 
 from hourglass._contract.deployments import WorkerProcess
 from hourglass._contract.handle import HandleConfig
-from hourglass._contract.service import Request
-from hourglass._contract.workflows import Executed, StartWorkflow
 from hourglass._embedded.activations.handle import EngineHandle
-from hourglass._embedded.api.requests import answer, execute
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.task_queues import QueuePoller
 from hourglass._embedded.multiprocess.unix_socket import pid_namespace
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener, Unwritable
 from hourglass._embedded.transitions.size_limits import Limits
-from hourglass.errors import HourglassError, StorageError
-
-A = TypeVar("A")
-P = ParamSpec("P")
-
-
-class EngineClosed(HourglassError):
-    """The engine was closed before it answered: the same request can be asked elsewhere."""
-
-
-class Interruption:
-    """The calls that are under way, until their end. Belongs to one event loop.
-
-    As `asyncio.timeout` does it: the tasks that wait are cancelled, and the cancellation becomes the error where it
-    leaves the call, unless another caller cancelled the task, too.
-    """
-
-    def __init__(self, error: Callable[[], HourglassError]) -> None:
-        self._error = error
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._ended = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is over."""
-        return self._ended
-
-    async def run(self, call: Callable[P, Awaitable[A]], *args: P.args, **kwargs: P.kwargs) -> A:
-        """Await a call, until `end`. Raises the error from then on."""
-        if self._ended:
-            raise self._error()
-        task = asyncio.current_task()
-        if task is None or task in self._tasks:  # a call within a call ends with the outer one
-            return await call(*args, **kwargs)
-        self._tasks.add(task)
-        before = task.cancelling()
-        try:
-            return await call(*args, **kwargs)
-        except asyncio.CancelledError:
-            if self.ended and task.uncancel() <= before:  # `end` alone has cancelled it
-                raise self._error() from None
-            raise
-        finally:
-            self._tasks.discard(task)
-
-    def end(self) -> None:
-        """End all calls, and refuse new ones. Safe to call twice."""
-        if not self._ended:
-            self._ended = True
-            for task in tuple(self._tasks):
-                task.cancel()
+from hourglass.errors import StorageError
 
 
 class OpenEngine:
@@ -83,7 +27,6 @@ class OpenEngine:
     def __init__(self, engine: Engine, *, read_only: bool = False) -> None:
         self.engine = engine
         self.read_only = read_only
-        self._calls = Interruption(lambda: EngineClosed("the engine was closed"))
 
     @staticmethod
     async def open(
@@ -119,24 +62,6 @@ class OpenEngine:
     def failed(self) -> StorageError | None:
         """Why it must be opened anew; None while it works."""
         return self.engine.failed
-
-    async def call(self, request: Request[A]) -> A:
-        """Ask the engine. Raises `EngineClosed` if it is closed meanwhile, or dies of it."""
-        try:
-            return await self._calls.run(answer, self.engine, request)
-        except StorageError:
-            if self.engine.failed is not None:
-                raise EngineClosed("the engine failed") from None
-            raise
-
-    async def execute(self, request: StartWorkflow) -> Executed:
-        """Start a workflow and wait for its end. Raises as `call` does."""
-        try:
-            return await self._calls.run(execute, self.engine, request)
-        except StorageError:
-            if self.engine.failed is not None:
-                raise EngineClosed("the engine failed") from None
-            raise
 
     def check(self) -> None:
         """Notice that the store has failed, also if no call waits for it."""
@@ -199,10 +124,8 @@ class OpenEngine:
         self.engine.queues.handicap = handicap
 
     def close(self) -> None:
-        """Write what is queued, close the file, and end the calls. Safe to call twice."""
-        if not self._calls.ended:
-            self._calls.end()
-            self.engine.close()
+        """Write queued changes, close the file, and end all calls with `EngineClosed`. Safe to call twice."""
+        self.engine.close()
 
 
 async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:

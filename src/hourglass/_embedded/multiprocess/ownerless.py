@@ -20,9 +20,11 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.activities import ActivityOutcome, WaitForActivity
 from hourglass._contract.limits import AwaitBurst, BurstState
 from hourglass._contract.progress import ProgressRead, ReadProgress
+from hourglass._embedded.api.answering import EngineClosed
+from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine import Engine
-from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass._embedded.store.store import StoreOpener, is_permanent
 from hourglass.errors import StorageError
@@ -76,8 +78,8 @@ class OwnerlessTransactions:
         self._came.ring()
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
-        answer: A | NoAnswer = await future
-        return NoAnswer.WAIT if _must_wait(request, answer) else answer
+        outcome: A | NoAnswer = await future
+        return NoAnswer.WAIT if _must_wait(request, outcome) else outcome
 
     async def close(self) -> None:
         """Let what is under way end."""
@@ -144,7 +146,7 @@ class OwnerlessTransactions:
 
 async def _answer(engine: OpenEngine, request: s.Request[Any], future: asyncio.Future[Any]) -> None:
     try:
-        _settle(future, await engine.call(request))
+        _settle(future, await answer(engine.engine, request))
     except EngineClosed:
         failed = engine.failed
         if failed is not None and is_permanent(failed):  # to ask again would end like this
