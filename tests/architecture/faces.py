@@ -119,21 +119,21 @@ NAMES = {
 """Names that differ in more than the `Async` before them."""
 
 SENTENCES = {
-    "The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's loop.": (
-        "The blocking face: each method runs an operation and blocks the calling thread, and no other."
+    "`AsyncClient`: each method runs an operation on the control loop and is awaited on the caller's loop.": (
+        "`Client`: each method runs an operation on the control loop and blocks the calling thread."
     ),
     "A client for asyncio: the same names as `Client`, awaited. It works on any event loop.": (
-        "A blocking client: for scripts, threads, web frameworks and wherever `await` is not at hand."
+        "A blocking client: for scripts, threads, web frameworks and wherever `await` is not available."
     ),
     "The calls of an `AsyncClient`: as `ClientOutboundInterceptor`, awaited.": (
         "The calls of a `Client`. Override the methods of the calls to intercept; call `self.next` to continue."
     ),
-    "Handles of the asynchronous face": "Handles of the blocking face",
-    "Activities, for the asynchronous face": "Activities, for the blocking face",
+    "Handles of `AsyncClient`": "Handles of `Client`",
+    "Activities of `AsyncClient`": "Activities of `Client`",
     "an `AsyncClient`": "a `Client`",
     "`async for": "`for",
 }
-"""What is said otherwise of a method that blocks."""
+"""Sentences that differ for a method that blocks."""
 
 
 def blocking(text: str) -> str:

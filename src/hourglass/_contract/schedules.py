@@ -1,10 +1,8 @@
-"""Schedules as engines take them: what starts workflows again and again, as frozen data; the requests about them;
-their cron strings in Temporal's dialect, read into calendars and intervals; and the checks that a server makes of a
-spec.
+"""Schedules as engines receive them: data, requests, cron strings in Temporal's dialect, and a server's checks of a spec.
 
 Must not know: clocks, stores, the wire. Pure. The vocabulary is Temporal's; times are nanoseconds since the epoch,
-durations seconds; 0, None or empty means unset. `canonical` is what a server shows of a spec that it was given; the
-engine's search for times starts from it.
+durations seconds; 0, None or empty means unset. `canonical` returns a spec as a server shows it; the engine's search for
+times starts from it. Authors use the classes of `client._schedule_data`, which accept dates, timedeltas and single numbers.
 
 The cron dialect is the server's, not crontab's, so that both engines agree:
 
@@ -12,7 +10,7 @@ The cron dialect is the server's, not crontab's, so that both engines agree:
     6 fields    the same and a year
     7 fields    seconds first, a year last
     @yearly @annually @monthly @weekly @daily @midnight @hourly
-    @every 90m, @every 6h/45m (an interval, and how far it is shifted)
+    @every 90m, @every 6h/45m (an interval, and its offset)
     CRON_TZ=Europe/Berlin or TZ=… in front, a # comment behind
 
 A field is `*`, numbers, ranges and steps, separated by commas; months and weekdays also by name. A time matches if
@@ -35,11 +33,9 @@ from hourglass._contract.workflows import StartWorkflow
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
-# --- data and requests --------------------------------------------------------------------------------------
-
 
 class OverlapPolicy(IntEnum):
-    """What to do when a workflow is due while the one before still runs (Temporal's numbers)."""
+    """The action if a workflow is due while the previous one is running (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     SKIP = 1
@@ -59,7 +55,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CalendarSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Times whose every part is in one of its ranges. Days of the week count from 0, Sunday; no year means any."""
+    """Times that match a range in every field. Days of the week count from 0, Sunday; an empty year matches every year."""
 
     second: tuple[Range, ...] = (Range(0),)
     minute: tuple[Range, ...] = (Range(0),)
@@ -72,14 +68,14 @@ class CalendarSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IntervalSpec(msgspec.Struct, frozen=True):
-    """Every so many seconds since the epoch, shifted by an offset."""
+    """Every `every` seconds since the epoch, shifted by `offset`."""
 
     every: float
     offset: float = 0.0
 
 
 class EngineScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """When a schedule acts: at every time that a calendar, an interval or a cron string names and no `skip` does."""
+    """The times at which a schedule acts: each time of a calendar, an interval or a cron string that no `skip` matches."""
 
     calendars: tuple[CalendarSpec, ...] = ()
     intervals: tuple[IntervalSpec, ...] = ()
@@ -93,7 +89,7 @@ class EngineScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineSchedulePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schedule does when things do not go as planned. 0 seconds of catch-up means the engine's default, a year."""
+    """The policies of a schedule. A catch-up window of 0 means the engine's default, a year."""
 
     overlap: OverlapPolicy = OverlapPolicy.SKIP
     catchup_window: float = 0.0
@@ -102,7 +98,7 @@ class EngineSchedulePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineScheduleState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a schedule acts. `remaining_actions` counts where `limited_actions` is set."""
+    """Whether a schedule is paused, and its remaining actions if `limited_actions` is set."""
 
     note: str = ""
     paused: bool = False
@@ -111,10 +107,10 @@ class EngineScheduleState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule: its action is to start a workflow, whose id gets the time appended.
+    """A schedule. Its action starts a workflow, whose id gets the time appended.
 
-    `foreign` is what the engine knows of the action and we have no words for: kept, so that a schedule that another
-    SDK made loses nothing when it is updated.
+    `foreign` holds those parts of the action that this module has no fields for, so that updating a schedule of another SDK loses
+    nothing.
     """
 
     action: StartWorkflow
@@ -125,7 +121,7 @@ class EngineSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleAction(msgspec.Struct, frozen=True, kw_only=True):
-    """One time that a schedule acted."""
+    """One action that a schedule took."""
 
     schedule_time_ns: int
     actual_time_ns: int = 0
@@ -134,7 +130,7 @@ class ScheduleAction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a schedule has done and will do."""
+    """The past and the next actions of a schedule."""
 
     action_count: int = 0
     missed_catchup: int = 0
@@ -149,7 +145,7 @@ class EngineScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleDetails(ReadAnswer, frozen=True, kw_only=True):
-    """A schedule in detail. `conflict_token` guards an update against others."""
+    """A schedule in detail. `conflict_token` protects an update against concurrent updates."""
 
     schedule_id: str
     schedule: EngineSchedule
@@ -160,7 +156,7 @@ class ScheduleDetails(ReadAnswer, frozen=True, kw_only=True):
 
 
 class ScheduleSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a list says of a schedule."""
+    """A schedule in a list."""
 
     schedule_id: str
     workflow_type: str = ""
@@ -174,14 +170,14 @@ class ScheduleSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulePage(ReadAnswer, frozen=True):
-    """Some schedules, and where to go on (empty at the end)."""
+    """A page of a list of schedules; `next_page_token` is empty at the end."""
 
     schedules: tuple[ScheduleSummary, ...]
     next_page_token: bytes = b""
 
 
 class Backfill(msgspec.Struct, frozen=True, kw_only=True):
-    """Act for the times of a stretch of the past, as if they were now."""
+    """A range of past times for which the schedule acts now."""
 
     start_ns: int
     end_ns: int
@@ -189,7 +185,7 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
-    """Create a schedule. Raises `ScheduleAlreadyExistsError` where its id is taken."""
+    """Create a schedule. Raises `ScheduleAlreadyExistsError` if its id is in use."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
@@ -203,14 +199,14 @@ class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
 
 
 class DescribeSchedule(Request[ScheduleDetails], frozen=True, kw_only=True):
-    """Look at a schedule."""
+    """Return the description of a schedule."""
 
     effect: ClassVar[Effect] = Effect.READ
     schedule_id: str
 
 
 class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
-    """Replace a schedule. With a `conflict_token`: only if no other client has since."""
+    """Replace a schedule. With a `conflict_token`: only if no other client has replaced it since."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
@@ -234,7 +230,7 @@ class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
 
 
 class DeleteSchedule(Request[Nothing], frozen=True, kw_only=True):
-    """Delete a schedule; workflows that it started go on."""
+    """Delete a schedule. Workflows that it started continue."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
@@ -248,9 +244,6 @@ class ListSchedules(Request[SchedulePage], frozen=True, kw_only=True):
     query: str = ""
     page_size: int = 100
     next_page_token: bytes = b""
-
-
-# --- cron strings -------------------------------------------------------------------------------------------
 
 
 FIRST_YEAR, LAST_YEAR = 2000, 2100
@@ -282,7 +275,7 @@ _DAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "satu
 
 
 class Field(NamedTuple):
-    """A part of a calendar time: the numbers it can have, and the names of some of them."""
+    """A field of a calendar: its valid numbers, and names for some of them."""
 
     name: str
     what: str
@@ -308,7 +301,7 @@ _AMOUNT = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h|d)")
 
 
 class Cron(NamedTuple):
-    """What a cron string says: a calendar or an interval, and the time zone it names, if any."""
+    """A parsed cron string: a calendar or an interval, and its time zone, if any."""
 
     calendar: CalendarSpec | None
     interval: IntervalSpec | None
@@ -316,16 +309,16 @@ class Cron(NamedTuple):
 
 
 def parse_cron(text: str) -> Cron:
-    """Read a cron string. Raises `UsageError` that says what is wrong with it."""
-    rest, zone = text.strip(), ""
-    if rest.startswith(("TZ=", "CRON_TZ=")):
-        head, _, rest = rest.partition(" ")
+    """Parse a cron string. Raises `UsageError`."""
+    expression, zone = text.strip(), ""
+    if expression.startswith(("TZ=", "CRON_TZ=")):
+        head, _, expression = expression.partition(" ")
         zone = head.partition("=")[2]
-    rest, _, comment = rest.partition("#")
-    rest = rest.strip()
-    if rest.startswith("@every"):
-        return Cron(None, _cron_interval(rest, text))
-    words = _SHORTHANDS.get(rest, rest).split()
+    expression, _, comment = expression.partition("#")
+    expression = expression.strip()
+    if expression.startswith("@every"):
+        return Cron(None, _cron_interval(expression, text))
+    words = _SHORTHANDS.get(expression, expression).split()
     places = _PLACES.get(len(words))
     if places is None:
         raise _wrong(
@@ -353,7 +346,7 @@ def _duration(words: str, text: str) -> float:
 def _ranges(word: str, field: Field, text: str) -> tuple[Range, ...]:
     if word == "*" and field.name == "year":
         return ()
-    return tuple(each for part in word.split(",") for each in _part(part, field, text))
+    return tuple(parsed for part in word.split(",") for parsed in _part(part, field, text))
 
 
 def _part(part: str, field: Field, text: str) -> list[Range]:
@@ -378,7 +371,7 @@ def _part(part: str, field: Field, text: str) -> list[Range]:
 
 
 def _with_sunday(start: int, step: int) -> list[Range]:
-    """A range of weekdays up to 7, which is Sunday again: 0."""
+    """Return the ranges for a range of weekdays up to 7, which is Sunday and therefore also 0."""
     if start == 7:
         return [Range(0, 0)]
     sunday = [Range(0, 0)] if (7 - start) % step == 0 and (step > 1 or start > 1) else []
@@ -405,15 +398,12 @@ def _wrong(text: str, why: str) -> UsageError:
     return UsageError(f"the cron string {text!r} makes no sense: {why}")
 
 
-# --- a server's checks --------------------------------------------------------------------------------------
-
-
 _LONGEST_COMMENT = 200
 _LONGEST_INTERVAL = 2**63 / 1e9  # seconds: servers count nanoseconds in 64 bits
 
 
 def canonical(spec: EngineScheduleSpec) -> EngineScheduleSpec:
-    """The spec without cron strings and with every default written out. Raises `UsageError` where it makes no sense."""
+    """Return the spec without cron strings and with all defaults filled in. Raises `UsageError` for an invalid spec."""
     crons = [parse_cron(text) for text in spec.cron_expressions]
     zone = _zone_of(spec, crons)
     calendars = (*spec.calendars, *(cron.calendar for cron in crons if cron.calendar is not None))
@@ -422,26 +412,26 @@ def canonical(spec: EngineScheduleSpec) -> EngineScheduleSpec:
         raise UsageError("the schedule ends before it starts: end_at lies before start_at")
     return msgspec.structs.replace(
         spec,
-        calendars=tuple(_calendar(each) for each in calendars),
-        intervals=tuple(_interval(each) for each in intervals),
+        calendars=tuple(_calendar(calendar) for calendar in calendars),
+        intervals=tuple(_interval(interval) for interval in intervals),
         cron_expressions=(),
-        skip=tuple(_calendar(each) for each in spec.skip),
+        skip=tuple(_calendar(skipped) for skipped in spec.skip),
         time_zone=zone,
     )
 
 
 def is_empty(spec: EngineScheduleSpec) -> bool:
-    """Whether it names no time at all."""
+    """Whether the spec names no time."""
     return not (spec.calendars or spec.intervals or spec.cron_expressions)
 
 
 def load_zone(name: str, definition: bytes = b"") -> ZoneInfo:
-    """A time zone by its definition, if there is one, or its name; UTC where it is empty. Raises `UsageError`."""
+    """Return a time zone from its definition, if set, else by name; an empty name is UTC. Raises `UsageError`."""
     try:
         if definition:
             return ZoneInfo.from_file(BytesIO(definition), name or None)
         return ZoneInfo(name or "UTC")
-    except Exception:  # as many kinds as there are ways to misname a file
+    except Exception:  # zoneinfo raises many kinds of errors
         raise UsageError(
             f"there is no time zone {name!r}: give a name of the IANA database, such as Europe/Berlin or UTC"
         ) from None
@@ -467,18 +457,19 @@ def _calendar(calendar: CalendarSpec) -> CalendarSpec:
     if len(calendar.comment) > _LONGEST_COMMENT:
         raise UsageError(f"the comment of a calendar is longer than {_LONGEST_COMMENT} characters")
     ranges = {
-        field.name: tuple(_range(each, field) for each in getattr(calendar, field.name)) for field in FIELDS
+        field.name: tuple(_range(numbers, field) for numbers in getattr(calendar, field.name))
+        for field in FIELDS
     }
     return CalendarSpec(**ranges, comment=calendar.comment)
 
 
-def _range(given: Range, field: Field) -> Range:
-    start, step = given.start, given.step or 1
-    end = max(given.start, given.end)
-    if not field.low <= start <= field.high or end > field.high or 0 < given.end < start or step < 0:
+def _range(numbers: Range, field: Field) -> Range:
+    start, step = numbers.start, numbers.step or 1
+    end = max(numbers.start, numbers.end)
+    if not field.low <= start <= field.high or end > field.high or 0 < numbers.end < start or step < 0:
         raise UsageError(
             f"{field.what} go from {field.low} to {field.high}, in steps from 1 on: "
-            f"there is no range from {given.start} to {given.end} in steps of {given.step}"
+            f"there is no range from {numbers.start} to {numbers.end} in steps of {numbers.step}"
         )
     return Range(start, end, step)
 

@@ -1,7 +1,6 @@
-"""A connection to an engine in this process: the engine's door for clients and workers.
+"""The connection of clients and workers to an engine in this process.
 
-Must not know: how a request is answered (see `requests.answer`). Time limits of calls and the closed state are kept
-here.
+Must not know: how a request is answered (see `requests.answer`). Enforces the timeouts of calls, and the closed state.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ async def connect_memory(
     policy: DispatchPolicy | None = None,
     limits: Limits | None = None,
 ) -> EngineConnection:
-    """Open a new engine in memory; it lives as long as its connection, on the running loop.
+    """Open a new engine in memory, on the running loop; it lives as long as its connection.
 
-    On a clock of the caller's nothing happens by itself but what is due: no run is ever dropped or forgotten.
+    With a clock of the caller's, only due timers act by themselves: no run is ever evicted or removed.
     """
     engine = Engine(
         store=MemoryStore(real_time=clock is None),
@@ -62,22 +61,22 @@ class EngineConnection:
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The address of the engine."""
         return "local:"
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of the engine."""
         return self.engine.namespace
 
     @property
     def identity(self) -> str:
-        """Who we say we are."""
+        """The client identity."""
         return self._identity
 
     @property
     def figures(self) -> EngineFigures:
-        """How much there is to do."""
+        """The engine's current numbers of runs and tasks."""
         return self.engine.figures
 
     async def call(self, request: Request[A]) -> A:
@@ -108,8 +107,8 @@ class EngineConnection:
         return handle
 
     async def close(self) -> None:
-        """Let go of everything. Handles of this connection that are still open end; others go on, unless
-        the connection owns its engine.
+        """Close the connection. Its open handles end; handles of other connections continue, unless the connection owns the
+        engine.
         """
         self._closed = True
         for handle in tuple(self._handles):

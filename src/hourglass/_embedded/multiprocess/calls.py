@@ -1,16 +1,15 @@
-"""A call to a file's engine from this process, by whatever way leads to one, until there is an answer:
+"""Routes the requests of this process to a file's engine, wherever it is, until they are answered:
 
-    the file is ours                       ask the engine here
-    another process owns it                ask that one over its socket; after its death, ask again
-    no process owns it                     take the lock for one transaction, or wait for an owner
+    this process owns the file       its engine answers
+    another process owns it          send it over the owner's socket; after the owner's death, route it again
+    no process owns it               take the lock for one transaction, or wait for an owner
 
 Must not know: which process wants to own the file, workers.
 
-Invariants: a request goes on until it is answered, whichever process dies meanwhile, under the same key however often
-it is sent; engines know a request whose answer was lost by its id, and of the few that have none what there is now
-tells whether they were carried out (`was_carried_out`). That the owner has died is known by the end of its
-connection, and by a look at the lock every second where that end does not come. A client that waits is warned when no
-process owns the file (`NoWorkerNotice`).
+Invariants: a request is repeated until it is answered, whichever process dies meanwhile, under the same key however often
+it is sent. Engines recognize a request whose answer was lost by its id; for the few requests without one the present state shows
+whether they were carried out (`was_carried_out`). The end of its connection shows that the owner has died, or else a check
+of the lock every second. A waiting client is warned if no process owns the file (`NoWorkerNotice`).
 """
 
 from __future__ import annotations
@@ -44,26 +43,26 @@ _log = logging.getLogger("hourglass.embedded")
 _client_log = logging.getLogger("hourglass")
 
 SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
-"""Pauses while there is no engine to ask, in seconds: the first; the longest while another process has the lock; the
-longest while only an owner can answer.
+"""Pauses while there is no engine, in seconds: the first; the longest while another process has the lock; the longest while
+only an owner can answer.
 """
 LOOK = 1.0
-"""How often, in seconds, the lock is looked at while nothing else tells of an owner's death."""
+"""How often, in seconds, the lock is checked while nothing else would show an owner's death."""
 SILENCE = 3.0
-"""How long a request may wait before the log says for what."""
+"""How long a request may wait before the log explains why."""
 _UNREACHED, _UNREACHABLE = 3.0, 60.0
-"""For how many seconds an owner that has no socket is waited for in silence, and at all."""
+"""For how many seconds an owner without a socket is waited for without a warning, and at all."""
 _MISS = 0.003
-"""For so many seconds after an attempt to connect that met no owner none is made again."""
+"""The pause after an attempt to connect that found no owner, in seconds."""
 _AGAIN = 2.0
-"""After how many seconds to look again for the end of a run that had not closed when no process owned the file."""
+"""The pause before another look for the end of a run that was open when no process owned the file, in seconds."""
 _PRECEDENCE = 0.05
-"""After an owner's death the processes with workers have the first chance at the lock, for so many seconds."""
+"""For this many seconds after an owner's death only processes with workers try to take the lock."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """How far the search for an answer has come. `key` names the request, however often it is sent."""
+    """The state of the search for an answer. `key` identifies the request, however often it is sent."""
 
     key: str
     began: float
@@ -72,25 +71,25 @@ class _Search:
     repeated: bool = False
     looked_at: float = 0.0
     holder: LockNote | None = None
-    """Who held the lock at the last look, and had no socket."""
+    """The holder of the lock at the last check, which had no socket."""
     held_from: float = 0.0
-    """Since when it was that one at every look."""
+    """Since when every check found this holder."""
     warned: bool = False
 
 
 class CallRouter:
-    """See the module. `engine` is the engine while this process owns the file. Belongs to one event loop."""
+    """Routes requests. `engine` is set while this process owns the file. Belongs to one event loop."""
 
     def __init__(self, opener: StoreOpener, path: str, namespace: str, changed: Bell) -> None:
         self.engine: OpenEngine | None = None
         self.owner: OwnerConnection | None = None
-        """The connection to the process that owns the file, if one was found; it may have ended."""
+        """The connection to the owner, if one was found; it may have ended."""
         self.broken: StorageError | None = None
-        """Why the file cannot be used here until a person sees to it, if that is known."""
+        """Why the file cannot be used until a person repairs it, if that is known."""
         self._path = path
         self._namespace = namespace
         self._changed = changed
-        self._lock = FileLock(path)  # only ever looked at
+        self._lock = FileLock(path)  # never taken, only checked
         self._ownerless = OwnerlessTransactions(opener, path, namespace)
         self._connecting: asyncio.Task[OwnerConnection | None] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -101,7 +100,7 @@ class CallRouter:
         self._no_worker = NoWorkerNotice(path)
 
     def own(self, engine: OpenEngine) -> None:
-        """From now on the engine is here."""
+        """Route requests to this engine from now on."""
         self.engine = engine
         self._no_worker.owner_seen()
         if self.owner is not None:
@@ -109,8 +108,8 @@ class CallRouter:
             self.owner = None
 
     async def close(self) -> None:
-        """Let what is under way end, and hang up."""
-        tasks = [each for each in (self._connecting, self._watch) if each is not None]
+        """Wait for calls in progress and close the connection to the owner."""
+        tasks = [task for task in (self._connecting, self._watch) if task is not None]
         if self._watch is not None:
             self._watch.cancel()
         if tasks:
@@ -138,14 +137,14 @@ class CallRouter:
             try:
                 outcome = await self._ask_once(request, search)
             except (EngineClosed, ConnectionLost):
-                # It may have been carried out, and its answer be lost: it is sent again under the same key, by which
-                # an owner that still lives gives the same answer, and with the same id, by which the next one does.
+                # It may have been carried out, and its answer lost. It is sent again under the same key, by which a living owner
+                # returns the same answer, and with the same id, by which the next owner does.
                 self.check_sound()
                 search.repeated, search.pause = True, SHORTEST
                 self._lost_at = monotonic()
                 continue
             except ServiceError as error:
-                # Refused, perhaps, because it was carried out when it was sent before.
+                # Perhaps rejected because its first sending was carried out.
                 again = search.repeated and error.status == "NOT_FOUND"
                 if again and await was_carried_out(request, self.call):
                     return cast(A, s.Nothing())
@@ -158,17 +157,17 @@ class CallRouter:
                 self._no_worker.look(search.began)
             else:
                 self._look_for_owner(search)
-            # At random, so that processes that want the same lock do not collide again.
+            # Random, so that processes that want the same lock do not collide again.
             await self._changed.wait(search.pause * random.uniform(0.5, 1.0))
             search.pause = min(2 * search.pause, LONGEST if outcome is NoAnswer.WAIT else BUSY)
 
     def check_sound(self) -> None:
-        """Raise what only a person can mend: to go on asking would be in vain."""
+        """Raise the error that only a person can repair: repeating the request would be useless."""
         if self.broken is not None:
             raise type(self.broken)(str(self.broken), status=self.broken.status)
 
     def _look_for_owner(self, search: _Search) -> None:
-        """Whether a process that cannot be reached holds the lock, for so long that it is worth a word, or the end."""
+        """Warn, and finally fail, if a process that cannot be reached holds the lock for long."""
         now = monotonic()
         if self.engine is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
             return
@@ -179,7 +178,7 @@ class CallRouter:
             return
         holder = self._lock.note()
         if search.holder != holder:
-            # A transaction of a client, this one's perhaps, which is over soon: an owner has it at the next look, too.
+            # Another client's transaction, perhaps our own, which is over soon: an owner still has the lock at the next check.
             search.holder, search.held_from = holder, now
             return
         place = unix_socket.socket_path(self._path)
@@ -211,7 +210,7 @@ class CallRouter:
         if engine is not None:
             if engine.failed is None:
                 return await answer(engine.engine, request)
-            self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
+            self._changed.ring()  # wakes the shared file, which opens the engine again
             return NoAnswer.BUSY
         owner = await self.reach()
         if owner is not None:
@@ -224,18 +223,18 @@ class CallRouter:
         return await self._ownerless.ask(request)
 
     async def reach(self) -> OwnerConnection | None:
-        """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
+        """Return the connection to the owner; None if no process owns the file, or the owner does not listen yet."""
         if self.owner is not None and self.owner.is_open:
             return self.owner
         if self._connecting is None or self._connecting.done():
             if monotonic() < self._missed_at + _MISS:
-                return None  # many requests may wait: they do not all try to connect
+                return None  # many requests may wait: they share one attempt to connect
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(_read)
         return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> OwnerConnection | None:
-        # A process that an owner forked may keep its socket open after its death, and would let us wait for a greeting.
+        # A child that an owner forked may keep its socket open after the owner's death, without ever greeting.
         self.owner = None if self._lock.is_abandoned() else await connect(self._path, self._namespace)
         if self.owner is None:
             self._missed_at = monotonic()
@@ -246,7 +245,7 @@ class CallRouter:
             self._watch = asyncio.get_running_loop().create_task(self._look_at_owner())
 
     async def _look_at_owner(self) -> None:
-        """A child that an owner forked may keep its connections open after its death: the lock tells."""
+        """Close the connection of a dead owner: a child that it forked may keep it open, but the lock is free."""
         while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
             await sleep(LOOK)
             if owner is self.owner and self._lock.is_abandoned(owner.welcome.since_ns):
@@ -255,22 +254,22 @@ class CallRouter:
 
 def _read(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # all waiters may be gone, and asyncio complains of an exception that is not read
+        task.exception()  # all waiters may be gone, and asyncio logs exceptions that are never retrieved
 
 
 class NoWorkerNotice:
-    """Says, once for each absence, that what waits on a file waits for a worker."""
+    """Warns, once for each absence, that requests on a file wait for a worker."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._said = False
 
     def owner_seen(self) -> None:
-        """There is an owner: its next absence is worth a word again."""
+        """Warn again at the next absence of an owner."""
         self._said = False
 
     def look(self, since: float) -> None:
-        """A request that began to wait at `since` still waits: say so if it has been long enough."""
+        """Warn if a request that began to wait at `since` has waited for long enough."""
         if not self._said and monotonic() - since >= SILENCE:
             self._said = True
             _client_log.warning(
@@ -278,5 +277,5 @@ class NoWorkerNotice:
                 '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
                 self._path,
                 self._path,
-                extra={"unserved_file": self._path},  # so that the command line can say it in its own words
+                extra={"unserved_file": self._path},  # the command line replaces the message by its own
             )

@@ -1,7 +1,7 @@
-"""A connection to a file: the door of clients and workers, whichever process owns it.
+"""The connection of clients and workers to a file, whichever process owns it.
 
-Must not know: how a request finds its engine (see `calls`). Time limits of calls and the closed state are kept
-here. All connections of a process to one file share one host; in a forked child they begin anew.
+Must not know: how a request finds its engine (see `calls`). Enforces the timeouts of calls, and the closed state. All connections
+of a process to one file share one `SharedFile`; in a forked child they start anew.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _log = logging.getLogger("hourglass.embedded")
 _MARGIN = 1.0
 
 EXPLAINED_AFTER = 3.0
-"""Seconds that a call may wait to be stored before the log says why it does, if the file cannot be written."""
+"""How many seconds a change may wait before the log explains why, if the file cannot be written."""
 
 _LOOK_AGAIN = 10.0
 
@@ -58,8 +58,8 @@ async def connect_file(
     limits: Limits | None = None,
     opener: StoreOpener = SQLITE,
 ) -> FileConnection:
-    """Connect to a file, on the running loop. Nothing is opened, nor made, before something is asked. `opener` is the
-    kind of store.
+    """Connect to a file, on the running loop. Nothing is opened or created before the first request. `opener` is the kind of
+    store.
     """
     real = _checked(path)
     key = (asyncio.get_running_loop(), real)
@@ -132,7 +132,7 @@ class FileConnection:
         self._noticed = False
         self._explained = False
         self._waiting: dict[int, tuple[float, str]] = {}
-        """Changes that are not answered yet, by number: since when, and what was asked."""
+        """Unanswered changes by number: the time and the class of each."""
         self._numbers = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
@@ -140,42 +140,42 @@ class FileConnection:
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The address of the engine."""
         return self._target
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of the connection."""
         return self._file.namespace
 
     @property
     def identity(self) -> str:
-        """Who we say we are."""
+        """The client identity."""
         return self._identity
 
     @property
     def standing(self) -> str:
-        """This process's part in the file, for people: owner, client, or working for which process."""
+        """The role of this process for the file: owner, client, or working for which process."""
         return self._file.standing
 
     @property
     def owner_trouble(self) -> str:
-        """Why this process's workers get no work from the owner of the file, for people; empty where they do."""
+        """Why this process's workers receive no work from the owner of the file; empty if they do."""
         return self._file.owner_trouble
 
     @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
-        """The processes that work on the file, the owner first; empty where this one has no worker."""
+        """The processes that work on the file, the owner first; empty if this one has no worker."""
         return self._file.processes
 
     @property
     def condition(self) -> DiskCondition | None:
-        """How it stands with the file and its disk, if this process owns it."""
+        """The condition of the file and its disk, if this process owns it."""
         return self._file.condition
 
     @property
     def figures(self) -> EngineFigures | None:
-        """How much there is to do, if this process owns the file."""
+        """The engine's current numbers of runs and tasks, if this process owns the file."""
         return self._file.figures
 
     async def call(self, request: s.Request[A]) -> A:
@@ -197,7 +197,7 @@ class FileConnection:
         return answer
 
     async def _call_within(self, limit: float, request: s.Request[A]) -> A:
-        # The engine ends the wait for some requests itself, with an answer.
+        # Some requests are ended by the engine itself at their limit, with an answer.
         margin = _MARGIN if request.waits else 0.0
         try:
             async with asyncio.timeout(limit + margin):
@@ -210,14 +210,14 @@ class FileConnection:
             raise too_late(request, limit) from None
 
     def _log_notice(self, answer: object) -> None:
-        """Log once what an answer says of the file, such as that its disk is full."""
+        """Log the notice of an answer once, such as that the disk is full."""
         notice = answer.notice if isinstance(answer, s.ReadAnswer) else ""
         if notice and not self._noticed:
             _log.warning("%s", notice)
         self._noticed = bool(notice)
 
     def _begin_change(self, request: s.Request[Any]) -> int:
-        """Note that a change waits for its answer, and return its number: the log explains a long wait."""
+        """Record that a change waits for its answer, and return its number: the log explains a long wait."""
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         self._waiting[number] = loop.time(), type(request).__name__
@@ -238,7 +238,7 @@ class FileConnection:
         self._watch = loop.call_later(left if left > 0 else _LOOK_AGAIN, self._look)
 
     async def _explain(self, name: str) -> None:
-        """Log why a change waits, if that is because the file cannot be written. Only its owner knows."""
+        """Log why a change waits, if that is because the file cannot be written, which only its owner knows."""
         if self._router.engine is None and self._router.owner is None:
             return
         try:
@@ -251,7 +251,7 @@ class FileConnection:
         self._explained = bool(notice)
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """Open a handle for a task queue: it works in this process's engine, or for the process that owns the file."""
+        """Open a handle for a task queue, on this process's engine or on that of the file's owner."""
         config.refuse_tuning()
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
@@ -261,7 +261,7 @@ class FileConnection:
         return handle
 
     async def close(self) -> None:
-        """Let go of everything. Handles that are still open end. Safe to call twice."""
+        """Close the connection. Its open handles end. Safe to call twice."""
         if self._calls.closed:
             return
         self._calls.close()

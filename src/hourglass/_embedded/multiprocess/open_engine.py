@@ -22,7 +22,7 @@ from hourglass.errors import StorageError
 
 
 class OpenEngine:
-    """See the module. `read_only`: it answers only what changes nothing. Belongs to one event loop."""
+    """An open engine and its store. `read_only`: it only answers requests that change nothing. Belongs to one event loop."""
 
     def __init__(self, engine: Engine, *, read_only: bool = False) -> None:
         self.engine = engine
@@ -39,7 +39,7 @@ class OpenEngine:
         took_over: bool = False,
         living: frozenset[str] = frozenset(),
     ) -> OpenEngine:
-        """Open the file to work on all of it: what was in flight is taken up. Raises `StorageError`."""
+        """Open the file and recover its runs. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
         try:
             engine = Engine(store=store, namespace=namespace, retention=retention, limits=limits)
@@ -55,39 +55,39 @@ class OpenEngine:
 
     @property
     def condition(self) -> DiskCondition | None:
-        """How it stands with the file and its disk; None where that is not known."""
+        """The condition of the file and its disk; None if unknown."""
         return self.engine.store.condition()
 
     @property
     def failed(self) -> StorageError | None:
-        """Why it must be opened anew; None while it works."""
+        """Why it must be opened again; None while it works."""
         return self.engine.failed
 
     def check(self) -> None:
-        """Notice that the store has failed, also if no call waits for it."""
+        """Notice a failure of the store, even if no call waits for it."""
         try:
             self.engine.store.next_due_ns()
         except StorageError as error:
             self.engine.doubt(error)
 
     def when_stored(self, then: Callable[[], object]) -> None:
-        """Call `then` once all that has happened until now is durable; never if the engine ends before."""
+        """Call `then` once all changes until now are durable; never if the engine ends before."""
         if self.engine.is_over:
             return
 
         def stored(error: StorageError | None) -> None:
-            # What can never be written need not be sent again.
+            # A change that can never be written need not be sent again.
             if error is None or isinstance(error, Unwritable):
                 then()
 
         self.engine.when_durable(self.engine.writes.newest, stored)
 
     def fail(self, error: StorageError) -> None:
-        """The file is not ours any more: nothing is written from now on."""
+        """Stop writing: the file is no longer ours."""
         self.engine.die(error)
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
-        """A handle on the engine, for a worker of this process, which collects results until they are durable."""
+        """Open a handle for a worker of this process, which collects results until they are durable."""
         handle = EngineHandle(self.engine, config, pid_namespace=pid_namespace())
         handle.unconfirmed = []
         return handle
@@ -95,7 +95,7 @@ class OpenEngine:
     def open_for_other(
         self, process_id: int, pid_namespace: int, process_key: int, config: HandleConfig
     ) -> EngineHandle:
-        """A handle on the engine, for a worker of another process."""
+        """Open a handle for a worker of another process."""
         return EngineHandle(
             self.engine, config, process_id=process_id, pid_namespace=pid_namespace, process_key=process_key
         )
@@ -116,11 +116,11 @@ class OpenEngine:
                 tasks=sum(poller.slots_used[0] for poller in pollers),
                 attempts=sum(poller.slots_used[1] for poller in pollers),
             )
-            for (is_other, process_id, _), pollers in sorted(by_process.items(), key=lambda each: each[0])
+            for (is_other, process_id, _), pollers in sorted(by_process.items(), key=lambda item: item[0])
         )
 
     def weigh(self, handicap: float) -> None:
-        """So much heavier work weighs in this process, beside the engine, than in others."""
+        """Set how much heavier work is in this process, beside the engine, than in others."""
         self.engine.queues.handicap = handicap
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class OpenEngine:
 
 
 async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
-    """In a thread: after a crash there may be a log to be read."""
+    """Open the store in a thread: after a crash it may have to read a log."""
     opening = concurrent.futures.Future[Store]()
 
     def work() -> None:
@@ -142,7 +142,7 @@ async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
     try:
         return await asyncio.shield(asyncio.wrap_future(opening))
     except asyncio.CancelledError:
-        # The lock is dropped when we return: until then the file must be closed.
+        # The lock is dropped after this: the file must be closed before.
         if opening.exception() is None:
             opening.result().close()
         raise

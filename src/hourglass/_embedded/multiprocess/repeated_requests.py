@@ -54,12 +54,12 @@ async def _has_ended(token: AttemptToken, call: Call) -> bool:
 
 
 async def _events(run_id: str, call: Call) -> AsyncIterator[h.HistoryEvent]:
-    found: wf.Page = await call(wf.ListWorkflows(query=f"RunId = '{run_id}'"))
-    for summary in found.workflows:
+    listed: wf.Page = await call(wf.ListWorkflows(query=f"RunId = '{run_id}'"))
+    for summary in listed.workflows:
         token = b""
         while True:
-            asked = wf.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
-            page: wf.HistoryPage = await call(asked)
+            request = wf.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
+            page: wf.HistoryPage = await call(request)
             for event in page.events:
                 yield read_event(msgspec.json.decode(event))
             token = page.next_page_token
