@@ -16,7 +16,8 @@ from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._worker.portal import Portal
 from hourglass.client import AsyncClient, Client
-from hourglass.client._session import ClientSession, Link
+from hourglass.client._link import Link
+from hourglass.client._session import ClientSession
 from hourglass.converter import Codec, Converter, Payload, default_converter
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 

@@ -13,7 +13,7 @@ from tests.effort import cases
 from tests.specs import made
 
 from hourglass import Client, RetryPolicy, workflow
-from hourglass._contract.service import check_request
+from hourglass._contract.request_checks import check_request
 from hourglass._contract.workflows import CountWorkflows, SignalWorkflow, StartWorkflow
 from hourglass.client import (
     IdReusePolicy,

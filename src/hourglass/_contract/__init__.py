@@ -2,10 +2,14 @@
 
 handle       a worker's open connection to an engine for one task queue
 tuning       the number of concurrent tasks and polls of a worker
-service      `Request`, the protocol of a connection, checks of requests, and new ids
+service      `Request`, and the protocol of a connection
+request_checks  validation of requests by the annotations of their fields
+ids          new ids of runs and requests
 workflows    requests about workflows, and their answers
 activities   requests about standalone activities and activities that complete asynchronously
-schedules    requests about schedules, Temporal's cron dialect, and a server's checks
+schedules    requests about schedules, and their answers
+cron         cron strings in Temporal's dialect
+spec_checks  a server's checks of a schedule's spec, and its canonical form
 deployments  requests about worker versions, task queues, pollers, namespaces and search attributes
 progress     requests about progress that activities publish, and how heartbeats carry it to a server
 limits       messages between a run and the keeper of a limit, and the rules of slots, turns and bursts

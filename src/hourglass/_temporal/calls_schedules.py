@@ -11,6 +11,7 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
+from hourglass._contract.cron import FIELDS
 from hourglass._temporal.calls import PATIENT, CallScope, Rpc
 from hourglass._temporal.protos import (
     nanos_from,
@@ -67,7 +68,7 @@ def put_spec(message: Any, spec: sc.EngineScheduleSpec) -> None:
 
 def _put_calendar(message: Any, calendar: sc.CalendarSpec) -> None:
     message.comment = calendar.comment
-    for field in sc.FIELDS:
+    for field in FIELDS:
         ranges = getattr(message, field.name)
         for numbers in getattr(calendar, field.name):
             ranges.add(start=numbers.start, end=numbers.end, step=numbers.step)
@@ -165,7 +166,7 @@ def _calendar_from(message: Any) -> sc.CalendarSpec:
             sc.Range(numbers.start, numbers.end, numbers.step or 1)
             for numbers in getattr(message, field.name)
         )
-        for field in sc.FIELDS
+        for field in FIELDS
     }
     return sc.CalendarSpec(**ranges, comment=message.comment)
 

@@ -12,23 +12,27 @@ _blocking_activities  activities of `Client`, generated
 _blocking_handles     handles of `Client`, generated
 _bulk                 one operation on many workflows
 _calls                the calls of a client as interceptors see them, and the interceptor method of each
+_codec_edge           encoding requests and decoding answers with the codec
 _deployments          task queues, their workers, and worker versions
 _faces                the parts that both clients share
 _interception         `Interceptor`, and the chains of interceptors
+_link                 the connection of a client, opened on first use and again in a forked child
 _operations           operations on workflows
 _options              options of a start: checks, and the request built from them
 _outbound             the outbound interceptors of both clients, generated from `_calls`
 _plugins              plugins: changes to the configuration of clients, workers and replayers
 _reset                the event to which a run is reset
-_schedule_data        schedules as authors write them, and their conversion to requests
+_schedule_data        schedules as authors write them and clients show them
+_schedule_forms       conversion of schedules to requests, and back
 _schedules            operations on schedules
 _services             the raw gRPC services of a server
-_session              the connection of a client, and running its operations
+_session              operations, and the session that runs them
 _standalone           activities without a workflow: operations and descriptions
 _starts               operations that start workflows
 _updates              operations on updates
 _values               lists, counts and descriptions of workflows
-_waiting              waiting for the end of a run, and the notices logged meanwhile
+_wait_notices         notices logged while a client waits for a run that cannot proceed
+_waiting              waiting for the end of a run, and its result
 """
 
 from __future__ import annotations

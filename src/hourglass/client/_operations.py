@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import (
     CancelWorkflow,
     CountWorkflows,

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._evaluator.options import (
     START_CHECKS,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import ImportWorkflow, ResetWorkflow
 from hourglass._evaluator.options import INT64, whole_number
 from hourglass._history import events as h

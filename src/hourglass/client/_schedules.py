@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from hourglass._contract.ids import new_id
 from hourglass._contract.schedules import (
     CreateSchedule,
     DeleteSchedule,
@@ -23,14 +24,14 @@ from hourglass._contract.schedules import (
     ScheduleDetails,
     SchedulePage,
     UpdateSchedule,
-    canonical,
 )
-from hourglass._contract.service import new_id
+from hourglass._contract.spec_checks import canonical
 from hourglass._evaluator.options import (
     named_values,
     several,
 )
 from hourglass.client import _schedule_data as data
+from hourglass.client import _schedule_forms as forms
 from hourglass.client._calls import (
     BackfillScheduleInput,
     CreateScheduleInput,
@@ -84,9 +85,9 @@ def create(
 
     def build(call: CreateScheduleInput) -> ClientOperation[str]:
         converter = _converter_of(session, call.schedule, call.id)
-        form = data.schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
+        form = forms.schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
         session.meet(call.schedule.action.workflow)
-        data.refuse_empty(form.spec)
+        forms.refuse_empty(form.spec)
         if form.state.limited_actions and not form.state.remaining_actions:
             raise UsageError(
                 "a schedule with limited_actions needs remaining_actions, how many are left to it"
@@ -98,7 +99,7 @@ def create(
             request_id=new_id(),
             identity=session.identity,
             trigger_immediately=call.trigger_immediately,
-            backfill=tuple(data.backfill_form(item) for item in several(call.backfill, "backfill")),
+            backfill=tuple(forms.backfill_form(item) for item in several(call.backfill, "backfill")),
             memo={name: session.converter.encode(value) for name, value in notes.items()},
             search_attributes=encode_search_attributes(call.search_attributes or {}),
         )
@@ -124,7 +125,7 @@ def _converter_of(session: ClientSession, schedule: Any, schedule_id: str) -> Co
 
 
 def _described(session: ClientSession, seen: ScheduleDetails) -> data.ScheduleDescription:
-    return data.description_from(seen, session.of_workflow(seen.schedule.action.workflow_id).converter)
+    return forms.description_from(seen, session.of_workflow(seen.schedule.action.workflow_id).converter)
 
 
 def list_page(
@@ -133,7 +134,7 @@ def list_page(
     """Return one page of the matching schedules."""
 
     def parse(page: SchedulePage) -> ListedSchedules:
-        items = tuple(data.listed_from(summary, session.converter) for summary in page.schedules)
+        items = tuple(forms.listed_from(summary, session.converter) for summary in page.schedules)
         return ListedSchedules(items, page.next_page_token)
 
     return listing(session, ListSchedulesInput, ListSchedules, parse, query, page_size, token)
@@ -166,7 +167,7 @@ def _patch(
         pause=pause,
         unpause=unpause,
         trigger=trigger,
-        backfill=tuple(data.backfill_form(item) for item in backfill),
+        backfill=tuple(forms.backfill_form(item) for item in backfill),
     )
     return asking(request, nothing)
 
@@ -247,7 +248,7 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
         if wanted is None:
             return
         converter = _converter_of(session, wanted, schedule_id)
-        form = data.schedule_form(wanted, schedule_id, converter, session.identity)
+        form = forms.schedule_form(wanted, schedule_id, converter, session.identity)
         session.meet(wanted.action.workflow)
         yield asking(
             UpdateSchedule(

@@ -11,7 +11,7 @@ import msgspec
 
 from hourglass._contract import activities as ac
 from hourglass._contract.activities import ActivityExecutionStatus
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import IdConflictPolicy, Started
 from hourglass._evaluator.options import (
     CallSettings,
@@ -41,7 +41,8 @@ from hourglass.client._calls import (
 from hourglass.client._options import RpcOptions, callbacks_of, check_changes, rpc_fields, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
-from hourglass.client._waiting import GOES_ON, ActivityWaitNotice, ask_through_outage, first, in_time
+from hourglass.client._wait_notices import ActivityWaitNotice
+from hourglass.client._waiting import GOES_ON, ask_through_outage, first, in_time
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,

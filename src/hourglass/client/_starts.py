@@ -11,14 +11,15 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import ExecuteWorkflow, Outcome, Started, StartWorkflow, StillOpen
 from hourglass._evaluator.interception import Headers
 from hourglass.client._calls import StartWorkflowInput
 from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields, start_request, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, through
-from hourglass.client._waiting import WaitNotice, result_of, successor_of, wait_for_close
+from hourglass.client._wait_notices import WaitNotice
+from hourglass.client._waiting import result_of, successor_of, wait_for_close
 from hourglass.errors import UsageError
 from hourglass.workflow._references import Given, given_workflow
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import (
     IdConflictPolicy,
     PollUpdate,
@@ -26,7 +26,8 @@ from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
 from hourglass.client._starts import PlannedStart
-from hourglass.client._waiting import in_time, told_of
+from hourglass.client._wait_notices import told_of
+from hourglass.client._waiting import in_time
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
 from hourglass.workflow._references import given_message

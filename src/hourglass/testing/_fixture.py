@@ -23,8 +23,9 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, cas
 import msgspec
 
 from hourglass._contract.activities import StartActivity
+from hourglass._contract.request_checks import check_request
 from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
-from hourglass._contract.service import Connection, Request, check_request
+from hourglass._contract.service import Connection, Request
 from hourglass._contract.workflows import (
     DescribeWorkflow,
     Executed,
@@ -52,7 +53,8 @@ from hourglass.activity._definition import ActivitySource
 from hourglass.client import Client, _operations
 from hourglass.client._faces import HandleFacts
 from hourglass.client._interception import Interceptor, activity_chain, checked, workflow_interceptors
-from hourglass.client._session import ClientOperation, ClientSession, Link
+from hourglass.client._link import Link
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry

@@ -16,6 +16,7 @@ import msgspec
 from hourglass._contract import limits as li
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
+from hourglass._contract.ids import new_id
 from hourglass._embedded.api.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.api.answering import (
     LONG_POLL,
@@ -134,7 +135,7 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
         raise ServiceError(
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
-    event = QueryReceived(s.new_id(), request.query_name, request.arguments, request.headers)
+    event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
     waiting = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
         engine.tasks.ask(record, waiting)
