@@ -9,7 +9,7 @@ import pytest
 
 from hourglass import Client, Worker, activity, workflow
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded
-from hourglass._worker.health import hung
+from hourglass._worker.health import debuggers
 from hourglass._worker.lanes.lane import LOOK, Delays, is_worth_moving
 
 from .lane_world import Clock, LaneWorld, completed, done, kind, living_fibers, stage, with_lanes
@@ -219,11 +219,11 @@ def test_nothing_moves_while_a_debugger_is_at_the_code():
     async def script(world):
         await blocked(world)
         thread_id = world.lanes._places["lane-0"].lane.thread_id
-        hung.stopped_threads.add(thread_id)
+        debuggers.stopped_threads.add(thread_id)
         world.submit(start("other", "adds", "other"))
         look(world, 1.0)
         assert [each.name for each in world.lanes.status()] == ["lane-0"]
-        hung.left(thread_id)
+        debuggers.activation_ended(thread_id)
         look(world)
         await settled(lambda: world.answers("other"))
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded
-from hourglass._worker.health import hung
+from hourglass._worker.health import debuggers
 from hourglass._worker.lanes.cache import CacheLimits
 from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import UsageError
@@ -279,10 +279,10 @@ def test_somebody_at_a_breakpoint_is_not_called_hung():
         world.submit(on("r", done(1)))
         await world.begun("r")
         (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
-        hung.stopped_threads.add(thread.ident)
+        debuggers.stopped_threads.add(thread.ident)
         world.pass_time(100)
         assert world.replaced == []
-        hung.left(thread.ident)
+        debuggers.activation_ended(thread.ident)
         world.pass_time(3)
         assert [name for name, _ in world.replaced] == ["lane-0"]
 

@@ -42,7 +42,12 @@ from hourglass._evaluator.commands import Completion, TaskFailed
 from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads
 from hourglass._temporal import core
-from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
+from hourglass._temporal.activations import (
+    CommandDefaults,
+    UnsupportedEvent,
+    activation_from_proto,
+    completion_to_proto,
+)
 from hourglass._temporal.configs import replay_settings
 from hourglass._temporal.nexus import NexusServer
 from hourglass._temporal.protos import (
@@ -211,7 +216,7 @@ class CoreHandle:
         self.on_activations: Callable[[Sequence[Activation]], object] | None = None
         self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._worker = worker
-        self._own = Own(config.task_queue, namespace, config.version is not None)
+        self._own = CommandDefaults(config.task_queue, namespace, config.version is not None)
         self._activations = Poll(partial(core.poll_activation, worker), self._give_activation)
         self._activities = Poll(partial(core.poll_activity, worker), self._give_activity)
         self._stopping = asyncio.Event()

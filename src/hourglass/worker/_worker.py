@@ -34,7 +34,7 @@ from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._worker.activities.program_loop import ProgramLoop
 from hourglass._worker.code_origin import without_our_frames
 from hourglass._worker.daemon_executor import DaemonExecutor
-from hourglass._worker.health import hung
+from hourglass._worker.health import debuggers
 from hourglass._worker.interpreter import InterpreterOptions
 from hourglass._worker.lanes.cache import FEWEST_CACHED, most_cached
 from hourglass._worker.lanes.evaluation import Verify
@@ -434,7 +434,7 @@ class Worker(WorkerFacts):
         worker_started()
         margin = self._plan.config.graceful_shutdown + _EXIT_MARGIN
         self._forget_exit = self._portal.at_exit(self._end, margin)
-        hung.install()
+        debuggers.install()
         logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)
         return True
 

@@ -265,7 +265,7 @@ def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: bool) 
             assert isinstance(store.failure, FileLost)
         else:
             with pytest.raises(
-                FileLost, match=r"was truncated or overwritten.*what was acknowledged since .* is lost"
+                FileLost, match=r"was truncated or overwritten.*changes acknowledged since .* are lost"
             ):
                 await store.durable(store.append(Story("late").start()))
         assert isinstance(store.close(), FileLost)
@@ -326,7 +326,7 @@ def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pyt
         acknowledged = await fill(store)
         link = path.with_name("link.db")
         os.link(path, link)
-        assert "is owned by a process that opened it by another name" in open_elsewhere(link)
+        assert "is owned by a process that opened it under another name" in open_elsewhere(link)
         with pytest.raises(StorageError, match="is open in this process as"):
             SqliteStore.open(link)
         acknowledged |= await fill(store, RUNS)
@@ -381,7 +381,7 @@ def test_second_owner_by_another_name_is_seen_without_locks(
         os.link(path, link)
         second = start_owner_without_locks(link)
         if first_writes:
-            with pytest.raises(FileLost, match="opened it by another name"):
+            with pytest.raises(FileLost, match="opened it under another name"):
                 await store.durable(store.append(Story("late").start()))
         else:
             store._thread._thread.join(60)

@@ -160,16 +160,9 @@ async def as_known(engine: Engine, value: A) -> PendingAnswer[A]:
 
 async def is_written(engine: Engine, number: int) -> bool:
     """Whether a change is durable, after a short wait for a commit in progress. Does not wait while the store cannot write."""
-    if engine.is_over or engine.is_durable(number):
+    if engine.is_over:
         return True  # `answer` raises `EngineClosed`
-    if engine.held:
-        return False
-    try:
-        async with asyncio.timeout(READ_PATIENCE):
-            await engine.durable(number)
-    except TimeoutError:
-        return False
-    return True
+    return await engine.outbox.wait_briefly(number, READ_PATIENCE)
 
 
 def stored(engine: Engine, record: LoadedRun) -> Stored:

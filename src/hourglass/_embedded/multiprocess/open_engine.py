@@ -80,7 +80,7 @@ class OpenEngine:
             if error is None or isinstance(error, Unwritable):
                 then()
 
-        self.engine.when_durable(self.engine.writes.newest, stored)
+        self.engine.outbox.stage(self.engine.writes.newest, stored)
 
     def fail(self, error: StorageError) -> None:
         """Stop writing: the file is no longer ours."""

@@ -16,16 +16,17 @@ import msgspec
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.schedules.times import backoff_until_next
-from hourglass._embedded.transitions.draft import Draft, with_priority_of
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
+from hourglass._embedded.transitions.priorities import with_priority_of
 from hourglass._embedded.transitions.problems import without_problems
 from hourglass._embedded.transitions.run import (
+    Change,
     OpenChild,
     RequestCancelChild,
     Run,
     SendCancel,
     SendSignal,
     StartChild,
-    Transition,
 )
 from hourglass._embedded.transitions.versioning import inherited, inherited_override, without_version
 from hourglass._evaluator import commands as c
@@ -82,9 +83,9 @@ ENGINE = "history-service"
 # --- a task asks --------------------------------------------------------------------------------------------
 
 
-def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) -> None:
+def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, completed: int) -> None:
     """A run wants a child."""
-    own = draft.run.started.spec.task_queue
+    own = builder.run.started.spec.task_queue
     spec, said = complete(command.spec, own), command.child
     if not said.parent_close_policy or not said.id_reuse_policy:
         said = msgspec.structs.replace(
@@ -103,12 +104,12 @@ def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) 
         child=said,
         inherit_build_id=command.spec.task_queue in ("", own),
     )
-    child = OpenChild(initiated_event_id=draft.write(initiated), initiated=initiated)
-    draft.put_child(child)
-    draft.ask(StartChild(child))
+    child = OpenChild(initiated_event_id=builder.write(initiated), initiated=initiated)
+    builder.put_child(child)
+    builder.add_effect(StartChild(child))
 
 
-def initiate_signal(draft: Draft, command: c.SignalExternalWorkflow, completed: int) -> None:
+def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, completed: int) -> None:
     """A run sends a signal."""
     spec = h.SignalExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
@@ -120,11 +121,11 @@ def initiate_signal(draft: Draft, command: c.SignalExternalWorkflow, completed: 
         headers=command.headers,
         child_only=command.is_child,
     )
-    draft.ask(SendSignal(draft.write(spec), spec))
+    builder.add_effect(SendSignal(builder.write(spec), spec))
 
 
 def initiate_cancel(
-    draft: Draft, command: c.RequestCancelExternal | RequestCancelChild, completed: int
+    builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild, completed: int
 ) -> None:
     """A run asks another to cancel."""
     spec = h.RequestCancelExternalWorkflowExecutionInitiated(
@@ -135,20 +136,20 @@ def initiate_cancel(
         task_completed_event_id=completed,
         child_only=isinstance(command, RequestCancelChild),
     )
-    draft.ask(SendCancel(draft.write(spec), spec))
+    builder.add_effect(SendCancel(builder.write(spec), spec))
 
 
 # --- the run that asked -------------------------------------------------------------------------------------
 
 
-def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Transition:
+def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Change:
     """A child has begun."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     child = run.children[initiated]
     asked = child.initiated
     # It begins right after the task that asked for it, when no worker can have the next one: this is never held.
-    draft.put_child(msgspec.structs.replace(child, run_id=run_id))
-    draft.happen(
+    builder.put_child(msgspec.structs.replace(child, run_id=run_id))
+    builder.happen(
         h.ChildWorkflowExecutionStarted(
             namespace=asked.namespace,
             workflow_id=asked.workflow_id,
@@ -158,15 +159,15 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Transit
             headers=asked.headers,
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, now_ns: int) -> Transition:
+def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, now_ns: int) -> Change:
     """A child could not be started."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     asked = run.children[initiated].initiated
-    draft.drop_child(initiated)
-    draft.happen(
+    builder.drop_child(initiated)
+    builder.happen(
         h.StartChildWorkflowExecutionFailed(
             namespace=asked.namespace,
             workflow_id=asked.workflow_id,
@@ -175,14 +176,14 @@ def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, 
             initiated_event_id=initiated,
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Transition:
+def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Change:
     """The last run of a child has closed."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     child = run.children[initiated]
-    draft.drop_child(initiated)
+    builder.drop_child(initiated)
     names: dict[str, Any] = {
         "namespace": child.initiated.namespace,
         "workflow_id": child.initiated.workflow_id,
@@ -191,8 +192,8 @@ def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Transition:
         "initiated_event_id": initiated,
         "started_event_id": child.started_event_id,
     }
-    draft.happen(_end(last, names))
-    return draft.step()
+    builder.happen(_end(last, names))
+    return builder.build()
 
 
 def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
@@ -211,34 +212,34 @@ def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
             raise TypeError(f"a child does not end with {type(other).__name__}")
 
 
-def signal_sent(run: Run, ask: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Transition:
+def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
     """A signal has arrived, or could not."""
-    draft = Draft(run, now_ns)
-    names = _names(ask)
+    builder = ChangeBuilder(run, now_ns)
+    names = _names(effect)
     if cause is None:
-        draft.happen(h.ExternalWorkflowExecutionSignaled(**names))
+        builder.happen(h.ExternalWorkflowExecutionSignaled(**names))
     else:
-        draft.happen(h.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
-    return draft.step()
+        builder.happen(h.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
+    return builder.build()
 
 
-def cancel_sent(run: Run, ask: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Transition:
+def cancel_sent(run: Run, effect: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
     """A request to cancel has arrived, or could not."""
-    draft = Draft(run, now_ns)
-    names = _names(ask)
+    builder = ChangeBuilder(run, now_ns)
+    names = _names(effect)
     if cause is None:
-        draft.happen(h.ExternalWorkflowExecutionCancelRequested(**names))
+        builder.happen(h.ExternalWorkflowExecutionCancelRequested(**names))
     else:
-        draft.happen(h.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
-    return draft.step()
+        builder.happen(h.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
+    return builder.build()
 
 
-def _names(ask: SendSignal | SendCancel) -> dict[str, Any]:
+def _names(effect: SendSignal | SendCancel) -> dict[str, Any]:
     return {
-        "namespace": ask.spec.namespace,
-        "workflow_id": ask.spec.workflow_id,
-        "run_id": ask.spec.run_id,
-        "initiated_event_id": ask.initiated_event_id,
+        "namespace": effect.spec.namespace,
+        "workflow_id": effect.spec.workflow_id,
+        "run_id": effect.spec.run_id,
+        "initiated_event_id": effect.initiated_event_id,
     }
 
 
@@ -279,39 +280,39 @@ def is_child_of(run: Run, parent: Run) -> bool:
     return bool(run.started.parent_run_id) and run.started.parent_run_id == parent.run_id
 
 
-def signalled_by(run: Run, sender: Run, ask: SendSignal, now_ns: int) -> Transition:
+def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Change:
     """Another run sends a signal."""
-    draft = Draft(run, now_ns)
-    draft.happen(
+    builder = ChangeBuilder(run, now_ns)
+    builder.happen(
         h.WorkflowExecutionSignaled(
-            signal_name=ask.spec.signal_name,
-            arguments=ask.spec.arguments,
+            signal_name=effect.spec.signal_name,
+            arguments=effect.spec.arguments,
             identity=ENGINE,
-            headers=ask.spec.headers,
+            headers=effect.spec.headers,
             external_workflow_id=sender.started.workflow_id,
             external_run_id=sender.run_id,
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads, now_ns: int) -> Transition:
+def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads, now_ns: int) -> Change:
     """The engine, which keeps a limit in the place of the workflow `keeper`, sends a signal."""
-    draft = Draft(run, now_ns)
-    draft.happen(
+    builder = ChangeBuilder(run, now_ns)
+    builder.happen(
         h.WorkflowExecutionSignaled(
             signal_name=signal, arguments=arguments, identity=ENGINE, external_workflow_id=keeper
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Transition:
+def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Change:
     """Another run asks for cancellation; once is enough. `initiated` is 0 where a parent has closed."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
-        draft.change(cancel_requested=True)
-        draft.happen(
+        builder.update(cancel_requested=True)
+        builder.happen(
             h.WorkflowExecutionCancelRequested(
                 reason=reason,
                 identity=ENGINE,
@@ -321,15 +322,15 @@ def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int
             ),
             at_once=True,
         )
-    return draft.step()
+    return builder.build()
 
 
-def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Transition:
+def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Change:
     """A run ends because of another: its parent has closed, or its id is wanted."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity=ENGINE)
-    draft.close(final, WorkflowStatus.TERMINATED)
-    return draft.step()
+    builder.close(final, WorkflowStatus.TERMINATED)
+    return builder.build()
 
 
 # --- the run that follows --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from hourglass._embedded.transitions.run import OpenActivity, PendingTask, Run, 
 from hourglass.converter import Payload
 
 if TYPE_CHECKING:
-    from hourglass._embedded.transitions.draft import Draft
+    from hourglass._embedded.transitions.change_builder import ChangeBuilder
 
 REPORTED_AFTER = 2
 """Failures in a row that are reported. On a server: `system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute`."""
@@ -40,35 +40,35 @@ def is_failing(activity: OpenActivity) -> bool:
     return activity.last_failure is not None and activity.tries > REPORTED_AFTER
 
 
-def note_failure(draft: Draft, task: PendingTask, cause: int | None, *, is_told: bool) -> None:
+def note_failure(builder: ChangeBuilder, task: PendingTask, cause: int | None, *, is_told: bool) -> None:
     """A task has failed, with one of Temporal's causes, or timed out (None); `is_told`: the history says so."""
-    run = draft.run
+    run = builder.run
     known = run.trouble
     failures = (0 if known is None else known.failures) + 1
     trouble = Trouble(failures, cause if is_told or known is None else known.cause)
-    draft.change(trouble=trouble)
+    builder.update(trouble=trouble)
     if failures >= REPORTED_AFTER:
-        _report(draft)
+        _report(builder)
 
 
-def forget_failures(draft: Draft) -> None:
+def forget_failures(builder: ChangeBuilder) -> None:
     """A task was completed. What a client or a workflow has set under the name goes, too, as on a server."""
-    if draft.run.trouble is not None:
-        draft.change(trouble=None)
-    _report(draft)
+    if builder.run.trouble is not None:
+        builder.update(trouble=None)
+    _report(builder)
 
 
-def note_activities(draft: Draft, touched: Iterable[int]) -> None:
+def note_activities(builder: ChangeBuilder, touched: Iterable[int]) -> None:
     """Report these activities if one of them keeps failing; stop reporting if none of the run does any more."""
-    run = draft.run
+    run = builder.run
     if run.is_standalone_activity:
         return
     if not _reports_activities(run):
         pending = (run.activities.get(event_id) for event_id in touched)
         if any(activity is not None and is_failing(activity) for activity in pending):
-            _report(draft)
+            _report(builder)
     elif not any(map(is_failing, run.activities.values())):
-        _report(draft)
+        _report(builder)
 
 
 def _reports_activities(run: Run) -> bool:
@@ -76,9 +76,9 @@ def _reports_activities(run: Run) -> bool:
     return payload is not None and ACTIVITY_FAILS.encode() in payload.data
 
 
-def _report(draft: Draft) -> None:
+def _report(builder: ChangeBuilder) -> None:
     """Set the attribute to what is wrong now; remove it if nothing is."""
-    run, reported = draft.run, list[str]()
+    run, reported = builder.run, list[str]()
     if run.trouble is not None and run.trouble.failures >= REPORTED_AFTER:
         reported += values(run.trouble.cause)
     if any(map(is_failing, run.activities.values())):
@@ -86,9 +86,9 @@ def _report(draft: Draft) -> None:
     if reported:
         payload = Payload(msgspec.json.encode(reported), "json/plain", {"type": b"KeywordList"})
         if run.search_attributes.get(REPORTED_PROBLEMS) != payload:
-            draft.change(search_attributes={**run.search_attributes, REPORTED_PROBLEMS: payload})
+            builder.update(search_attributes={**run.search_attributes, REPORTED_PROBLEMS: payload})
     elif REPORTED_PROBLEMS in run.search_attributes:
-        draft.change(search_attributes=without_problems(run.search_attributes))
+        builder.update(search_attributes=without_problems(run.search_attributes))
 
 
 def without_problems(attributes: dict[str, Payload]) -> dict[str, Payload]:

@@ -1,18 +1,17 @@
-"""A run as the engine knows it: frozen data that follows from its history, what is in flight for it, and what ties it
-to other runs.
+"""A run as the engine knows it: frozen data that follows from its history, what is in flight for it, and what ties it to
+other runs.
 
 Must not know: clocks, handles, how decisions are made, how a request to another run is carried out (see
-`engine.transactions`). Invariants: `length` is the number of events written; while a task is started nothing but its
-end is written and what happens is `held`; a closed run has no task, timer, activity or child. A transition asks for
-effects on other runs (`Step.asks`); the engine carries them out after it, in the same change of the store. So the run
-that asked and the run that was asked agree after every crash, and no ask is ever repeated.
+`engine.transactions`). Invariants: `length` is the number of events written; while a task is started nothing but its end is
+written and what happens is `held`; a closed run has no task, timer, activity or child. A transition may request effects on
+other runs (`Change.effects`); the engine carries them out after it, in the same change of the store. So both runs agree
+after every crash, and no effect is ever repeated.
 
 Nothing of this can be part of a cycle, so the collector need not look at it (`gc=False`).
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
@@ -65,31 +64,33 @@ class SendSignal(msgspec.Struct, frozen=True):
 
 
 class SendCancel(msgspec.Struct, frozen=True):
-    """Ask this workflow to cancel, which the run asked for by the event `initiated_event_id`."""
+    """Effect this workflow to cancel, which the run asked for by the event `initiated_event_id`."""
 
     initiated_event_id: int
     spec: h.RequestCancelExternalWorkflowExecutionInitiated
 
 
-class LeaveChild(msgspec.Struct, frozen=True):
+class ApplyClosePolicy(msgspec.Struct, frozen=True):
     """The run has closed: do with this child as its policy says."""
 
     child: OpenChild
 
 
-class TellParent(msgspec.Struct, frozen=True):
+class NotifyParent(msgspec.Struct, frozen=True):
     """The run has closed, and nothing follows it: its parent must hear of it."""
 
 
-class TellSchedule(msgspec.Struct, frozen=True):
+class NotifySchedule(msgspec.Struct, frozen=True):
     """The run has closed, and a schedule waits for the end of its workflow."""
 
 
-class GiveUpClaims(msgspec.Struct, frozen=True):
+class ReleaseClaims(msgspec.Struct, frozen=True):
     """The run has closed, and has something of limits that the engine keeps."""
 
 
-Ask: TypeAlias = StartChild | SendSignal | SendCancel | LeaveChild | TellParent | TellSchedule | GiveUpClaims
+Effect: TypeAlias = (
+    StartChild | SendSignal | SendCancel | ApplyClosePolicy | NotifyParent | NotifySchedule | ReleaseClaims
+)
 
 
 # --- the run ------------------------------------------------------------------------------------------------
@@ -286,21 +287,23 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return min(whole, own) if whole else own
 
 
-@lru_cache(maxsize=4096)
-def only(event_id: int) -> frozenset[int]:
-    """What a step has touched that touched one thing, as most do: one object for all runs, which the collector need not
-    look at again and again.
-    """
-    return frozenset((event_id,))
+def first_task_ns(run: Run) -> int:
+    """Return when the run may have its first task."""
+    return later(run.start_ns, to_ns(run.started.first_task_backoff))
 
 
-class Transition(msgspec.Struct, frozen=True, gc=False):
-    """What a transition leads to.
+def is_backing_off(run: Run, now_ns: int) -> bool:
+    """Whether the run is still waiting for its first task, because its start is delayed or it is a later attempt or cron run."""
+    return run.task_count == 0 and now_ns < first_task_ns(run)
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """The result of a transition.
 
     `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one after the other. `touched` names
     the pending activities, timers and children that were put or dropped, by the id of the event that began each.
-    `follower` is the first event of the run that follows, if any, which begins with `signals`. `asks` are the effects
-    on other runs.
+    `follower` is the first event of the run that follows, if any, which begins with `signals`. `effects` are those on
+    other runs.
     """
 
     run: Run
@@ -308,5 +311,5 @@ class Transition(msgspec.Struct, frozen=True, gc=False):
     encoded: bytes = b""
     touched: frozenset[int] = frozenset()
     follower: h.WorkflowExecutionStarted | None = None
-    asks: tuple[Ask, ...] = ()
+    effects: tuple[Effect, ...] = ()
     signals: tuple[h.WorkflowExecutionSignaled, ...] = ()

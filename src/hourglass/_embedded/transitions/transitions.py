@@ -23,11 +23,12 @@ from hourglass._contract.workflows import (
     WorkflowStatus,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.transitions import activities, problems, standalone, steps
+from hourglass._embedded.transitions import activities, standalone
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.children import next_attempt_or_run
-from hourglass._embedded.transitions.draft import Draft, Eager, take_task
-from hourglass._embedded.transitions.draft import start_attempt as start_attempt
-from hourglass._embedded.transitions.run import OpenActivity, Pause, Run, RunPriority, Transition
+from hourglass._embedded.transitions.run import Change, OpenActivity, Pause, Run, RunPriority
+from hourglass._embedded.transitions.task_starts import Eager, take_task
+from hourglass._embedded.transitions.task_starts import start_attempt as start_attempt
 from hourglass._embedded.transitions.tasks import forget_speculative_task, time_out_task, wait_before
 from hourglass._embedded.transitions.versioning import PINNED, UNSPECIFIED
 from hourglass._evaluator.retries import next_delay
@@ -45,7 +46,7 @@ def open_run(
     started: h.WorkflowExecutionStarted,
     now_ns: int,
     signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
-) -> Transition:
+) -> Change:
     """A new run; signals that it begins with stand in its history before its first task."""
     run = Run(
         run_id=run_id,
@@ -56,23 +57,21 @@ def open_run(
         version=started.inherited_pinned_version,
         behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
-    if not signals and not started.first_task_backoff:
-        return steps.open_run(run, now_ns)
-    draft = Draft(run, now_ns)
-    draft.write(started)
+    builder = ChangeBuilder(run, now_ns)
+    builder.write(started)
     for signal in signals:
-        draft.write(signal)
-    draft.want_task()
-    return draft.step()
+        builder.write(signal)
+    builder.want_task()
+    return builder.build()
 
 
-def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Transition:
+def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Change:
     """A client sends a signal. One that came with a start does not wait until the run's back-off is over: a server's
     rule, as is that a plain signal does.
     """
-    draft = Draft(run, now_ns)
-    draft.happen(signaled(request), at_once=with_start)
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    builder.happen(signaled(request), at_once=with_start)
+    return builder.build()
 
 
 def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
@@ -86,132 +85,134 @@ def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
     )
 
 
-def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Transition:
+def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Change:
     """A client asks the run to cancel; once is enough. A run that backs off hears of it at once."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
-        draft.change(cancel_requested=True)
+        builder.update(cancel_requested=True)
         asked = h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity)
-        draft.happen(asked, at_once=True)
-    return draft.step()
+        builder.happen(asked, at_once=True)
+    return builder.build()
 
 
-def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Transition:
+def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Change:
     """A client terminates the run: it ends without being asked."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(
         reason=request.reason or NO_REASON, details=request.details, identity=request.identity
     )
-    draft.close(final, WorkflowStatus.TERMINATED)
-    return draft.step()
+    builder.close(final, WorkflowStatus.TERMINATED)
+    return builder.build()
 
 
-def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Transition:
+def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Change:
     """A client pauses the run: what waits for a worker is withheld. A worker that has its task, or an attempt, may end it."""
-    draft = Draft(run, now_ns)
-    draft.drop_speculative_task()
-    waiting = draft.run.task if not draft.run.task_is_started else None
+    builder = ChangeBuilder(run, now_ns)
+    builder.drop_speculative_task()
+    waiting = builder.run.task if not builder.run.task_is_started else None
     if waiting is not None:
-        draft.set_task(None)
-    _write_or_hold(draft, h.WorkflowExecutionPaused(identity=request.identity, reason=request.reason))
-    draft.change(
+        builder.set_task(None)
+    _write_or_hold(builder, h.WorkflowExecutionPaused(identity=request.identity, reason=request.reason))
+    builder.update(
         paused=Pause(reason=request.reason, identity=request.identity, since_ns=now_ns, task=waiting)
     )
-    draft.touched.update(run.activities)
-    return draft.step()
+    builder.touched.update(run.activities)
+    return builder.build()
 
 
-def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Transition:
+def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Change:
     """A run that was paused goes on: it gets the task that was withheld, or one for what has happened meanwhile."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     pause = run.paused or Pause()
-    _write_or_hold(draft, h.WorkflowExecutionUnpaused(identity=request.identity, reason=request.reason))
-    draft.change(paused=None)
-    if pause.task is not None and draft.run.task is None:
-        draft.set_task(msgspec.structs.replace(pause.task, available_ns=now_ns))
+    _write_or_hold(builder, h.WorkflowExecutionUnpaused(identity=request.identity, reason=request.reason))
+    builder.update(paused=None)
+    if pause.task is not None and builder.run.task is None:
+        builder.set_task(msgspec.structs.replace(pause.task, available_ns=now_ns))
     elif pause.missed:
-        draft.want_task()
-    draft.touched.update(run.activities)
-    return draft.step()
+        builder.want_task()
+    builder.touched.update(run.activities)
+    return builder.build()
 
 
-def _write_or_hold(draft: Draft, attributes: h.Attributes) -> None:
+def _write_or_hold(builder: ChangeBuilder, attributes: h.Attributes) -> None:
     """Write an event that wants no task by itself; while a worker has the task, all events wait for its end."""
-    if draft.run.task_is_started:
-        draft.happen(attributes)
+    if builder.run.task_is_started:
+        builder.happen(attributes)
     else:
-        draft.write(attributes)
+        builder.write(attributes)
 
 
-def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now_ns: int) -> Transition:
+def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now_ns: int) -> Change:
     """A client has the attempts of an activity begin anew. One that a worker has goes on, and the next is the first."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if activity.started_ns:
         changed = msgspec.structs.replace(activity, earlier=activity.attempt)
     else:
         changed = msgspec.structs.replace(activity, earlier=activity.attempt - 1, available_ns=now_ns)
     if forget_heartbeat:
         changed = msgspec.structs.replace(changed, heartbeat_details=())
-    draft.put_activity(changed)
-    return draft.step()
+    builder.put_activity(changed)
+    return builder.build()
 
 
-def change_override(run: Run, override: VersioningOverride | None, identity: str, now_ns: int) -> Transition:
+def change_override(run: Run, override: VersioningOverride | None, identity: str, now_ns: int) -> Change:
     """A client says which version the run belongs to."""
-    draft = Draft(run, now_ns)
-    _write_or_hold(draft, h.WorkflowExecutionOptionsUpdated(identity=identity, versioning_override=override))
-    draft.change(override=override, override_changed=True)
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    _write_or_hold(
+        builder, h.WorkflowExecutionOptionsUpdated(identity=identity, versioning_override=override)
+    )
+    builder.update(override=override, override_changed=True)
+    return builder.build()
 
 
-def change_priority(run: Run, priority: RunPriority, identity: str, now_ns: int) -> Transition:
+def change_priority(run: Run, priority: RunPriority, identity: str, now_ns: int) -> Change:
     """A client says how urgent the run is, from now on."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     said = msgspec.structs.asdict(priority)
-    _write_or_hold(draft, h.WorkflowExecutionOptionsUpdated(identity=identity, **said))
-    draft.change(priority=priority, started=priority.of(run.started))
-    return draft.step()
+    _write_or_hold(builder, h.WorkflowExecutionOptionsUpdated(identity=identity, **said))
+    builder.update(priority=priority, started=priority.of(run.started))
+    return builder.build()
 
 
-def pause_activity(run: Run, activity: OpenActivity, paused: bool, now_ns: int) -> Transition:
+def pause_activity(run: Run, activity: OpenActivity, paused: bool, now_ns: int) -> Change:
     """A client lets no new attempt of an activity begin, or lets it go on."""
-    draft = Draft(run, now_ns)
-    draft.put_activity(msgspec.structs.replace(activity, paused=paused))
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    builder.put_activity(msgspec.structs.replace(activity, paused=paused))
+    return builder.build()
 
 
-def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns: int) -> Transition:
+def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns: int) -> Change:
     """A client changes what was said of an activity: it holds from now on."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     changed = None if spec == activity.scheduled.spec else spec
-    draft.put_activity(msgspec.structs.replace(activity, spec=spec, changed=changed))
-    return draft.step()
+    builder.put_activity(msgspec.structs.replace(activity, spec=spec, changed=changed))
+    return builder.build()
 
 
-def end_overgrown(run: Run, reason: str, now_ns: int) -> Transition:
+def end_overgrown(run: Run, reason: str, now_ns: int) -> Change:
     """The engine ends a run that has outgrown its limits."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity="history-service")
-    draft.close(final, WorkflowStatus.TERMINATED)
-    return draft.step()
+    builder.close(final, WorkflowStatus.TERMINATED)
+    return builder.build()
 
 
-def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
+def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
     """An attempt that was taken but reached no worker waits again, as if it had not been taken."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
-    draft.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
-    return draft.step()
+    builder.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
+    return builder.build()
 
 
-def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
+def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
     """An attempt that had to wait for a commit reaches its worker: its clocks begin now."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     late = activities.put_off(activity, max(0, now_ns - activity.started_ns))
-    draft.put_activity(
+    builder.put_activity(
         msgspec.structs.replace(late, started_ns=now_ns, last_started_ns=now_ns, heartbeat_ns=now_ns)
     )
-    return draft.step()
+    return builder.build()
 
 
 def began_later(run: Run, now_ns: int) -> bool:
@@ -243,16 +244,16 @@ def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
     return now_ns + to_ns(delay)
 
 
-def set_back(run: Run, now_ns: int) -> Transition:
+def set_back(run: Run, now_ns: int) -> Change:
     """The clock was set back: what began while it was ahead begins now. What has happened by it has happened."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     for timer in tuple(run.timers.values()):
         if timer.began_ns > now_ns:
             left = timer.due_ns - timer.began_ns
-            draft.put_timer(msgspec.structs.replace(timer, began_ns=now_ns, due_ns=now_ns + left))
+            builder.put_timer(msgspec.structs.replace(timer, began_ns=now_ns, due_ns=now_ns + left))
     for activity in tuple(run.activities.values()):
         if _activity_began_later(activity, now_ns):
-            draft.put_activity(
+            builder.put_activity(
                 msgspec.structs.replace(
                     activity,
                     scheduled_ns=min(activity.scheduled_ns, now_ns),
@@ -266,36 +267,36 @@ def set_back(run: Run, now_ns: int) -> Transition:
     task = run.task
     if task is not None and max(task.started_ns, task.available_ns) > now_ns:
         available = min(task.available_ns, _latest_task(run, now_ns))
-        draft.set_task(
+        builder.set_task(
             msgspec.structs.replace(task, started_ns=min(task.started_ns, now_ns), available_ns=available)
         )
     if run.start_ns > now_ns:
-        draft.change(start_ns=now_ns)
-    return draft.step()
+        builder.update(start_ns=now_ns)
+    return builder.build()
 
 
-def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Transition:
+def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Change:
     """The store stood still since then: these activities, which wait for a worker, could not be given to one."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     for event_id in event_ids:
         activity = run.activities[event_id]
         withheld = now_ns - max(since_ns, activity.available_ns)
-        draft.put_activity(activities.put_off(activity, max(0, withheld)))
-    return draft.step()
+        builder.put_activity(activities.put_off(activity, max(0, withheld)))
+    return builder.build()
 
 
-def defer_activity(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
+def defer_activity(run: Run, activity: OpenActivity, now_ns: int) -> Change:
     """A worker leaves an attempt to a client, which will complete it by its token (asynchronous completion)."""
-    draft = Draft(run, now_ns)
-    draft.put_activity(msgspec.structs.replace(activity, deferred=True))
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    builder.put_activity(msgspec.structs.replace(activity, deferred=True))
+    return builder.build()
 
 
-def heartbeat(run: Run, activity: OpenActivity, details: Payloads, now_ns: int) -> Transition:
+def heartbeat(run: Run, activity: OpenActivity, details: Payloads, now_ns: int) -> Change:
     """An attempt reports that it lives."""
-    draft = Draft(run, now_ns)
-    draft.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    builder.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
+    return builder.build()
 
 
 def complete_activity(
@@ -303,111 +304,108 @@ def complete_activity(
     activity: OpenActivity,
     result: Payload | None,
     identity: str,
+    eager: Eager | None,
     now_ns: int,
-    eager: Eager | None = None,
-) -> Transition:
+) -> Change:
     """An attempt returned."""
-    plain = run.task is None and run.task_count and run.paused is None and problems.is_untroubled(run)
-    if eager is not None and plain:
-        return steps.complete_and_take_task(run, activity, result, identity, now_ns, eager)
-    draft = Draft(run, now_ns)
-    _end(draft, activity, activities.completed(activity, result, identity))
+    builder = ChangeBuilder(run, now_ns)
+    _end(builder, activity, activities.completed(activity, result, identity))
     if eager is not None:
-        take_task(draft, eager)
-    return draft.step()
+        take_task(builder, eager)
+    return builder.build()
 
 
 def fail_activity(
     run: Run, activity: OpenActivity, failure: Failure, identity: str, now_ns: int, *, details: Payloads = ()
-) -> Transition:
+) -> Change:
     """An attempt failed: try again, or give up. Details take the place of those of its last heartbeat."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if details:
         activity = msgspec.structs.replace(activity, heartbeat_details=details)
     match activities.next_attempt(activity, failure, now_ns):
         case OpenActivity() as again:
-            draft.put_activity(again)
+            builder.put_activity(again)
         case RetryState() as state:
-            _end(draft, activity, activities.failed(activity, failure, state, identity))
-    return draft.step()
+            _end(builder, activity, activities.failed(activity, failure, state, identity))
+    return builder.build()
 
 
 def cancel_activity(
     run: Run, activity: OpenActivity, details: Payloads, identity: str, now_ns: int
-) -> Transition:
+) -> Change:
     """An attempt ended as it was asked to."""
-    draft = Draft(run, now_ns)
-    _end(draft, activity, activities.canceled(activity, details, identity))
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    _end(builder, activity, activities.canceled(activity, details, identity))
+    return builder.build()
 
 
 def elapse(
     run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
-) -> Transition:
+) -> Change:
     """Time has passed: do what is due of what is named, earliest first, and of the run as a whole. A task that may
     not have reached its worker, for the store stands still, does not time out: its clock begins again.
     """
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
-        return time_out_run(draft, new_run_id)
+        return time_out_run(builder, new_run_id)
     if run.needs_first_task:
-        draft.want_task()
+        builder.want_task()
     named = tuple(event_ids)
-    _fire_timers(draft, named)
+    _fire_timers(builder, named)
     for event_id in named:
         activity = run.activities.get(event_id)
         if activity is not None:
-            _expire(draft, activity)
-    task = draft.run.task
+            _expire(builder, activity)
+    task = builder.run.task
     if task is not None and task.started_event_id:
         due = later(task.started_ns, to_ns(run.started.spec.task_timeout))
         if now_ns >= due and task_is_withheld:
-            draft.set_task(msgspec.structs.replace(task, started_ns=now_ns))
+            builder.set_task(msgspec.structs.replace(task, started_ns=now_ns))
         elif now_ns >= due:
-            time_out_task(draft)
-    return draft.step()
+            time_out_task(builder)
+    return builder.build()
 
 
-def _fire_timers(draft: Draft, event_ids: Iterable[int]) -> None:
-    running = [draft.run.timers[event_id] for event_id in event_ids if event_id in draft.run.timers]
-    due = [timer for timer in running if timer.due_ns <= draft.now_ns]
+def _fire_timers(builder: ChangeBuilder, event_ids: Iterable[int]) -> None:
+    running = [builder.run.timers[event_id] for event_id in event_ids if event_id in builder.run.timers]
+    due = [timer for timer in running if timer.due_ns <= builder.now_ns]
     for timer in sorted(due, key=lambda each: (each.due_ns, each.started_event_id)):
-        draft.drop_timer(timer.started_event_id)
-        draft.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
+        builder.drop_timer(timer.started_event_id)
+        builder.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
 
 
-def _expire(draft: Draft, activity: OpenActivity) -> None:
+def _expire(builder: ChangeBuilder, activity: OpenActivity) -> None:
     when, kind = activities.deadline(activity)
-    if when and when <= draft.now_ns:
-        lose_attempt(draft, activity, activities.timeout_failure(activity, kind))
+    if when and when <= builder.now_ns:
+        lose_attempt(builder, activity, activities.timeout_failure(activity, kind))
 
 
-def lose_attempt(draft: Draft, activity: OpenActivity, failure: Failure) -> None:
+def lose_attempt(builder: ChangeBuilder, activity: OpenActivity, failure: Failure) -> None:
     """An attempt timed out: try again, or give up."""
-    match activities.next_attempt(activity, failure, draft.now_ns):
+    match activities.next_attempt(activity, failure, builder.now_ns):
         case OpenActivity() as again:
             told = activities.without_details(failure)
-            draft.put_activity(msgspec.structs.replace(again, last_failure=told))
+            builder.put_activity(msgspec.structs.replace(again, last_failure=told))
         case RetryState() as state:
-            _end(draft, activity, activities.timed_out(activity, failure, state))
+            _end(builder, activity, activities.timed_out(activity, failure, state))
 
 
-def time_out_run(draft: Draft, new_run_id: str) -> Transition:
+def time_out_run(builder: ChangeBuilder, new_run_id: str) -> Change:
     """The run took too long: it ends, and is tried again if its policy says so."""
-    state, follower = next_attempt_or_run(draft.run, None, new_run_id, draft.now_ns)
+    state, follower = next_attempt_or_run(builder.run, None, new_run_id, builder.now_ns)
     following = "" if follower is None else new_run_id
-    draft.close(
+    builder.close(
         h.WorkflowExecutionTimedOut(retry_state=state, new_run_id=following), WorkflowStatus.TIMED_OUT
     )
-    return draft.step(follower)
+    return builder.build(follower)
 
 
-def _end(draft: Draft, activity: OpenActivity, events: tuple[h.Attributes, ...]) -> None:
-    draft.drop_activity(activity.scheduled_event_id)
-    if draft.run.is_standalone_activity:
-        standalone.end(draft, events)
+def _end(builder: ChangeBuilder, activity: OpenActivity, events: tuple[h.Attributes, ...]) -> None:
+    builder.drop_activity(activity.scheduled_event_id)
+    if builder.run.is_standalone_activity:
+        standalone.end(builder, events)
     else:
-        draft.happen(*events)
+        builder.happen(*events)
 
 
 # --- after a crash ------------------------------------------------------------------------------------------
@@ -426,50 +424,50 @@ def recover(
     at_once: bool = False,
     living: Collection[str] = (),
     keep_attempts: bool = False,
-) -> Transition:
+) -> Change:
     """The process that served the run has ended.
 
     Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say, or at once where
     another process has taken over; those of workers that live, by their identities, go on, with `keep_attempts` all. The
     task times out, and is wanted again at once.
     """
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
-        return time_out_run(draft, new_run_id)
+        return time_out_run(builder, new_run_id)
     for activity in run.activities.values():
         if _was_executing(activity) and not keep_attempts and activity.identity not in living:
-            _lose_with_process(draft, activity, at_once)
-    if _is_speculative(draft.run):
-        forget_speculative_task(draft)
-    elif draft.run.task_is_started:
-        time_out_task(draft, at_once=True)
-    return draft.step()
+            _lose_with_process(builder, activity, at_once)
+    if _is_speculative(builder.run):
+        forget_speculative_task(builder)
+    elif builder.run.task_is_started:
+        time_out_task(builder, at_once=True)
+    return builder.build()
 
 
-def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
+def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Change:
     """The process of the worker that had this attempt has ended, and others serve the run still."""
-    draft = Draft(run, now_ns)
-    _lose_with_process(draft, activity, True)
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    _lose_with_process(builder, activity, True)
+    return builder.build()
 
 
-def _lose_with_process(draft: Draft, activity: OpenActivity, at_once: bool) -> None:
+def _lose_with_process(builder: ChangeBuilder, activity: OpenActivity, at_once: bool) -> None:
     """That its process ended is no fault of an activity's: where another process is there, it is tried again at once, if its
     policy lets it. If the attempt before was lost, too, it may be this activity that ends processes: then its policy's pause
     holds.
     """
     before = activity.last_failure
-    lose_attempt(draft, activity, activities.lost_failure(activity))
-    again = draft.run.activities.get(activity.scheduled_event_id)
+    lose_attempt(builder, activity, activities.lost_failure(activity))
+    again = builder.run.activities.get(activity.scheduled_event_id)
     if at_once and again is not None and (before is None or before.message != activities.LOST):
-        draft.put_activity(msgspec.structs.replace(again, available_ns=draft.now_ns))
+        builder.put_activity(msgspec.structs.replace(again, available_ns=builder.now_ns))
 
 
-def lose_task(run: Run, now_ns: int) -> Transition:
+def lose_task(run: Run, now_ns: int) -> Change:
     """The process of the worker that had the run's task has ended: the task is wanted again at once."""
-    draft = Draft(run, now_ns)
-    time_out_task(draft, at_once=True)
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    time_out_task(builder, at_once=True)
+    return builder.build()
 
 
 def is_backing_off(run: Run, now_ns: int) -> bool:
@@ -478,14 +476,14 @@ def is_backing_off(run: Run, now_ns: int) -> bool:
     return task is not None and task.attempt > 1 and not task.started_event_id and task.available_ns > now_ns
 
 
-def try_now(run: Run, now_ns: int) -> Transition:
+def try_now(run: Run, now_ns: int) -> Change:
     """Another process serves the run, with code that may have been mended: its failing task need not wait."""
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     task = run.task
     if task is not None and is_backing_off(run, now_ns):
-        draft.change(task=None)
-        draft.want_task_again(task.attempt, now_ns, silent=task.silent)
-    return draft.step()
+        builder.update(task=None)
+        builder.want_task_again(task.attempt, now_ns, silent=task.silent)
+    return builder.build()
 
 
 def _is_speculative(run: Run) -> bool:

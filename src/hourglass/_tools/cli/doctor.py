@@ -151,7 +151,7 @@ def _stopped_owner(path: str) -> HealthCheck | None:
     process can.
     """
     from hourglass._embedded.multiprocess.ownership import FileLock
-    from hourglass._worker.health.hung import is_stopped
+    from hourglass._worker.health.inspection import is_stopped
 
     lock = FileLock(path)
     try:
@@ -201,12 +201,12 @@ def _disk(path: Path) -> HealthCheck:
 
 def _deaths(where: Where) -> Iterator[HealthCheck]:
     """Yield the runs during which processes of this machine died, until those runs have made progress."""
-    from hourglass._worker.health.deaths import known_deaths
+    from hourglass._worker.health.incidents import known_deaths
 
     for death in known_deaths(str(where), where.namespace):
         what = (
-            f"local activity {death.activity} of {death.workflow_type}"
-            if death.activity
+            f"local activity {death.activity_id} of {death.workflow_type}"
+            if death.activity_id
             else death.workflow_type
         )
         description = f"a worker's process died {death.times}× while it executed {what} (run {death.run_id})"

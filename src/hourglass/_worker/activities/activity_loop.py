@@ -31,7 +31,8 @@ from hourglass._worker import processors
 from hourglass._worker.activities.attempts import end_fork
 from hourglass._worker.activities.program_loop import BorrowedLoop
 from hourglass._worker.daemon_executor import DaemonExecutor
-from hourglass._worker.health.hung import frame_of, is_debugged, take_stack, told
+from hourglass._worker.health.debuggers import is_debugged
+from hourglass._worker.health.stacks import author_stack, frame_of, take_stack
 
 T = TypeVar("T")
 
@@ -203,7 +204,7 @@ class LoopWork:
         while (frame := getattr(waiting, "cr_frame", None)) is not None:
             frames.append((frame, frame.f_lineno))
             waiting = getattr(waiting, "cr_await", None)
-        return told(StackSummary.extract(reversed(frames))).text
+        return author_stack(StackSummary.extract(reversed(frames))).text
 
 
 class Keeper(Protocol):

@@ -30,7 +30,7 @@ from typing import Any
 
 from hourglass import _forks
 from hourglass._worker.activities.attempts import end_fork
-from hourglass._worker.health.hung import frame_of, take_stack
+from hourglass._worker.health.stacks import frame_of, take_stack
 
 logger = logging.getLogger("hourglass.worker")
 

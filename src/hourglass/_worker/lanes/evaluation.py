@@ -46,17 +46,10 @@ from hourglass._evaluator.events import Activation, QueryReceived, RunEvicted, R
 from hourglass._evaluator.verify import verify_run
 from hourglass._worker import work_log
 from hourglass._worker.code_origin import is_library, is_ours
-from hourglass._worker.health.hung import LaneStopped
-from hourglass._worker.health.lane_notes import LaneNote, digest_of, packed
-from hourglass._worker.health.parked import (
-    Hang,
-    ParkedRuns,
-    Quarantine,
-    WorkflowLabel,
-    miss,
-    refusal,
-    task_failed,
-)
+from hourglass._worker.health.lane_notes import LaneNote, packed
+from hourglass._worker.health.parked import ParkedRuns, WorkflowLabel, cache_miss, task_failed
+from hourglass._worker.health.quarantine import HeldRun, Quarantine, digest_of, rejection
+from hourglass._worker.health.stopping import LaneStopped
 from hourglass._worker.lanes.cache import (
     CacheLimits,
     Entry,
@@ -211,7 +204,7 @@ class Evaluations:
             self._forget(key, activation)
         self._current = None
         if self._note is not None:
-            self._note.strike()
+            self._note.clear()
         return verdict
 
     def forget_older(self, generation: int) -> None:
@@ -345,12 +338,12 @@ class Evaluations:
                     started = cast(RunStarted, event)
         if started is not None:
             begun = self._begin(key, started)
-            if isinstance(begun, Hang):
+            if isinstance(begun, HeldRun):
                 if begun.died:
                     self._parked.remember(activation.run_id, "ProcessDied: ")
                 else:
                     self.park_hung(activation.run_id, begun.stack.place)
-                return Verdict(refusal(activation.run_id, begun))
+                return Verdict(rejection(activation.run_id, begun))
             entry = begun
             if started.parent_run_id and (refused := self._descend(entry, started, activation)) is not None:
                 return Verdict(refused)
@@ -361,11 +354,11 @@ class Evaluations:
             if found is None:
                 self._raise_if_retired()  # not a miss: the run has gone to the successor of this lane
                 self._counts.misses += 1
-                return Verdict(miss(activation.run_id))
+                return Verdict(cache_miss(activation.run_id))
             entry = self._current = found
             entry.run.on_step = self._stepped  # it may have come from another lane
             if self._note is not None:
-                self._note.take(found.noted)
+                self._note.write(found.noted)
         run = entry.run
         was_closed = run.state.result is not None
         completion = self._activate(entry, activation, None if only_looks else self._watcher)
@@ -377,7 +370,7 @@ class Evaluations:
                 completion = self._check(entry, completion, closing=closing)
         if type(completion) is TaskFailed:
             return Verdict(completion)
-        if run.notices or self.quarantine.hangs or self._parked.reasons:
+        if run.notices or self.quarantine.runs or self._parked.reasons:
             self._note_progress(entry, activation, only_looks=only_looks)
         if closing and not activation.is_replaying:
             self._counts.run_closed(run.state.workflow_type, run.state.result)
@@ -394,7 +387,7 @@ class Evaluations:
         evict = self._cache.to_evict(entry)
         return Verdict(completion, closed, tuple([each.run_id for each in evict]) if evict else ())
 
-    def _begin(self, key: Key, started: RunStarted) -> Entry | Hang:
+    def _begin(self, key: Key, started: RunStarted) -> Entry | HeldRun:
         self._forget(key)
         # Asked twice: before the definition is looked up, which may import, and so hang or die; and in its knowledge,
         # which tells whether the code has changed since.
@@ -402,7 +395,7 @@ class Evaluations:
         if hang is not None:
             return hang
         if self._note is not None:
-            self._note.take(packed(key.run_id, started.workflow_type))
+            self._note.write(packed(key.run_id, started.workflow_type))
         definition = self._resolve(started.workflow_type)
         hang = self.quarantine.held(key.run_id, definition)
         if hang is not None:
@@ -417,7 +410,7 @@ class Evaluations:
         )
         if self._note is not None:
             entry.noted = packed(key.run_id, started.workflow_type, digest_of(definition))
-            self._note.take(entry.noted)
+            self._note.write(entry.noted)
         entry.run.on_step = self._stepped
         entry.run.seen = self._lost.take(key.run_id)
         self._current = entry
@@ -527,7 +520,7 @@ class Evaluations:
                 with suppress(Warning):  # filters may make errors of warnings; no worker ends of that
                     warnings.warn(f"workflow {name} ({entry.workflow_id}): {notice}", category, stacklevel=2)
         if not only_looks:
-            self.quarantine.forget(activation.run_id)
+            self.quarantine.run_progressed(activation.run_id)
         if self._parked.forget(activation.run_id):
             logger.info("run %s goes on", activation.run_id)
 
@@ -563,7 +556,7 @@ class Evaluations:
         """Lose a run's fibers."""
         self._dropping = entry
         if self._note is not None:
-            self._note.take(entry.noted)
+            self._note.write(entry.noted)
         try:
             _unwind(entry)
         finally:
@@ -571,7 +564,7 @@ class Evaluations:
         self._live.discard(entry)
         self._dropping = None
         if self._note is not None and self._current is None:
-            self._note.strike()
+            self._note.clear()
         self.unwound += 1
 
 

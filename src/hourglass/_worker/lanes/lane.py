@@ -28,16 +28,10 @@ from typing import TypeAlias
 import msgspec
 
 from hourglass._evaluator.events import Activation
-from hourglass._worker.health import hung
-from hourglass._worker.health.hung import (
-    LaneStopped,
-    cpu_time,
-    frame_of,
-    is_debugged,
-    may_interrupt,
-    moment,
-    raise_briefly,
-)
+from hourglass._worker.health import debuggers
+from hourglass._worker.health.debuggers import is_debugged
+from hourglass._worker.health.stacks import frame_of
+from hourglass._worker.health.stopping import LaneStopped, cpu_time, may_interrupt, raise_briefly, wait_of
 from hourglass._worker.lanes.evaluation import Counts, Evaluations, Verdict
 from hourglass.activity._definition import runs_workflows
 
@@ -237,7 +231,7 @@ class Lane:
             if used is not None and used == self._cpu_time:
                 return  # it waits in C, where nothing reaches it
             if may_interrupt(frame_of(thread_id), attempt):
-                raise_briefly(thread_id, moment(attempt))
+                raise_briefly(thread_id, wait_of(attempt))
 
     def processor_time(self) -> float | None:
         """How many seconds the thread has computed; None where that is not known."""
@@ -305,8 +299,8 @@ class Lane:
 
     def _answer(self, job: LaneJob, verdict: Verdict) -> bool:
         """Hand a verdict to the control loop; False if this lane has nothing to say any more."""
-        if hung.stopped_threads:
-            hung.left(threading.get_ident())
+        if debuggers.stopped_threads:
+            debuggers.activation_ended(threading.get_ident())
         with self._mutex:
             if self._abandoned:
                 return False
@@ -330,7 +324,7 @@ class Lane:
                 if failed is not None:
                     logger.error("%s did not end cleanly", self.name, exc_info=failed)
                 if not unwound:
-                    hung.left(threading.get_ident())
+                    debuggers.activation_ended(threading.get_ident())
                     (self.evaluations.close if finished else self.evaluations.unwind)()
                     unwound = True
                 self._gone()

@@ -25,8 +25,10 @@ from time import monotonic
 
 from hourglass._evaluator.commands import Succeeded
 from hourglass._evaluator.events import Activation, RunStarted, is_eviction
-from hourglass._worker.health.hung import GilWatchdog, HungStack, Stopper, frame_of, take_stack
-from hourglass._worker.health.parked import HANGS, ParkedRuns, Quarantine, task_failed
+from hourglass._worker.health.parked import ParkedRuns, task_failed
+from hourglass._worker.health.quarantine import HANGS, Quarantine
+from hourglass._worker.health.stacks import HungStack, frame_of, take_stack
+from hourglass._worker.health.stopping import Stopper
 from hourglass._worker.lanes.cache import Entry, Key
 from hourglass._worker.lanes.evaluation import Counts, Evaluations, Verdict
 from hourglass._worker.lanes.lane import (
@@ -125,7 +127,6 @@ class LaneSet:
         max_spare_lanes: int = MAX_SPARE_LANES,
         on_too_many_stuck: Callable[[], object] | None = None,
         quarantine: Quarantine | None = None,
-        watchdog: GilWatchdog | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._places = {lane.name: _Place(lane) for lane in lanes}
@@ -144,7 +145,6 @@ class LaneSet:
         self._oldest = 0  # of the generations that are wanted
         self._stopper = Stopper(max_stuck_lanes, self._too_many_stuck)
         self._on_too_many_stuck = on_too_many_stuck
-        self._watchdog = watchdog
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -394,8 +394,6 @@ class LaneSet:
     def _arm(self) -> None:
         if self._loop is not None:
             self._timer = self._loop.call_later(min(self._guard.interval, LOOK), self._tick)
-            if self._watchdog is not None:
-                self._watchdog.feed()
 
     def _tick(self) -> None:
         self._timer = None
@@ -410,8 +408,6 @@ class LaneSet:
             self._arm()
         else:
             self._guard.pause()
-            if self._watchdog is not None:
-                self._watchdog.rest()
 
     def _has_work(self) -> bool:
         return any(place.lane.busy is not None or place.lane.queued for place in self._places.values())
@@ -468,7 +464,7 @@ class LaneSet:
         if (self._stopping or place.leaving) and STOP not in remains.queued:
             successor.stop()
         place.lane, place.replaced = successor, place.replaced + 1
-        self._stopper.tell(lane, self._loop)
+        self._stopper.stop(lane, self._loop)
         if job is not None:
             job.answer(_failed(job, kind, reason, stack))
         self._begin(successor)

@@ -21,10 +21,9 @@ from hourglass._worker.activities.reporting import HeartbeatSender, ResultSender
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._worker.health import guarded
-from hourglass._worker.health.deaths import Deaths, close_deaths, open_deaths
-from hourglass._worker.health.hung import gil_watchdog
-from hourglass._worker.health.lane_notes import LaneNotes, digest_of
-from hourglass._worker.health.parked import Quarantine
+from hourglass._worker.health.incidents import Incidents, close_incidents, open_incidents
+from hourglass._worker.health.lane_notes import LaneNotes
+from hourglass._worker.health.quarantine import Quarantine, digest_of
 from hourglass._worker.lanes.cache import CacheLimits, Key, StateCache
 from hourglass._worker.lanes.evaluation import Evaluations
 from hourglass._worker.lanes.lane import Lane
@@ -53,8 +52,8 @@ class QueueServices:
         # The states of the queue's runs outlive its Workers, holders and lanes; keys carry the handle's generation.
         self.cache = StateCache(_limits(plan))
         process = guarded.current()
-        self._deaths = _deaths(service, namespace, process)
-        self.notes = _notes(process, self._deaths)
+        self._incidents = _incidents(service, namespace)
+        self.notes = self._incidents.notes if self._incidents is not None else None
         stacks = _stacks_of(weakref.ref(self))
         self.lanes = LaneSet(
             [
@@ -62,9 +61,8 @@ class QueueServices:
                 for number in range(1, plan.lanes + 1)
             ],
             deadlock_timeout=plan.deadlock_timeout,
-            quarantine=_quarantine(process, self._deaths),
+            quarantine=Quarantine(self._incidents),
             on_too_many_stuck=process.replace if process is not None else None,
-            watchdog=gil_watchdog(),
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
         self._holder = holder
@@ -101,8 +99,8 @@ class QueueServices:
         self.lanes.stop()
         self.executor.stop()
         interpreter.settings.restore(self)
-        if self._deaths is not None:
-            close_deaths(self._deaths)
+        if self._incidents is not None:
+            close_incidents(self._incidents)
 
     def code_of(self, workflow_type: str) -> str:
         """Which code a workflow is, "" if it is none that this worker knows."""
@@ -153,34 +151,13 @@ def _limits(plan: Plan) -> CacheLimits:
     )
 
 
-def _deaths(service: EngineService, namespace: str, process: guarded.Guarded | None) -> Deaths | None:
-    """What is known of processes that died at this target; None where the target cannot be resolved."""
+def _incidents(service: EngineService, namespace: str) -> Incidents | None:
+    """Return the runs that hung or killed processes at this target; None where the target cannot be resolved."""
     target = getattr(service, "target", "")
     try:
-        where = resolve(target, namespace=namespace) if target else None
+        return open_incidents(resolve(target, namespace=namespace)) if target else None
     except TargetError:
-        where = None
-    return open_deaths(where, process.notes if process is not None else None) if where is not None else None
-
-
-def _notes(process: guarded.Guarded | None, deaths: Deaths | None) -> LaneNotes | None:
-    if process is not None:
-        return process.notes
-    return deaths.notes if deaths is not None else None
-
-
-def _quarantine(process: guarded.Guarded | None, deaths: Deaths | None) -> Quarantine:
-    """Which runs are held back: also those that stopped or killed the processes before this one."""
-    quarantine = Quarantine()
-    if deaths is not None:
-        quarantine.restore(deaths.suspects())
-        quarantine.on_went_on = deaths.forget
-    if process is not None:
-        quarantine.restore(process.hangs)
-        quarantine.on_hung = process.hung
-        tell = [process.went_on, *([deaths.forget] if deaths is not None else [])]
-        quarantine.on_went_on = lambda run_id: [each(run_id) for each in tell]
-    return quarantine
+        return None
 
 
 def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
