@@ -21,7 +21,7 @@ from hourglass._embedded.multiprocess import calls
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._evaluator.commands import Command, ContinueAsNew
 from hourglass._evaluator.events import RunEvicted
-from hourglass.client import _waiting
+from hourglass.client import _wait_notices
 from hourglass.errors import ServiceError
 
 
@@ -112,7 +112,7 @@ def test_a_queue_that_nobody_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits for a workflow in a queue that no worker serves is told, once, and which queues are served."""
-    monkeypatch.setattr(_waiting, "SILENCE", 0.01)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.01)
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
         Worker(client, "served", workflows=[waits_for_elsewhere], activities=[elsewhere]),
