@@ -265,7 +265,7 @@ def test_a_cancellation_finds_its_attempt():
             await begun()
             (services,) = world.app.configured()
             world.handle.give(ActivityCancel(b"t", "CANCELLED"))
-            running = services.executor._attempts[b"t"]
+            running = services.executor.attempts[b"t"]
             await until(lambda: running.context.cancel_reason == "CANCELLED")
             stage.go.set()
             await until(lambda: world.handle.results)

@@ -52,7 +52,8 @@ from hourglass._worker.tree.plan import (
     checked_watch,
 )
 from hourglass._worker.tree.services import QueueServices
-from hourglass._worker.tree.status import StatusServer, worker_metrics
+from hourglass._worker.tree.status import StatusServer
+from hourglass._worker.tree.worker_metrics import worker_metrics
 from hourglass._worker.tree.worker_view import StopSignals, WorkerFacts, WorkerLife
 from hourglass.activity._context import PAYLOAD_LIMIT, Resources
 from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped

@@ -21,14 +21,14 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from traceback import StackSummary
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
 from hourglass._loops import new_event_loop
 from hourglass._worker import processors
-from hourglass._worker.activities.attempts import end_fork
+from hourglass._worker.activities.invocation import end_fork
 from hourglass._worker.activities.program_loop import BorrowedLoop
 from hourglass._worker.daemon_executor import DaemonExecutor
 from hourglass._worker.health.debuggers import is_debugged
@@ -170,6 +170,9 @@ class LoopThread:
 
 class LoopWork:
     """An attempt on an activity loop: asyncio cancels it."""
+
+    is_process: ClassVar[bool] = False
+    is_foreign: ClassVar[bool] = False
 
     def __init__(self, loop: LoopThread | BorrowedLoop) -> None:
         self.loop = loop
