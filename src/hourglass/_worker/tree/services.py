@@ -6,7 +6,6 @@ survives. They belong to the control loop.
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,11 +22,9 @@ from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._worker.health import guarded
 from hourglass._worker.health.incidents import Incidents, close_incidents, open_incidents
-from hourglass._worker.health.lane_notes import LaneNotes
 from hourglass._worker.health.quarantine import Quarantine, digest_of
 from hourglass._worker.lanes.cache import CacheLimits, Key, StateCache
-from hourglass._worker.lanes.evaluation import Evaluations
-from hourglass._worker.lanes.lane import Lane
+from hourglass._worker.lanes.evaluation import LaneContext
 from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.lanes.watcher import Watcher
 from hourglass._worker.targets import resolve
@@ -56,14 +53,18 @@ class QueueServices:
         process = guarded.current()
         self._incidents = _incidents(service, namespace)
         self.notes = self._incidents.notes if self._incidents is not None else None
-        stacks = _stacks_of(weakref.ref(self))
         self.lanes: LaneSet = LaneSet(
-            [
-                _lane(plan, number, namespace, self.cache, self.notes, stacks)
-                for number in range(1, plan.lanes + 1)
-            ],
+            LaneContext(
+                plan.resolver.workflow,
+                _run_settings(plan, namespace, _stacks_of(weakref.ref(self))),
+                verify=plan.verify,
+                watcher=Watcher(plan.watch) if plan.watch is not None else None,
+                cache=self.cache,
+                quarantine=Quarantine(self._incidents),
+                notes=self.notes,
+            ),
+            [f"hourglass-lane-{number}" for number in range(1, plan.lanes + 1)],
             deadlock_timeout=plan.deadlock_timeout,
-            quarantine=Quarantine(self._incidents),
             on_too_many_stuck=process.replace if process is not None else None,
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
@@ -181,15 +182,8 @@ def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
     return stacks
 
 
-def _lane(
-    plan: Plan,
-    number: int,
-    namespace: str,
-    cache: StateCache,
-    notes: LaneNotes | None,
-    stacks: Callable[[str], str],
-) -> Lane:
-    settings = RunSettings(
+def _run_settings(plan: Plan, namespace: str, stacks: Callable[[str], str]) -> RunSettings:
+    return RunSettings(
         task_queue=plan.config.task_queue,
         namespace=namespace,
         converter=plan.converter,
@@ -201,13 +195,3 @@ def _lane(
         check_local_activity=plan.resolver.check_local_activity,
         activity_stacks=stacks,
     )
-    evaluations = Evaluations(
-        plan.resolver.workflow,
-        settings,
-        limits=cache.limits,
-        verify=plan.verify,
-        watcher=Watcher(plan.watch) if plan.watch is not None else None,
-        cache=cache,
-        note=notes.note() if notes is not None else None,
-    )
-    return Lane(f"hourglass-lane-{number}", evaluations, asyncio.get_running_loop())

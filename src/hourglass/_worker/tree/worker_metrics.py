@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hourglass._contract.deployments import QueueStats
 from hourglass._worker.handles.life import HandleState
-from hourglass._worker.lanes.evaluation import Counts
+from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.tree.application import Application
 from hourglass._worker.tree.services import QueueServices
 from hourglass.metrics import Family, Kind, Sample
