@@ -42,7 +42,7 @@ def test_a_containers_quota_counts(
     monkeypatch.setattr(processors, "_CGROUPS", tmp_path / "groups")
     monkeypatch.setattr(processors, "_OWN_CGROUP", tmp_path / "own")
     assert processors._quota() == expected
-    most = len(processors.given())
+    most = len(processors.allowed())
     assert processors.available() == (most if expected is None else min(most, -int(-expected // 1)))
 
 
@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @pytest.fixture
 def binding() -> ProcessorBinding:
     """This process as one of several; the threads of the tests, not this one, are what it places."""
-    given = processors.given()
+    given = processors.allowed()
     if len(given) < 2:
         pytest.skip("there is but one processor")
     return ProcessorBinding(min(given), given)
@@ -76,7 +76,7 @@ def test_a_kind_is_bound_once_it_has_turned_out_to_be_brief(
     binding: ProcessorBinding, clock: list[float]
 ) -> None:
     """The first may start threads or programs that stay: those are free. One that ran long sets its kind free for good."""
-    given, own = set(processors.given()), {binding.own}
+    given, own = set(processors.allowed()), {binding.own}
     seen: list[set[int]] = []
 
     def attempt(kind: str, seconds: float) -> set[int]:
@@ -139,7 +139,7 @@ def test_what_an_attempt_raises_is_let_out_and_learned_from(
                 binding.run("raises", job)
 
     _in_a_thread(thread)
-    assert found == [set(processors.given()), {binding.own}]
+    assert found == [set(processors.allowed()), {binding.own}]
 
 
 def test_a_processor_that_is_refused_changes_nothing(

@@ -1,7 +1,8 @@
-"""Whose code a file is: ours, the standard library's, an installed package's, or the author's. Decided by its path.
+"""The origin of code by its file: ours, the standard library's, an installed package's, or the author's.
 
-And tracebacks without our frames: what a client raises, or a worker logs, shows its reader's lines and those of the libraries
-between. `HOURGLASS_TRACEBACK=full`, or `--traceback` at the command line, leaves them whole.
+Also tracebacks without our frames: an exception that a client raises, or a worker logs, shows the author's lines and
+those of the libraries between them. `HOURGLASS_TRACEBACK=full`, or `--traceback` at the command line, leaves
+tracebacks unchanged.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _WRAPPERS = _OURS + "_evaluator/thread_guard.py"
 
 
 def _paths(*names: str) -> tuple[str, ...]:
-    found = {each for name in names if (each := sysconfig.get_path(name))}
-    return tuple({f"{path}/" for each in found for path in (each, str(Path(each).resolve()))})
+    folders = {folder for name in names if (folder := sysconfig.get_path(name))}
+    return tuple({f"{path}/" for folder in folders for path in (folder, str(Path(folder).resolve()))})
 
 
 STDLIB = _paths("stdlib", "platstdlib")
@@ -48,17 +49,17 @@ def is_library(file: str) -> bool:
 
 
 def where_raised(error: BaseException) -> tuple[str, int] | None:
-    """File and line of the author's code that an exception came out of: the innermost, if there is any."""
+    """Return file and line of the innermost frame of the author's code in a traceback; of any code if there is none."""
     frames: list[FrameSummary] = list(extract_tb(error.__traceback__))
     if not frames:
         return None
-    own = [each for each in frames if not is_ours(each.filename) and not is_library(each.filename)]
-    best = own[-1] if own else frames[-1]
-    return best.filename, best.lineno or 0
+    own = [frame for frame in frames if not is_ours(frame.filename) and not is_library(frame.filename)]
+    innermost = own[-1] if own else frames[-1]
+    return innermost.filename, innermost.lineno or 0
 
 
 def without_our_frames(error: E) -> E:
-    """The same error, and its causes, whose tracebacks do not lead through our files; whole where the fault is ours."""
+    """Remove our frames from the tracebacks of an error and its causes, unless the fault is ours. Return the error."""
     if isinstance(error, InternalError) or os.environ.get(VARIABLE) == "full":
         return error
     seen: set[int] = set()
@@ -71,12 +72,12 @@ def without_our_frames(error: E) -> E:
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    kept: list[TracebackType] = []
+    entries: list[TracebackType] = []
     while trace is not None:
         if not is_ours(trace.tb_frame.f_code.co_filename):
-            kept.append(trace)
+            entries.append(trace)
         trace = trace.tb_next
-    made: TracebackType | None = None
-    for each in reversed(kept):
-        made = TracebackType(made, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return made
+    result: TracebackType | None = None
+    for entry in reversed(entries):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result

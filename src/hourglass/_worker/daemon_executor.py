@@ -1,7 +1,7 @@
-"""The executor behind `asyncio.to_thread` and `run_in_executor` on our loops: one whose threads keep no process alive.
+"""The executor for `asyncio.to_thread` and `run_in_executor` on our loops: its threads do not keep the process alive.
 
-The interpreter joins the threads of every `ThreadPoolExecutor` when it ends, daemons or not, without a limit: one codec or one
-blocking call of an activity that never returns would keep the process for ever. Must not know what it runs.
+At exit the interpreter joins the threads of every `ThreadPoolExecutor`, daemons too, without a limit: one codec or one
+blocking call of an activity that never returns would keep the process forever.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ T = TypeVar("T")
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """As its base, which event loops ask for, but what still runs at the end of the interpreter is left behind."""
+    """A `ThreadPoolExecutor`, which event loops require, whose threads are abandoned at the end of the interpreter."""
 
     def __init__(self, name: str, max_workers: int | None = None) -> None:
         super().__init__(max_workers, thread_name_prefix=name)
         self._name = name
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._gate = threading.Lock()
-        self._resting = threading.Semaphore(0)  # one permit for each thread that waits for a job
-        self._own: list[threading.Thread] = []
-        self._over = False
+        self._idle = threading.Semaphore(0)  # one permit per thread that waits for a job
+        self._threads_started: list[threading.Thread] = []
+        self._is_shut_down = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn(*args, **kwargs)` in a thread."""
         future: Future[T] = Future()
         with self._gate:
-            if self._over:
+            if self._is_shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._jobs.put((future, partial(fn, *args, **kwargs)))
-            if not self._resting.acquire(blocking=False) and len(self._own) < self._max_workers:
-                name = f"{self._name}-{len(self._own) + 1}"
+            if not self._idle.acquire(blocking=False) and len(self._threads_started) < self._max_workers:
+                name = f"{self._name}-{len(self._threads_started) + 1}"
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 thread.start()
-                self._own.append(thread)
+                self._threads_started.append(thread)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more jobs, and let the threads end after those that wait."""
+        """Accept no more jobs. The threads end after the queued ones."""
         with self._gate:
-            if not self._over:
-                self._over = True
+            if not self._is_shut_down:
+                self._is_shut_down = True
                 if cancel_futures:
-                    self._drop()
-                for _ in self._own:
+                    self._cancel_queued()
+                for _ in self._threads_started:
                     self._jobs.put(None)
         if wait:
-            for thread in self._own:
+            for thread in self._threads_started:
                 thread.join()
 
-    def _drop(self) -> None:
+    def _cancel_queued(self) -> None:
         while True:
             try:
                 job = self._jobs.get_nowait()
@@ -70,7 +70,7 @@ class DaemonExecutor(ThreadPoolExecutor):
             try:
                 job = self._jobs.get_nowait()
             except Empty:
-                self._resting.release()
+                self._idle.release()
                 job = self._jobs.get()
             if job is None:
                 return
@@ -83,4 +83,4 @@ class DaemonExecutor(ThreadPoolExecutor):
                 else:
                     future.set_result(result)
                     del result
-            del job, future, call  # a thread that rests holds nothing
+            del job, future, call  # an idle thread holds no references

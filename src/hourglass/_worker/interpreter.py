@@ -1,10 +1,11 @@
 """Process-wide settings of the Python interpreter that a worker changes only on request, while it runs.
 
-Both belong to the user's whole program, so both are off by default: `switch_interval` is how long a thread that computes
-keeps the interpreter while others wait (Python's default is 5 ms); `gc_threshold` is how many new objects make the garbage
-collector look for cycles (Python's default is 700, and 2,000 from 3.14 on). docs/performance.md has what they gain.
+Both affect the user's whole program, so both are off by default. `switch_interval` is how long a thread that computes
+keeps the interpreter while others wait (Python's default is 5 ms). `gc_threshold` is the number of new objects after
+which the garbage collector looks for cycles (Python's default is 700, and 2,000 from 3.14 on). docs/performance.md
+shows their effect.
 
-Invariants: of several workers in one process the shortest interval and the largest threshold hold; the program's own
+Invariants: of several workers in one process the shortest interval and the largest threshold apply. The program's own
 values return when the last worker that changed them stops, unless the program has set others since.
 """
 
@@ -23,13 +24,13 @@ _LARGEST_THRESHOLD = 2**31 - 1  # CPython stores it in a C int
 
 @dataclass(frozen=True)
 class InterpreterOptions:
-    """What a worker asks for; None leaves the program's own value."""
+    """The values that a worker requests; None leaves the program's own value."""
 
     switch_interval: float | None = None
     gc_threshold: int | None = None
 
     def __post_init__(self) -> None:
-        """Reject what Python would reject later, or accept and misunderstand."""
+        """Reject values that Python would reject later, or accept and misinterpret."""
         interval, threshold = self.switch_interval, self.gc_threshold
         if interval is not None and not 0 < interval <= _LONGEST_INTERVAL:
             raise UsageError(f"switch_interval must be above 0 and at most 1 second, not {interval!r}")
@@ -61,8 +62,8 @@ class InterpreterSettings:
                 self._update()
 
     def _update(self) -> None:
-        intervals = [each.switch_interval for each in self._workers.values() if each.switch_interval]
-        thresholds = [each.gc_threshold for each in self._workers.values() if each.gc_threshold]
+        intervals = [options.switch_interval for options in self._workers.values() if options.switch_interval]
+        thresholds = [options.gc_threshold for options in self._workers.values() if options.gc_threshold]
         self._update_interval(min(intervals, default=None))
         self._update_threshold(max(thresholds, default=None))
 
@@ -79,16 +80,16 @@ class InterpreterSettings:
                 sys.setswitchinterval(original)
 
     def _update_threshold(self, threshold: int | None) -> None:
-        original, (current, *others) = self._original_threshold, gc.get_threshold()
+        original, (current, *older) = self._original_threshold, gc.get_threshold()
         if threshold is not None:
             if original is None:
                 self._original_threshold = current
-            gc.set_threshold(threshold, *others)
+            gc.set_threshold(threshold, *older)
             self._applied_threshold = threshold
         elif original is not None:
             self._original_threshold = None
             if current == self._applied_threshold:
-                gc.set_threshold(original, *others)
+                gc.set_threshold(original, *older)
 
 
 settings = InterpreterSettings()

@@ -1,13 +1,14 @@
-"""Which processors a worker's process uses: how many there are, and one for each of several processes.
+"""The processors of a worker's process: how many there are, and one for each of several processes.
 
-CPython executes one thread of a process at a time, so as many processes as there are processors use all of them. Left to
-itself, though, the kernel lets the threads of each wander: a thread that is to go on where another of its process stops is often
-queued behind one of another process, while the processor that its own has just left idles. Bound to a processor each, two
-processes did 1.7 times the work of one instead of 1.4 (activities that compute for 3 ms, two processors).
+CPython executes one thread of a process at a time, so as many processes as processors use all of them. But the kernel
+moves the threads of a process between processors: a thread that should continue when another thread of its process
+stops is often queued behind a thread of another process, while the processor that its own process has just left is
+idle. Bound to a processor each, two processes did 1.7 times the work of one instead of 1.4 (activities that compute
+for 3 ms, two processors).
 
-Bound are this library's threads, and activities that have turned out to be brief: whatever those do, it is soon over. The
-first attempt of every type, and all attempts of a type that runs long, may use all processors, and so may what they start:
-a program, or threads of a library in C. So may event loops for activities, and processes for activities.
+Bound are this library's threads, and activities that have turned out to be brief. The first attempt of every type,
+and all attempts of a type that runs long, may use all processors, and so may the programs and threads that they
+start. So may event loops and processes for activities.
 """
 
 from __future__ import annotations
@@ -25,29 +26,26 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
 BRIEF = 0.05
-"""Seconds. An attempt is brief if its share of the time is less: while it was one of n at work, the nth part of what passed. One
-that needs the interpreter waits for all of those."""
-
-
-# --- how many there are ----------------------------------------------------------------------------------------------
+"""An attempt is brief if its share of the time is below this number of seconds: while n attempts are in progress, the
+share of each is a nth of the time, because each that needs the interpreter waits for the others."""
 
 
 def available() -> int:
-    """How many processors' time this process may use: those it may run on, or less if its container has a quota."""
+    """Return the number of processors that this process may use, at most the quota of its container."""
     quota = _quota()
-    return len(given()) if quota is None else min(len(given()), max(1, math.ceil(quota)))
+    return len(allowed()) if quota is None else min(len(allowed()), max(1, math.ceil(quota)))
 
 
-def given() -> frozenset[int]:
-    """The processors on which this process may run."""
+def allowed() -> frozenset[int]:
+    """Return the processors on which this process may run."""
     try:
         return frozenset(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # not available on every system
         return frozenset(range(os.cpu_count() or 1))
 
 
 def _quota() -> float | None:
-    """Processors' worth of time that the control group of this process, or one around it, has; None: as much as there is."""
+    """Return the quota in processors of this process's control group or one around it, None without a quota."""
     try:
         lines = _OWN_CGROUP.read_text().splitlines()
     except OSError:
@@ -62,54 +60,50 @@ def _quotas(folders: Iterable[Path]) -> Iterable[float]:
         if folder != _CGROUPS and _CGROUPS not in folder.parents:
             return
         try:
-            most, period = (folder / "cpu.max").read_text().split()
-            if most != "max":
-                yield int(most) / int(period)
+            quota, period = (folder / "cpu.max").read_text().split()
+            if quota != "max":
+                yield int(quota) / int(period)
         except (OSError, ValueError, ZeroDivisionError):
             continue
 
 
-# --- one for each process --------------------------------------------------------------------------------------------
-
-
 class ProcessorBinding:
-    """One processor for this process, and all that it was given for what runs long. Any thread may call it."""
+    """One processor for this process, and all allowed ones for activities that run long. Thread-safe."""
 
-    def __init__(self, own: int, given: frozenset[int]) -> None:
+    def __init__(self, own: int, processors: frozenset[int]) -> None:
         self.own = own
-        self._mine = frozenset((own,))
-        self._given = given
+        self._own_only = frozenset((own,))
+        self._all = processors
         self._lock = threading.Lock()
         self._running = 0
-        self._shared = self._since = (
-            0.0  # what one that is always at work would have had as its share, until when
-        )
+        self._share = 0.0  # of an attempt that is always in progress
+        self._since = 0.0
         self._brief: set[str] = set()
         self._long: set[str] = set()
         self._thread = threading.local()
 
     def run(self, kind: str, job: Callable[..., object], *arguments: Any) -> None:
-        """Execute a job of this kind here: on the process's own processor if all of its kind have been brief."""
-        self._place(self._mine if kind in self._brief else self._given)
-        before = self._share_out(+1)
+        """Execute a job in this thread: on the process's own processor if all jobs of its kind have been brief."""
+        self._bind_thread(self._own_only if kind in self._brief else self._all)
+        before = self._count(+1)
         try:
             job(*arguments)
         finally:
-            self._learn(kind, self._share_out(-1) - before)
+            self._learn(kind, self._count(-1) - before)
 
     def free(self) -> None:
-        """Let this thread, and what it starts, use all processors."""
-        self._place(self._given)
+        """Let this thread, and the threads and programs that it starts, use all processors."""
+        self._bind_thread(self._all)
 
-    def _share_out(self, change: int) -> float:
-        """One begins, or ends; returns what each has had of the time until now."""
+    def _count(self, change: int) -> float:
+        """Count a job that begins or ends. Return the share of the time of each until now."""
         with self._lock:
             now = monotonic()
             if self._running:
-                self._shared += (now - self._since) / self._running
+                self._share += (now - self._since) / self._running
             self._since = now
             self._running += change
-            return self._shared
+            return self._share
 
     def _learn(self, kind: str, share: float) -> None:
         if share >= BRIEF:
@@ -118,16 +112,16 @@ class ProcessorBinding:
         elif kind not in self._long:
             self._brief.add(kind)
 
-    def _place(self, processors: frozenset[int]) -> None:
+    def _bind_thread(self, processors: frozenset[int]) -> None:
         if getattr(self._thread, "processors", None) is not processors:
-            # Refused where processors were taken away meanwhile, or a sandbox forbids it: then the thread stays where it is.
+            # Fails if processors were taken away meanwhile, or in some sandboxes: then the thread stays where it is.
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, processors)
             self._thread.processors = processors
 
 
 binding: ProcessorBinding | None = None
-"""What this process is bound to; None: nothing."""
+"""The binding of this process, None if it has none."""
 
 
 def can_bind() -> bool:
@@ -136,11 +130,13 @@ def can_bind() -> bool:
 
 
 def bind(place: int) -> ProcessorBinding:
-    """Keep this process, one of several, to one of its processors: this thread, and all that are started from now on.
-    Raises OSError if it is not allowed to.
+    """Bind this thread, and all that start from now on, to one of the processors: the one at `place`, modulo their
+    number.
+
+    Raises `OSError` if that is not permitted.
     """
     global binding
-    processors = given()
+    processors = allowed()
     own = sorted(processors)[place % len(processors)]
     os.sched_setaffinity(0, {own})
     binding = ProcessorBinding(own, processors)
@@ -148,6 +144,6 @@ def bind(place: int) -> ProcessorBinding:
 
 
 def free_thread() -> None:
-    """Let this thread, and what it starts, use all processors that the process was given."""
+    """Let this thread, and the threads and programs that it starts, use all allowed processors."""
     if binding is not None:
         binding.free()

@@ -1,7 +1,8 @@
-"""From a type name on the wire to a decorated object: by the worker's lists, by what its modules hold, by a dotted path.
+"""From a type name on the wire to a decorated object: by the worker's lists, by what its modules hold, by a dotted
+path.
 
-A name from the wire is data of a stranger's. It never imports a module outside the roots that the worker was
-given, never passes a private segment, and never yields anything that is not decorated. First of all come the workflows that
+A name from the wire is data of a stranger's. It never imports a module outside the roots that the worker was given,
+never passes a private segment, and never yields anything that is not decorated. First of all come the workflows that
 Hourglass itself brings along, from the table that the resolver was given.
 
 Modules under the roots are imported when a name is first not found, in the thread that asks: importing runs
@@ -429,8 +430,8 @@ def _activity_methods(cls: type) -> Iterator[str]:
 
 
 def _brought(obj: object) -> Sequence[Activity[..., Any]] | None:
-    """The activities of an object that brings its own, as bridges to agents do; None for all others. Only its class is asked:
-    proxies of web frameworks have every attribute.
+    """The activities of an object that brings its own, as bridges to agents do; None for all others. Only its class
+    is asked: proxies of web frameworks have every attribute.
     """
     bring = getattr(type(obj), "__hourglass_activities__", None)
     return None if bring is None else bring(obj)

@@ -11,9 +11,9 @@ variables (namespace, API key, TLS …) belong to `TEMPORAL_ADDRESS`: they are n
 elsewhere, or a key would go to a server that it was not meant for. A profile is never taken unasked.
 Arguments override both.
 
-Temporal's variables and profiles are read by temporalio's own reader (`hourglass.envconfig`), which is loaded for them alone.
-Deciding is pure but for the files that are named; only `open_connection` connects. No message made here holds
-a secret.
+Temporal's variables and profiles are read by temporalio's own reader (`hourglass.envconfig`), which is loaded for
+them alone. Deciding is pure but for the files that are named; only `open_connection` connects. No message made here
+holds a secret.
 """
 
 from __future__ import annotations

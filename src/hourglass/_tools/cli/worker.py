@@ -335,7 +335,7 @@ def _is_pinned(pin: bool | None, processes: int) -> bool:
         raise typer.BadParameter("this system does not bind processes to processors", param_hint="--pin")
     if pin is not None:
         return pin
-    return processors.can_bind() and processes > 1 and processes == len(processors.given())
+    return processors.can_bind() and processes > 1 and processes == len(processors.allowed())
 
 
 def _how_many(target: str | None, processes: int | None) -> int:

@@ -1,9 +1,9 @@
-"""How many generations of children a run stands below its root, and whether that looks like a workflow that calls
-itself without end: `def step(n): return step(n)` starts a child that starts a child, and every one of them waits.
+"""The depth of a run in its family of parents and children, to detect a workflow that starts itself without end.
 
-No engine tells a run's depth, only its parent and its root. So each child that is begun here is remembered, and one
-is a generation below its parent; where another process began the parent, it counts from anew. For the lanes of a
-worker, on several threads; runs that are no children cost nothing, and only so many are kept.
+`def step(n): return step(n)` starts a child that starts a child, and all of them wait. Engines report only the parent
+and the root of a run, so each child that begins here is remembered, and its depth is its parent's plus one. If
+another process began the parent, the depth counts from there. Thread-safe, for all lanes of a worker; the number of
+remembered runs is limited.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from hourglass._evaluator.events import RunStarted
 from hourglass.errors import UsageError
 
 DEEP = 50
-"""So many generations are worth a warning: a tree that is walked by children is not as deep."""
+"""The depth from which on a warning is logged: recursion over a tree of children is not as deep."""
 
 _REMEMBERED = 10_000
 _MOST_TYPES = 1000
 
 
 class Generations:
-    """The depth of runs that were begun here. With `most`, a run below so many generations is refused."""
+    """The depths of runs that began here. Runs deeper than `most` are rejected."""
 
     def __init__(self, most: int | None = None) -> None:
         self.most = most
         self._depths: OrderedDict[str, int] = OrderedDict()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._lock = threading.Lock()
 
     def begun(self, run_id: str, started: RunStarted) -> str:
-        """A child begins: what is to be said of it, once for each type of workflow; mostly nothing.
+        """Record a child. Return a warning, once per workflow type, or an empty str.
 
-        Raises `UsageError` if it is refused.
+        Raises `UsageError` if it is too deep.
         """
         parent = started.parent_run_id
         with self._lock:
@@ -43,14 +43,14 @@ class Generations:
             if len(self._depths) > _REMEMBERED:
                 self._depths.popitem(last=False)
             if self.most is not None and depth > self.most:
-                raise UsageError(_said(started, depth))
-            if depth < DEEP or started.workflow_type in self._told or len(self._told) >= _MOST_TYPES:
+                raise UsageError(_warning(started, depth))
+            if depth < DEEP or started.workflow_type in self._warned or len(self._warned) >= _MOST_TYPES:
                 return ""
-            self._told.add(started.workflow_type)
-        return _said(started, depth)
+            self._warned.add(started.workflow_type)
+        return _warning(started, depth)
 
 
-def _said(started: RunStarted, depth: int) -> str:
+def _warning(started: RunStarted, depth: int) -> str:
     return (
         f"it is a child of generation {depth} below workflow {started.root_workflow_id}: does workflow "
         f"{started.workflow_type} call itself without end? In a workflow, a call of a workflow starts a child and waits for "

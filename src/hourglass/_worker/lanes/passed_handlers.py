@@ -1,8 +1,8 @@
-"""Which `except` let a failure pass that its author meant to catch: one around the call that names what the activity or
-the child raised, and not the `ActivityError` or `ChildWorkflowError` that it comes in.
+"""Detection of an `except` clause that does not catch a failure although its author meant to: it names the exception
+that the activity or the child raised, and not the `ActivityError` or `ChildWorkflowError` that has it as its cause.
 
-Looked for when a run has failed by such an error, in the source of the author's functions that it came through, so
-once for each failed run and never in one that goes well. Knows tracebacks and sources, no run.
+Called when a run has failed with such an error, so once per failed run. It reads the traceback and the source of the
+author's functions, and knows no run.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from types import CodeType, FrameType
 from hourglass._worker.code_origin import is_library, is_ours
 from hourglass.errors import ActivityError, ApplicationError, ChildWorkflowError
 
-_WAYS = 200
-"""So many frames of a traceback are looked at, the outermost first: one of a recursion is long."""
+_MOST_FRAMES = 200
+"""The number of frames that are examined, the outermost first: a recursion has many."""
 
 
 def passed_handler(error: BaseException | None) -> str:
-    """In words: the handler that an error passed by, and what to write instead; empty if there is none."""
+    """Return a sentence about the clause that did not catch an error, with the correction; empty if there is none."""
     if not isinstance(error, ActivityError | ChildWorkflowError) or error.__cause__ is None:
         return ""
     try:
-        found = next(_passed(error, error.__cause__), None)
+        handler = next(_passed(error, error.__cause__), None)
     except Exception:
-        # Sources that have changed or are not there: no reason to fail while one tells of a failure.
+        # The sources have changed or are missing: logging a failure must not fail.
         return ""
-    if found is None:
+    if handler is None:
         return ""
-    file, line, name = found
+    file, line, name = handler
     kind = getattr(error.__cause__, "type", "")
-    told = f'error.cause.type == "{kind}"' if isinstance(error.__cause__, ApplicationError) else "error.cause"
+    test = f'error.cause.type == "{kind}"' if isinstance(error.__cause__, ApplicationError) else "error.cause"
     return (
         f"except {name} ({file}:{line}) does not catch it: what was raised elsewhere comes as the cause of "
-        f"{_with_article(error)}; write `except {type(error).__name__} as error:` and look at `{told}`"
+        f"{_with_article(error)}; write `except {type(error).__name__} as error:` and look at `{test}`"
     )
 
 
@@ -48,22 +48,22 @@ def _with_article(error: BaseException) -> str:
 
 
 def _passed(error: BaseException, cause: BaseException) -> Iterator[tuple[str, int, str]]:
-    for (frame, line), _ in zip(traceback.walk_tb(error.__traceback__), range(_WAYS), strict=False):
+    for (frame, line), _ in zip(traceback.walk_tb(error.__traceback__), range(_MOST_FRAMES), strict=False):
         file = frame.f_code.co_filename
         if is_ours(file) or is_library(file):
             continue
-        for at, name in _handlers(frame.f_code, line):
+        for handler_line, name in _handlers(frame.f_code, line):
             if _means(name, frame, cause):
-                yield file, at, name
+                yield file, handler_line, name
 
 
 @lru_cache(maxsize=256)
 def _handlers(code: CodeType, line: int) -> tuple[tuple[int, str], ...]:
-    """Lines and names of the exceptions in the handlers around a line of a function."""
+    """Return the lines and names of the exceptions in the `except` clauses around a line of a function."""
     lines, first = inspect.getsourcelines(code)
     first = max(first, 1)
     tree = ast.parse(textwrap.dedent("".join(lines)))
-    found = []
+    handlers = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Try):
             continue
@@ -71,22 +71,24 @@ def _handlers(code: CodeType, line: int) -> tuple[tuple[int, str], ...]:
         if begins <= line - first + 1 <= ends:
             for handler in node.handlers:
                 kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-                found += [(each.lineno + first - 1, ast.unparse(each)) for each in kinds if each is not None]
-    return tuple(found)
+                handlers += [
+                    (kind.lineno + first - 1, ast.unparse(kind)) for kind in kinds if kind is not None
+                ]
+    return tuple(handlers)
 
 
 def _means(name: str, frame: FrameType, cause: BaseException) -> bool:
-    """Whether a handler's exception, as it is called in a function, is what the cause tells of."""
+    """Whether the exception with this name in a function is the type of the cause."""
     kind = getattr(cause, "type", "")
-    first, *rest = name.split(".")
+    first, *attributes = name.split(".")
     value = frame.f_locals.get(first, frame.f_globals.get(first, frame.f_builtins.get(first)))
-    for each in rest:
-        value = getattr(value, each, None)
+    for attribute in attributes:
+        value = getattr(value, attribute, None)
     if not isinstance(value, type) or not issubclass(value, BaseException):
         return bool(kind) and name.rpartition(".")[2] == kind
     return isinstance(cause, value) or kind in _names(value)
 
 
 def _names(kind: type[BaseException]) -> set[str]:
-    """The names of an exception and of all that are made of it."""
+    """Return the names of an exception class and of its subclasses."""
     return {kind.__name__}.union(*map(_names, kind.__subclasses__()))
