@@ -367,7 +367,7 @@ def test_the_usual_place_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
             ({"api_key": f"key{odd}"}, "a character that no key has")
             for odd in ("\n", "\r\nx: y", "\0", "\x1b", " x", "é")
         ),
-        ({"metadata": {"a": 1}}, "texts to texts"),
+        ({"metadata": {"a": 1}}, "str to str"),
         ({"metadata": {"a": "b\nc: d"}}, "control character"),
         ({"metadata": {"a\n": "b"}}, "control character"),
     ],

@@ -258,7 +258,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         TargetError,
         "without a scheme",
     ),
-    "target that is a number": (lambda c: _connect(7233), TargetError, "a target is a text"),
+    "target that is a number": (lambda c: _connect(7233), TargetError, "a target is a str"),
     "target without its colon": (lambda c: _connect("local"), TargetError, r"did you mean local:\?"),
     "target of another library": (
         lambda c: _connect("sqlite:///shop.db"),

@@ -1,13 +1,12 @@
-"""From a type name on the wire to a decorated object: by the worker's lists, by what its modules hold, by a dotted
-path.
+"""Lookup of decorated objects by type name: in the worker's lists, in its modules, by a dotted path.
 
-A name from the wire is data of a stranger's. It never imports a module outside the roots that the worker was given,
-never passes a private segment, and never yields anything that is not decorated. First of all come the workflows that
-Hourglass itself brings along, from the table that the resolver was given.
+A type name comes from a client and is not trusted. It never imports a module outside the roots that the worker
+received, never passes a private segment, and never returns anything that is not decorated. The workflows that
+Hourglass itself defines come first, from the table `built_in`.
 
-Modules under the roots are imported when a name is first not found, in the thread that asks: importing runs
-user code, so the control loop must ask `known_activity` only. Private modules are not imported to look into them;
-what is decorated in one counts where a public module, or the author, has imported it.
+Modules under the roots are imported when a name is not found for the first time, in the calling thread. Importing runs
+user code, so the control loop may call only `known_activity`. Private modules are not imported in order to search them;
+a decorated object in one is found if a public module, or the author, has imported it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ D = TypeVar("D", WorkflowDefinition, ActivityDefinition)
 logger = logging.getLogger("hourglass.worker")
 
 DYNAMIC = ""
-"""Stands for the dynamic definition in the tables; no type is called so."""
+"""The key of the dynamic definition in the tables; no type has this name."""
 
 _LONGEST_NAME = 500
 _LISTED = 20
@@ -42,7 +41,7 @@ _LISTED = 20
 
 @dataclass
 class _Table(Generic[D]):
-    """The definitions of one kind, by type name, and where each stands."""
+    """The definitions of one kind by type name, with the objects that carry them."""
 
     kind: str
     of: Callable[[object], D | None]
@@ -50,21 +49,18 @@ class _Table(Generic[D]):
     owners: dict[str, object] = field(default_factory=dict)
     conflicts: dict[str, str] = field(default_factory=dict)
     dynamic: D | None = None
-    """The definition that takes the types that have none of their own."""
+    """The definition for all types without one of their own."""
 
     def find(self, obj: object) -> D | None:
-        """The definition an object carries. Proxies of web frameworks raise whatever they like when they are
-        asked.
-        """
+        """Return the definition of an object, None if it has none. Proxies of web frameworks may raise any
+        exception."""
         try:
             return self.of(obj)
         except Exception:
             return None
 
     def add_late(self, obj: object) -> None:
-        """Take up what a search has found. A conflict cannot be raised to the author here: it is kept, and raised
-        when the name is asked for.
-        """
+        """Add an object that a search has found. A conflict is remembered, and raised when the name is looked up."""
         definition = self.find(obj)
         if definition is not None:
             try:
@@ -79,27 +75,27 @@ class _Table(Generic[D]):
             self._add_dynamic(obj, definition)
             return
         name = definition.name
-        known = self.owners.get(name)
-        if known is not None and not _same(known, obj):
+        owner = self.owners.get(name)
+        if owner is not None and not _same(owner, obj):
             raise DefinitionError(
-                f"two {self.kind} types are called {name!r}: {place(known)} and {place(obj)}. "
+                f"two {self.kind} types are called {name!r}: {place(owner)} and {place(obj)}. "
                 f"Give one of them another name: @{self.kind}.defn(name=…)"
             )
         self.entries.setdefault(name, definition)
         self.owners.setdefault(name, obj)
 
     def _add_dynamic(self, obj: object, definition: D) -> None:
-        known = self.owners.setdefault(DYNAMIC, obj)
-        if not _same(known, obj):
+        owner = self.owners.setdefault(DYNAMIC, obj)
+        if not _same(owner, obj):
             raise DefinitionError(
-                f"two dynamic {'workflows' if self.kind == 'workflow' else 'activities'}: {place(known)} and "
+                f"two dynamic {'workflows' if self.kind == 'workflow' else 'activities'}: {place(owner)} and "
                 f"{place(obj)}. A worker has at most one, which takes whatever no other does"
             )
         self.dynamic = definition
 
 
 class Resolver:
-    """What a worker knows by name. May be asked in any thread."""
+    """The workflows and activities of a worker by type name. Thread-safe."""
 
     def __init__(
         self,
@@ -116,15 +112,15 @@ class Resolver:
         self._workflows = _Table[WorkflowDefinition]("workflow", workflow_definition)
         self._activities = _Table[ActivityDefinition]("activity", activity_definition)
         self.steps: dict[str, dict[str, Any]] = {}
-        """The functions of steps that have no result yet, by run id and activity id: `RunSettings.steps`."""
-        self._instances_wanted: dict[str, str] = {}
-        self._walked = False
+        """The functions of steps without a result, by run id and activity id: `RunSettings.steps`."""
+        self._classes_by_method: dict[str, str] = {}
+        self._imported = False
         self._unimportable: list[str] = []
-        self._not_looked_into: list[str] = []
-        for each in _sequence(workflows, "workflows"):
-            self._add_workflow(each)
-        for each in _sequence(activities, "activities"):
-            self._add_activity(each)
+        self._private: list[str] = []
+        for workflow in _sequence(workflows, "workflows"):
+            self._add_workflow(workflow)
+        for activity in _sequence(activities, "activities"):
+            self._add_activity(activity)
         self._roots = {module.__name__: module for module in map(_import_root, _sequence(modules, "modules"))}
         for module in self._roots.values():
             self._scan(module)
@@ -137,33 +133,33 @@ class Resolver:
 
     @property
     def has_workflows(self) -> bool:
-        """Whether it can know any workflow."""
+        """Whether there may be any workflow."""
         return bool(self._workflows.entries or self._workflows.dynamic or self._roots)
 
     @property
     def has_activities(self) -> bool:
-        """Whether it can know any activity."""
+        """Whether there may be any activity."""
         return bool(self._activities.entries or self._activities.dynamic or self._roots)
 
     @property
     def workflow_types(self) -> frozenset[str] | None:
-        """The types of all workflows that it knows; None if it may know others."""
-        known = self._all_of(self._workflows)
-        return None if known is None else known | frozenset(self._built_in)
+        """The types of all workflows; None if there may be others."""
+        types = self._types_of(self._workflows)
+        return None if types is None else types | frozenset(self._built_in)
 
     @property
     def activity_types(self) -> frozenset[str] | None:
-        """The same for activities."""
-        return self._all_of(self._activities)
+        """The types of all activities; None if there may be others."""
+        return self._types_of(self._activities)
 
-    def _all_of(self, table: _Table[D]) -> frozenset[str] | None:
-        unseen = not self._walked and any(hasattr(root, "__path__") for root in self._roots.values())
+    def _types_of(self, table: _Table[D]) -> frozenset[str] | None:
+        unseen = not self._imported and any(hasattr(root, "__path__") for root in self._roots.values())
         return None if table.dynamic is not None or unseen else frozenset(table.entries)
 
     def known_activity(self, name: str) -> ActivityDefinition | None:
-        """An activity that is known already; imports nothing."""
-        known = self._activities.entries.get(name)
-        return self._activities.dynamic if known is None and not self._roots else known
+        """Return an activity that has been found already, without importing modules."""
+        definition = self._activities.entries.get(name)
+        return self._activities.dynamic if definition is None and not self._roots else definition
 
     def check_local_activity(self, name: str) -> None:
         """Raise `UsageError` if this worker cannot execute a local activity of this type."""
@@ -175,7 +171,7 @@ class Resolver:
             ) from None
 
     def workflow(self, name: str) -> WorkflowDefinition:
-        """The workflow of this type; may import modules under the roots."""
+        """Return the workflow of this type. May import modules under the roots."""
         if name in self._built_in:
             return self._built_in[name]()
         definition = self._resolve(self._workflows, name)
@@ -183,21 +179,21 @@ class Resolver:
         return definition
 
     def activity(self, name: str) -> ActivityDefinition:
-        """The activity of this type; may import modules under the roots."""
+        """Return the activity of this type. May import modules under the roots."""
         return self._resolve(self._activities, name)
 
     def _resolve(self, table: _Table[D], name: str) -> D:
-        known = table.entries.get(name)
-        if known is not None:
-            return known
+        definition = table.entries.get(name)
+        if definition is not None:
+            return definition
         if len(name) <= _LONGEST_NAME and self._roots:
             with self._lock:
-                found = self._by_path(name)
-                definition = table.find(found) if found is not None else None
-                wants_more = getattr(definition, "needs_instance", False)
-                if definition is not None and not wants_more and not definition.dynamic:
+                obj = self._by_path(name)
+                definition = table.find(obj) if obj is not None else None
+                needs_instance = getattr(definition, "needs_instance", False)
+                if definition is not None and not needs_instance and not definition.dynamic:
                     return definition
-                self._walk()
+                self._import_all()
             if name in table.entries:
                 return table.entries[name]
         if name in table.conflicts:
@@ -215,8 +211,6 @@ class Resolver:
                 "version of the worker is current: @workflow.defn(versioning_behavior=VersioningBehavior.PINNED) or "
                 "AUTO_UPGRADE, or a default_versioning_behavior for the worker"
             )
-
-    # --- explicit lists ----------------------------------------------------------------------------------------------
 
     def _add_workflow(self, obj: object) -> None:
         definition = workflow_definition(obj)
@@ -238,10 +232,10 @@ class Resolver:
             self._activities.add(obj, definition)
 
     def _add_instance(self, obj: object) -> None:
-        brought = _brought(obj)
-        if brought is not None:
-            for each in brought:
-                self._activities.add(each, each.__hourglass_activity__)
+        provided = _provided(obj)
+        if provided is not None:
+            for activity in provided:
+                self._activities.add(activity, activity.__hourglass_activity__)
             return
         methods = [] if isinstance(obj, (type, ModuleType)) else list(_activity_methods(type(obj)))
         if isinstance(obj, type) and any(_activity_methods(obj)):
@@ -254,35 +248,31 @@ class Resolver:
             bound = getattr(obj, name)
             self._activities.add(bound, bound.__hourglass_activity__)
 
-    # --- modules -----------------------------------------------------------------------------------------------------
-
     def _scan(self, module: ModuleType) -> None:
-        """Take up what is decorated in a module. What it merely imported from outside the roots is not its
-        own.
-        """
+        """Add the decorated objects of a module, except those that it imported from outside the roots."""
         for obj in list(vars(module).values()):
-            for each in _brought(obj) or ():
-                self._activities.add_late(each)
-            if not self._is_ours(_home(obj)):
+            for activity in _provided(obj) or ():
+                self._activities.add_late(activity)
+            if not self._is_ours(_module_of(obj)):
                 continue
             self._workflows.add_late(obj)
             self._activities.add_late(obj)
             if isinstance(obj, type):
                 for name in _activity_methods(obj):
-                    wanted = getattr(obj, name).name
-                    self._instances_wanted.setdefault(wanted, f"{obj.__module__}.{obj.__qualname__}")
+                    activity_type = getattr(obj, name).name
+                    self._classes_by_method.setdefault(activity_type, f"{obj.__module__}.{obj.__qualname__}")
 
-    def _walk(self) -> None:
-        """Import everything under the roots, once."""
-        if self._walked:
+    def _import_all(self) -> None:
+        """Import all public modules under the roots, once."""
+        if self._imported:
             return
-        self._walked = True
+        self._imported = True
         for root in list(self._roots.values()):
             for name in _submodules(root):
                 if name.rpartition(".")[2].startswith("_"):
                     private = sys.modules.get(name)
                     if private is None:
-                        self._not_looked_into.append(name)
+                        self._private.append(name)
                     else:
                         self._scan(private)
                     continue
@@ -295,11 +285,10 @@ class Resolver:
                     self._scan(module)
 
     def _by_path(self, name: str) -> object | None:
-        """Follow a dotted name down from a root: packages, modules, classes, and at the end something
-        decorated.
-        """
+        """Return the object at a dotted path from a root, through packages, modules and classes; None if there is
+        none."""
         segments = name.split(".")
-        if not all(each.isidentifier() and not each.startswith("_") for each in segments):
+        if not all(segment.isidentifier() and not segment.startswith("_") for segment in segments):
             return None
         for length in range(len(segments) - 1, 0, -1):
             root = self._roots.get(".".join(segments[:length]))
@@ -307,42 +296,38 @@ class Resolver:
                 return self._descend(root, segments[length:])
         return None
 
-    def _descend(self, found: object, segments: list[str]) -> object | None:
+    def _descend(self, obj: object, segments: list[str]) -> object | None:
         for segment in segments:
-            if isinstance(found, ModuleType):
-                following = vars(found).get(segment)
-                if following is None:
-                    following = _submodule(found, segment)
-            elif isinstance(found, type):
-                following = vars(found).get(segment)
+            if isinstance(obj, ModuleType):
+                member = vars(obj).get(segment)
+                if member is None:
+                    member = _submodule(obj, segment)
+            elif isinstance(obj, type):
+                member = vars(obj).get(segment)
             else:
                 return None
-            if not self._is_ours(
-                following.__name__ if isinstance(following, ModuleType) else _home(following)
-            ):
+            if not self._is_ours(member.__name__ if isinstance(member, ModuleType) else _module_of(member)):
                 return None
-            found = following
-        return found
+            obj = member
+        return obj
 
     def _is_ours(self, module: object) -> bool:
         return isinstance(module, str) and any(
             module == root or module.startswith(f"{root}.") for root in self._roots
         )
 
-    # --- messages ----------------------------------------------------------------------------------------------------
-
     def _unknown(self, table: _Table[D], name: str) -> str:
-        known = sorted(table.entries)
+        types = sorted(table.entries)
         kinds = "workflows" if table.kind == "workflow" else "activities"
         shown = f"{name[:100]!r}" + ("…" if len(name) > 100 else "")
         parts = [f"this worker knows no {table.kind} type {shown}"]
-        near = difflib.get_close_matches(name[:100], known, n=3)
+        near = difflib.get_close_matches(name[:100], types, n=3)
         if near:
             parts.append(f"did you mean {' or '.join(map(repr, near))}?")
-        more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
-        parts.append(f"it knows {', '.join(known[:_LISTED]) + more if known else f'no {kinds} at all'}")
-        if table.kind == "activity" and name in self._instances_wanted:
-            owner = self._instances_wanted[name]
+        more = f" and {len(types) - _LISTED} more" if len(types) > _LISTED else ""
+        parts.append(f"it knows {', '.join(types[:_LISTED]) + more if types else f'no {kinds} at all'}")
+        if table.kind == "activity" and name in self._classes_by_method:
+            owner = self._classes_by_method[name]
             parts.append(
                 f"it is a method of {owner}: give the worker an instance, activities=[{owner.rpartition('.')[2]}(…)]"
             )
@@ -350,14 +335,14 @@ class Resolver:
             parts.append(f"give it to the worker: {kinds}=[…], or modules=[…] with the package that holds it")
         if self._unimportable:
             parts.append(f"these modules could not be imported: {', '.join(self._unimportable[:_LISTED])}")
-        if self._not_looked_into:
-            names = ", ".join(self._not_looked_into[:_LISTED])
+        if self._private:
+            names = ", ".join(self._private[:_LISTED])
             parts.append(f"private modules are not imported to look into them: {names}")
         return "; ".join(parts)
 
 
 def place(obj: object) -> str:
-    """Where an object stands, for messages: module, qualified name, file and line where they are known."""
+    """Return the place of an object for messages: module, qualified name, and file and line if known."""
     target: Any = inspect.unwrap(obj) if callable(obj) else obj
     name = getattr(target, "__qualname__", None)
     if name is None:
@@ -367,48 +352,46 @@ def place(obj: object) -> str:
     return f"{getattr(target, '__module__', '?')}.{name}{where}"
 
 
-def _home(obj: object) -> object:
-    """The module an object says it is from; None if it will not say."""
+def _module_of(obj: object) -> object:
+    """Return the name of an object's module, None if it is unknown."""
     try:
         return getattr(obj, "__module__", None)
     except Exception:
         return None
 
 
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, Activity) and isinstance(other, Activity):
-        return bool(one.fn == other.fn)
-    return one is other or workflow_definition(one) is workflow_definition(other)
+def _same(first: object, second: object) -> bool:
+    if isinstance(first, Activity) and isinstance(second, Activity):
+        return bool(first.fn == second.fn)
+    return first is second or workflow_definition(first) is workflow_definition(second)
 
 
-def _misfit(obj: object, wanted: str) -> str:
-    """What a thing is that is no workflow, or no activity, and what to write instead."""
-    listed = {"workflow": "workflows", "activity": "activities"}[wanted]
+def _misfit(obj: object, kind: str) -> str:
+    """Return a sentence about an object that is not a workflow or activity, with the correction."""
+    listed = {"workflow": "workflows", "activity": "activities"}[kind]
     match obj:
         case str():
             name = obj if obj.isidentifier() else "…"
-            return f"the text {obj!r:.60} is no {wanted}: give the function itself, {listed}=[{name}]"
+            return f"the text {obj!r:.60} is no {kind}: give the function itself, {listed}=[{name}]"
         case ModuleType():
             return f"{obj.__name__} is a module: give it as modules=[{obj.__name__.rpartition('.')[2]}], or the {listed} in it"
         case None:
-            return f"None is no {wanted}: give the decorated function itself (does a decorator of yours return nothing?)"
+            return f"None is no {kind}: give the decorated function itself (does a decorator of yours return nothing?)"
     if activity_definition(obj) is not None:
         return f"{place(obj)} is an activity: it belongs in activities=[…]; a workflow is decorated with @workflow.defn"
     if workflow_definition(obj) is not None:
         return f"{place(obj)} is a workflow: it belongs in workflows=[…]; an activity is decorated with @activity.defn"
     if not callable(obj) and type(obj).__module__ == "builtins":
-        return (
-            f"{place(obj)} is no {wanted}: give the decorated function itself, not what a call of it returns"
-        )
-    if wanted == "workflow":
+        return f"{place(obj)} is no {kind}: give the decorated function itself, not what a call of it returns"
+    if kind == "workflow":
         return f"{place(obj)} is not decorated with @workflow.defn"
     return f"{place(obj)} is neither decorated with @activity.defn nor an object with such methods"
 
 
-def _sequence(value: Any, what: str) -> Sequence[Any]:
+def _sequence(value: Any, option: str) -> Sequence[Any]:
     if isinstance(value, str) or not isinstance(value, (list, tuple, set, frozenset)):
-        single = "" if isinstance(value, (str, dict)) else f": {what}=[{getattr(value, '__name__', '…')}]"
-        raise DefinitionError(f"{what} must be a list, not {type(value).__name__}{single}")
+        single = "" if isinstance(value, (str, dict)) else f": {option}=[{getattr(value, '__name__', '…')}]"
+        raise DefinitionError(f"{option} must be a list, not {type(value).__name__}{single}")
     return list(value)
 
 
@@ -429,24 +412,25 @@ def _activity_methods(cls: type) -> Iterator[str]:
             yield name
 
 
-def _brought(obj: object) -> Sequence[Activity[..., Any]] | None:
-    """The activities of an object that brings its own, as bridges to agents do; None for all others. Only its class
-    is asked: proxies of web frameworks have every attribute.
+def _provided(obj: object) -> Sequence[Activity[..., Any]] | None:
+    """Return the activities of an object that provides its own, as bridges to agents do; None for all others.
+
+    Only its class is examined, because proxies of web frameworks have every attribute.
     """
-    bring = getattr(type(obj), "__hourglass_activities__", None)
-    return None if bring is None else bring(obj)
+    provide = getattr(type(obj), "__hourglass_activities__", None)
+    return None if provide is None else provide(obj)
 
 
 def _submodules(package: ModuleType) -> Iterator[str]:
     path = getattr(package, "__path__", None)
     if path is None:
         return
-    for each in pkgutil.iter_modules(path, f"{package.__name__}."):
-        if each.name.rpartition(".")[2].startswith("__"):
+    for info in pkgutil.iter_modules(path, f"{package.__name__}."):
+        if info.name.rpartition(".")[2].startswith("__"):
             continue  # __main__ would run the program
-        yield each.name
-        # Imported by `_walk` as soon as its name was yielded.
-        inner = sys.modules.get(each.name) if each.ispkg else None
+        yield info.name
+        # Imported by `_import_all` as soon as its name was yielded.
+        inner = sys.modules.get(info.name) if info.ispkg else None
         if inner is not None:
             yield from _submodules(inner)
 

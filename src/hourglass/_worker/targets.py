@@ -1,19 +1,18 @@
-"""Targets: which engine a client talks to, from a text, the environment or a profile, and how to open it.
+"""Targets: the engine that a client connects to, from a str, the environment or a profile, and how to connect.
 
     local:path.db       the embedded engine, durable in one file that the processes of a machine share
-    local:              an engine in this process, in memory; each connection has one of its own, which no other
-                        sees
-    host:port           a Temporal server; an IPv6 address stands in brackets
+    local:              an engine in this process, in memory; each connection has its own
+    host:port           a Temporal server; an IPv6 address is written in brackets
     profile:NAME        a profile of Temporal's own configuration file
 
-With none given: `HOURGLASS_TARGET`, then `TEMPORAL_ADDRESS`, then `local:hourglass.db`. Temporal's other
-variables (namespace, API key, TLS …) belong to `TEMPORAL_ADDRESS`: they are not applied to an address from
-elsewhere, or a key would go to a server that it was not meant for. A profile is never taken unasked.
-Arguments override both.
+The default: `HOURGLASS_TARGET`, then `TEMPORAL_ADDRESS`, then `local:hourglass.db`. Temporal's other variables
+(namespace, API key, TLS …) belong to `TEMPORAL_ADDRESS`: they are not applied to an address from another source,
+because the key would go to a server for which it was not intended. A profile is only used if it is named. Arguments
+override both.
 
-Temporal's variables and profiles are read by temporalio's own reader (`hourglass.envconfig`), which is loaded for
-them alone. Deciding is pure but for the files that are named; only `open_connection` connects. No message made here
-holds a secret.
+Temporal's variables and profiles are read by temporalio's own reader (`hourglass.envconfig`), which is loaded only
+for them. Resolving is pure except for the files that are named; only `open_connection` connects. No message of this
+module contains a secret.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_.])?")
 
 
 ARGUMENT = "the argument"
-"""The origin of a target that a caller has given."""
+"""The origin of a target that was passed as an argument."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where to connect, and with which credentials. Its text and repr hold no secret.
+    """An engine's address and the credentials for it. Its str and repr contain no secret.
 
-    `address` is as it was given; `path` is a file's whole path, so that it stays the same file wherever the
-    process goes.
+    `address` is as the user wrote it; `path` is the absolute path of a file, so that it does not depend on the working
+    directory.
     """
 
     kind: Literal["memory", "file", "temporal"]
@@ -72,7 +71,7 @@ class Target:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the connection will use TLS: as told, and with an API key unless TLS is switched off."""
+        """Whether the connection uses TLS: by the option `tls`, or else if there is an API key."""
         return self.api_key is not None if self.tls is None else self.tls is not False
 
 
@@ -87,7 +86,7 @@ def resolve(
     transport: Transport | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Target:
-    """The target that the arguments and the environment mean. Raises `TargetError`."""
+    """Return the target for these arguments and the environment. Raises `TargetError`."""
     chosen = _choose(target, os.environ if environ is None else environ)
     merged = replace(
         chosen,
@@ -99,12 +98,12 @@ def resolve(
         transport=chosen.transport if transport is None else transport,
     )
     check_target(merged)
-    # An API key is a secret: it implies TLS, unless that is switched off in so many words.
+    # An API key is a secret: it implies TLS, unless tls=False.
     return replace(merged, tls=True) if merged.tls is None and merged.api_key else merged
 
 
 async def open_connection(target: Target, identity: str, timeout: float) -> Connection:
-    """Connect, on the control loop. Engines are loaded only when they are targeted."""
+    """Connect, on the control loop. Only the engine of the target is imported."""
     logger.info(
         "connecting to %s (namespace %s, %s, from %s)",
         target,
@@ -149,11 +148,11 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
     )
 
 
-def _limits(said: PayloadLimitsConfig) -> Any:
-    """The embedded engine's limits, which warn from these sizes on."""
+def _limits(config: PayloadLimitsConfig) -> Any:
+    """Return the embedded engine's limits with these sizes for warnings."""
     from hourglass._embedded.transitions.size_limits import Limits
 
-    return Limits(payloads_warn=said.payloads_warn_size, memo_warn=said.memo_warn_size)
+    return Limits(payloads_warn=config.payloads_warn_size, memo_warn=config.memo_warn_size)
 
 
 def _transport(target: Target) -> str:
@@ -166,14 +165,11 @@ def _transport(target: Target) -> str:
             return "TLS" if target.encrypted else "no TLS"
 
 
-# --- choosing ---------------------------------------------------------------------------------------------
-
-
 def _choose(target: str | None, environ: Mapping[str, str]) -> Target:
     if target is not None:
         return _parse(target, ARGUMENT, environ)
-    if named := environ.get("HOURGLASS_TARGET"):
-        return _parse(named, "HOURGLASS_TARGET", environ)
+    if variable := environ.get("HOURGLASS_TARGET"):
+        return _parse(variable, "HOURGLASS_TARGET", environ)
     if address := environ.get("TEMPORAL_ADDRESS"):
         profile = ClientConfigProfile.load(disable_file=True, override_env_vars=environ)
         return _temporal(address, "TEMPORAL_ADDRESS", profile)
@@ -181,25 +177,25 @@ def _choose(target: str | None, environ: Mapping[str, str]) -> Target:
 
 
 def _named(origin: str) -> str:
-    """Where a target came from, as the subject of what is wrong with it."""
+    """Return the origin of a target as the subject of an error message."""
     return "the target" if origin == ARGUMENT else origin
 
 
-def _parse(text: str, origin: str, environ: Mapping[str, str]) -> Target:
-    if not isinstance(text, str):
-        raise TargetError(f"a target is a text, {_CHOICES}, not {type(text).__name__}")
-    kind, colon, rest = text.partition(":")
+def _parse(target: str, origin: str, environ: Mapping[str, str]) -> Target:
+    if not isinstance(target, str):
+        raise TargetError(f"a target is a str, {_CHOICES}, not {type(target).__name__}")
+    kind, colon, name = target.partition(":")
     match kind if colon else "":
         case "local":
-            return _local(rest, origin)
+            return _local(name, origin)
         case "profile":
-            if not rest:
+            if not name:
                 raise TargetError(f"{_named(origin)}: name the profile, as in profile:prod")
-            profile = ClientConfigProfile.load(rest, disable_env=True, override_env_vars=environ)
+            profile = ClientConfigProfile.load(name, disable_env=True, override_env_vars=environ)
             address = profile.address or "localhost:7233"  # Temporal's own default
-            return _temporal(address, f"profile {rest!r}", profile)
+            return _temporal(address, f"profile {name!r}", profile)
         case _:
-            return _temporal(text, origin, ClientConfigProfile())
+            return _temporal(target, origin, ClientConfigProfile())
 
 
 def _local(path: str, origin: str) -> Target:
@@ -230,9 +226,6 @@ def _temporal(address: str, origin: str, profile: ClientConfigProfile) -> Target
         metadata=profile.grpc_meta,
         origin=origin,
     )
-
-
-# --- checking ---------------------------------------------------------------------------------------------
 
 
 def _checked_address(address: str, origin: str) -> str:
@@ -292,7 +285,7 @@ def _can_be_sent(key: str) -> bool:
 
 
 def _sends_a_secret_in_clear(target: Target) -> bool:
-    """Whether a key would go over a network that others may listen to."""
+    """Whether a key would be sent in clear text over a network."""
     if target.kind != "temporal" or target.encrypted:
         return False
     secret = target.api_key is not None or any(name.lower() == "authorization" for name in target.metadata)
@@ -300,7 +293,7 @@ def _sends_a_secret_in_clear(target: Target) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, and nothing that is sent to it leaves it."""
+    """Whether a host is this machine, so that nothing that is sent to it leaves the machine."""
     if host.lower().rstrip(".") == "localhost" or host.lower().rstrip(".").endswith(".localhost"):
         return True
     try:
@@ -310,7 +303,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_target(target: Target) -> Target:
-    """The target, if it can be used. Raises `TargetError`."""
+    """Return the target if it is valid. Raises `TargetError`."""
     if not isinstance(target.namespace, str) or not target.namespace.strip():
         raise TargetError("the namespace must have a name")
     if not isinstance(target.tls, (bool, TLSConfig, type(None))):
@@ -330,8 +323,8 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
     """Raise `TargetError` for headers that cannot be sent."""
     for name, value in metadata.items():
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise TargetError("rpc_metadata must map texts to texts")
-        if not all(each.isprintable() and each.isascii() for each in (name, value)):
+            raise TargetError("rpc_metadata must map str to str")
+        if not all(text.isprintable() and text.isascii() for text in (name, value)):
             raise TargetError(
                 f"rpc_metadata: {name!r} or its value holds a control character, or one beyond ASCII"
             )
