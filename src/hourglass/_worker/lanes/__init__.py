@@ -12,5 +12,6 @@ cache            the state of runs between activations
 turn_rules       the order of turns for runs that temporalio began
 generations      the depth of a run in its family of parents and children
 watcher          detection of calls that workflow code must not make
+forbidden_calls  the table of these calls
 passed_handlers  the `except` clauses that let a failure pass although their author meant to catch it
 """
