@@ -150,7 +150,7 @@ class ServedQueue:
 
     def refuse(self, activation: Activation, why: str) -> None:
         """Fail the task of an activation without executing anything."""
-        self._loop.call(self.handle.answer_activation, task_failed(activation.run_id, "WorkflowParked", why))
+        self._loop.call(self.handle.complete_workflow_task, task_failed(activation.run_id, "WorkflowParked", why))
 
     def judge(self, activation: Activation) -> Verdict:
         """Have an activation evaluated; the driver sees to the answer."""
@@ -158,13 +158,13 @@ class ServedQueue:
 
     def answer(self, verdict: Verdict) -> None:
         """Answer the activation of a verdict."""
-        self._loop.call(self.handle.answer_activation, verdict.completion)
+        self._loop.call(self.handle.complete_workflow_task, verdict.completion)
         for run_id in verdict.evict:
             self.handle.request_eviction(run_id)
 
     def report(self, result: ActivityResult) -> None:
         """Answer for an attempt."""
-        self._loop.call(self.handle.answer_activity, result)
+        self._loop.call(self.handle.complete_activity, result)
 
     def crash(self) -> None:
         """Lose everything that a worker knows, as if its process had died, and begin anew."""
@@ -174,7 +174,7 @@ class ServedQueue:
     def close(self) -> None:
         """Drop all fibers, in their own thread, and let go of the handle."""
         self.evaluations.close()
-        self._loop.do(self.handle.finalize_shutdown())
+        self._loop.do(self.handle.finalize())
 
 
 def queues_of(completion: Completion) -> list[str]:

@@ -22,13 +22,16 @@ import msgspec
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract.handle import (
-    ActivityItem,
     ActivityResult,
+    CompletionResult,
     Handle,
     HandleBroken,
     HandleConfig,
-    InProcess,
+    OnActivations,
+    OnActivities,
+    OnEnd,
     Shutdown,
+    WorkKind,
 )
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.clock import Bell
@@ -45,7 +48,6 @@ from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.commands import Completion
-from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads
 from hourglass.errors import HourglassError, InternalError, StorageError
 
@@ -566,7 +568,7 @@ class SharedFile:
     async def close(self) -> None:
         """Let go of everything, in order."""
         for handle in tuple(self._handles):
-            await handle.finalize_shutdown()
+            await handle.finalize()
         if not self._results and (self._former is None or not self._former.unconfirmed):
             self._wanted_until = 0.0  # else the next owner gets them first, if it comes soon
         self._changed.ring()
@@ -611,8 +613,8 @@ class FileHandle:
     """A worker's handle on a file: the handle of the engine here, or of the engine in the process that owns the file, as
     soon as there is one. Implements `hourglass._contract.handle.Handle`.
 
-    Must not know: locks, sockets. Until it has an engine its polls wait. Invariants: it is attached to one engine in its
-    life; when that one ends, or its process, or when it can never have one, its polls raise `HandleBroken` and the
+    Must not know: locks, sockets. Until it has an engine it delivers nothing. Invariants: it is attached to one engine in
+    its life; when that engine or its process ends, or when it can never have one, it ends with `HandleBroken` and the
     worker's tree opens another.
     """
 
@@ -631,12 +633,13 @@ class FileHandle:
         self.owner: object = None
         """The connection over which it works, or what it waits for."""
         self.engine: OpenEngine | None = None
-        self._attached: asyncio.Future[Handle] = loop.create_future()
         self._died = died
         self._released = released
         self._inner: Handle | None = None
-        self.in_process: InProcess | None = None
-        """The handle of an engine, here or over the connection to its process, once there is one."""
+        self._receivers: tuple[OnActivations, OnActivities, OnEnd] | None = None
+        self._paused: set[WorkKind] = set()
+        self._end: Shutdown | HandleBroken | None = None
+        """Why it has ended without an engine."""
         self._broken: HandleBroken | None = None
 
     @property
@@ -646,7 +649,7 @@ class FileHandle:
 
     def attach(self, engine: OpenEngine) -> None:
         """The file is ours: begin to work, unless it does already or is over."""
-        if self._attached.done():
+        if not self.is_new:
             return
         self.engine = engine
         self._attach(engine.open_handle(self.config))
@@ -654,21 +657,29 @@ class FileHandle:
     def attach_remote(self, owner: OwnerConnection, handle: RemoteHandle) -> None:
         """Another process owns the file, and sends us work."""
         self.owner = owner
-        if self._attached.done():  # shut down meanwhile
+        if not self.is_new:  # shut down meanwhile
             owner.tell(wire.ShutDownHandle(handle.number))
             return
         self._attach(handle)
 
     def _attach(self, handle: EngineHandle | RemoteHandle) -> None:
         self._inner = handle
-        self.in_process = handle.in_process
-        self._attached.set_result(handle)
+        self._start_inner()
         self._settle(None)
+
+    def _start_inner(self) -> None:
+        """Have the engine deliver, once there are both an engine and receivers."""
+        if self._inner is None or self._receivers is None:
+            return
+        on_activations, on_activities, _ = self._receivers
+        self._inner.start(on_activations, on_activities, self._ended)
+        for kind in self._paused:
+            self._inner.pause(kind)
 
     @property
     def is_new(self) -> bool:
         """Whether it has no engine yet, and may have one."""
-        return not self._attached.done()
+        return self._inner is None and self._end is None
 
     def take_unfinished(self) -> tuple[list[ActivityResult], set[bytes]]:
         """Return the results that its worker gave to the engine here since the last call, and the attempts that it has."""
@@ -688,9 +699,8 @@ class FileHandle:
         self._broken = HandleBroken(str(error))
         if self._inner is not None:
             self._inner.initiate_shutdown()
-        elif not self._attached.done():
-            self._attached.set_exception(self._broken)
-            self._attached.exception()  # read, for asyncio: perhaps no poll waits for it
+        elif self._end is None:
+            self._end_without_engine(self._broken)
 
     def _settle(self, error: HourglassError | None) -> None:
         if self.settled.done():
@@ -701,31 +711,52 @@ class FileHandle:
             self.settled.set_exception(error)
             self.settled.exception()  # read, for asyncio: the caller that opened it may have given up
 
-    # --- Handle ---------------------------------------------------------------------------------------------
+    def _end_without_engine(self, why: Shutdown | HandleBroken) -> None:
+        self._end = why
+        if self._receivers is not None:
+            asyncio.get_running_loop().call_soon(self._report_end)
 
-    async def poll_activation(self) -> Activation:
-        """Wait for the next activation; raise `Shutdown` at the end."""
-        handle = await self._ready()
-        try:
-            return await handle.poll_activation()
-        except (Shutdown, HandleBroken) as error:
-            raise self._end_of_polls(error) from None
+    def _report_end(self) -> None:
+        assert self._end is not None
+        for kind in WorkKind:
+            self._ended(kind, self._end)
 
-    async def poll_activity(self) -> ActivityItem:
-        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        handle = await self._ready()
-        try:
-            return await handle.poll_activity()
-        except (Shutdown, HandleBroken) as error:
-            raise self._end_of_polls(error) from None
+    def _ended(self, kind: WorkKind, why: Exception) -> None:
+        assert self._receivers is not None
+        if isinstance(why, HandleBroken):
+            self._died(self)
+        elif self._broken is not None:
+            why = self._broken
+        self._receivers[2](kind, why)
 
-    async def complete_activation(self, completion: Completion) -> None:
-        """Answer an activation."""
-        await self._working().complete_activation(completion)
+    def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
+        """Begin to deliver, as soon as there is an engine."""
+        self._receivers = on_activations, on_activities, on_end
+        self._start_inner()
+        if self._end is not None:
+            asyncio.get_running_loop().call_soon(self._report_end)
 
-    async def complete_activity(self, result: ActivityResult) -> None:
+    def pause(self, kind: WorkKind) -> None:
+        """Take no new work of this kind."""
+        self._paused.add(kind)
+        if self._inner is not None:
+            self._inner.pause(kind)
+
+    def resume(self, kind: WorkKind) -> None:
+        """Take new work of this kind again."""
+        self._paused.discard(kind)
+        if self._inner is not None:
+            self._inner.resume(kind)
+
+    def complete_workflow_task(
+        self, completion: Completion
+    ) -> CompletionResult | asyncio.Future[CompletionResult]:
+        """Complete an activation."""
+        return (self._inner or self._working()).complete_workflow_task(completion)
+
+    def complete_activity(self, result: ActivityResult) -> asyncio.Future[None] | None:
         """Report the end of an attempt."""
-        await self._working().complete_activity(result)
+        return (self._inner or self._working()).complete_activity(result)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         """Report that an attempt lives."""
@@ -739,30 +770,18 @@ class FileHandle:
         """Take no new work; one that has no engine yet ends at once."""
         if self._inner is not None:
             self._inner.initiate_shutdown()
-        elif not self._attached.done():
-            self._attached.set_exception(Shutdown("the handle is shut down"))
-            self._attached.exception()
+        elif self._end is None:
+            self._end_without_engine(Shutdown("the handle is shut down"))
             self._settle(HandleBroken("the handle was shut down before it worked"))
 
-    async def finalize_shutdown(self) -> None:
+    async def finalize(self) -> None:
         """Free everything: the file is ours no longer if this was its last handle."""
         self.initiate_shutdown()
         try:
             if self._inner is not None:
-                await self._inner.finalize_shutdown()
+                await self._inner.finalize()
         finally:
             self._released(self)
-
-    async def _ready(self) -> Handle:
-        if self._inner is not None:
-            return self._inner
-        return await asyncio.shield(self._attached)
-
-    def _end_of_polls(self, error: HourglassError) -> HourglassError:
-        if isinstance(error, HandleBroken):
-            self._died(self)
-            return error
-        return error if self._broken is None else self._broken
 
     def _working(self) -> Handle:
         if self._inner is None:

@@ -140,8 +140,8 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
 
 
 def _polls(record: HandleRecord) -> bool:
-    """Whether the handle is really polled: a poll is out, or what the last one brought is just being taken."""
-    return all(line.in_flight or line.kept for line in record.lines())
+    """Whether the handle takes new work, or items that it has delivered are just being dispatched."""
+    return all(inbox.is_open or inbox.kept for inbox in record.inboxes())
 
 
 def _is_task(path: str) -> bool:
@@ -287,7 +287,7 @@ def _sum(read: Callable[[Counts], float]) -> Read:
 
 def _polls_out(app: Application, services: QueueServices) -> float:
     active = [each for each in app.tables.of_queue(services.queue) if each.state is HandleState.ACTIVE]
-    return sum(bool(line.in_flight) for each in active for line in each.lines())
+    return sum(inbox.is_open for record in active for inbox in record.inboxes())
 
 
 def _open_tasks(app: Application, services: QueueServices) -> float:

@@ -14,15 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import zlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
+from hourglass._contract.handle import ActivityItem, ActivityTask
 from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
@@ -59,27 +58,15 @@ class StillQueue(ServedQueue):
 
     def take_task(self) -> Activation | None:
         """One activation, if the engine may give one out."""
-        return self._once(self.handle.poll_activation)
+        return self._once(self.handle.next_activation)
 
     def take_attempt(self) -> ActivityItem | None:
         """One attempt, or the cancellation of one, if the engine may give one out."""
-        return self._once(self.handle.poll_activity)
+        return self._once(self.handle.next_activity)
 
-    def _once(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Poll, and do not wait."""
-        coro = poll()
-        asyncio._set_running_loop(self._loop)
-        try:
-            coro.send(None)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        except Shutdown:
-            return None
-        finally:
-            asyncio._set_running_loop(None)
-        coro.close()
-        return None
+    def _once(self, take: Callable[[], T | None]) -> T | None:
+        """Take one item on the environment's loop."""
+        return self._loop.call(take)
 
 
 # --- the driver of one order ----------------------------------------------------------------------
