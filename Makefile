@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo demo-temporal test-changed test-unit test campaign thorough check faces names reference house bench chaos soak docs format clean
+.PHONY: demo demo-temporal test-changed test-unit test campaign thorough coverage smoke test-lowest changelog check faces names reference house bench chaos soak docs format clean
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +56,29 @@ thorough: export HOURGLASS_THOROUGH = 1
 thorough: $(READY)  ## all tests, with many more random cases
 	$(PYTEST) --timeout 3600 --override-ini faulthandler_timeout=3660 -n $(WORKERS) --dist worksteal
 
+coverage: $(READY)  ## lines and branches that unit and contract tests run, by file
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group coverage
+	$(BIN)/coverage erase
+	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/coverage run -m pytest -q --tier unit,contract -n $(WORKERS) --dist worksteal
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+smoke: $(READY)  ## build the packages into dist/, install the wheel into bare environments and try each extra
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
+	$(BIN)/python -m tests.smoke
+
+LOWEST := .venv-lowest
+
+test-lowest: $(READY)  ## the tests with the lowest supported versions of the dependencies
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable . --group test
+	$(LOWEST)/bin/python -m pytest -q --tier unit,contract -n $(WORKERS) --dist worksteal
+
+changelog: $(READY)  ## preview the changelog of the next release from changes/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group release
+	$(BIN)/towncrier build --draft --version "$$($(BIN)/python -c 'import hourglass; print(hourglass.__version__)')"
+
 check: $(READY)  ## lint, format, types; and what the checkers accept and refuse in code that uses us
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -94,4 +117,4 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist build site
+	rm -rf $(VENV) $(DEMO) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist build site

@@ -235,7 +235,7 @@ class Service:
 
     def _add(self, fn: Callable[..., Any], name: str) -> Operation[..., Any, Any]:
         if not inspect.isroutine(fn):
-            raise DefinitionError(f"an operation of {self.name} is a function, not {fn!r:.80}")
+            raise DefinitionError(f"an operation of {self.name} must be callable, not {type(fn).__name__}")
         title = name or fn.__name__
         if title in self.operations:
             raise DefinitionError(f"the Nexus service {self.name} has two operations {title!r}")

@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import tomllib
+from importlib.metadata import version
 
 import pytest
 
@@ -87,6 +88,8 @@ def test_root_refuses_other_names() -> None:
 
 
 def test_version_is_the_packages() -> None:
-    """`hourglass.__version__` is what the package is built as."""
-    project = tomllib.loads((source.ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == hourglass.__version__
+    """The build reads the version from `hourglass.__version__`, its only source."""
+    settings = tomllib.loads((source.ROOT / "pyproject.toml").read_text())
+    assert "version" in settings["project"]["dynamic"]
+    assert settings["tool"]["hatch"]["version"]["path"] == "src/hourglass/__init__.py"
+    assert version("hourglass-temporal") == hourglass.__version__

@@ -159,7 +159,7 @@ def connection() -> Shelf:
             UsageError,
             "no option",
         ),
-        (Schedule(ScheduleActionStartWorkflow(len, "a"), DAILY), UsageError, "len is no workflow"),
+        (Schedule(ScheduleActionStartWorkflow(len, "a"), DAILY), UsageError, "len is not a workflow"),
         (Schedule(report, DAILY), UsageError, "ScheduleActionStartWorkflow"),
         (Schedule(ScheduleActionStartWorkflow(report, "a"), "@daily"), UsageError, "ScheduleSpec"),
         (DAILY, UsageError, "not a ScheduleSpec"),

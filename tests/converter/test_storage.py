@@ -242,7 +242,7 @@ def test_redirects_are_not_followed(bucket: Bucket, code: int) -> None:
 
 def test_answers_are_read_up_to_a_limit(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that goes on for ever is left; what could not be read again is not stored."""
-    monkeypatch.setattr(s3, "_LARGEST", 100_000)
+    monkeypatch.setattr(s3, "_MAX_BYTES", 100_000)
     driver = s3_driver(bucket)
     bucket.is_endless = True
     with pytest.raises(DecodeError, match="more than 100000 bytes"):

@@ -1,4 +1,4 @@
-"""docs/compatibility.md shows the table of `_engine.behaviour`, row by row."""
+"""docs/compatibility.md shows the table of `_evaluator.behaviour`, row by row."""
 
 from __future__ import annotations
 

@@ -143,7 +143,10 @@ def _fork(role: str, target: str, *arguments: str) -> int:
 
 def main(target: str) -> None:
     local = target.startswith("local:")
-    for name in ("_embedded.sharing.connection" if local else "_temporal.connection", "_runtime.processes"):
+    for name in (
+        "_embedded.multiprocess.connection" if local else "_temporal.connection",
+        "_worker.tree.processes",
+    ):
         import_module(f"hourglass.{name}")  # here, once, and not in every child
     alive: set[int] = set()
     try:

@@ -373,7 +373,7 @@ def test_other_wrong_words() -> None:
             )
         with pytest.raises(UsageError, match="versioning_override must be"):
             client.start_workflow(stays, 0, versioning_override="pinned")  # type: ignore[call-overload]
-        with pytest.raises(UsageError, match="not empty"):
+        with pytest.raises(UsageError, match="must be a non-empty str"):
             client.set_current_version("", "1")
     with pytest.raises(UsageError, match="must be a VersioningBehavior"):
         workflow.defn(versioning_behavior=1)(tour)  # type: ignore[call-overload]

@@ -10,8 +10,10 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -612,6 +614,44 @@ def test_a_dropped_async_generator_is_never_executed_again(drive: Drive) -> None
     other.begin()
     assert set(seen) == {"let go"}
     assert other.timers == {1: 5.0}
+
+
+def test_a_dropped_async_generator_leaves_its_context_managers_in_the_context_of_its_task(
+    drive: Drive,
+) -> None:
+    """One that waits is unwound with the run, not by the garbage collector, where `ContextVar.reset` raises."""
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+    events: list[str] = []
+
+    @contextmanager
+    def with_variable() -> Iterator[None]:
+        token = variable.set(1)
+        try:
+            yield
+        finally:
+            variable.reset(token)
+            events.append("reset")
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[int, None]:
+        with with_variable():
+            await asyncio.sleep(100)
+        yield 1
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        async with opened() as number:
+            yield number
+
+    @plain.defn
+    async def reads() -> None:
+        async for _ in numbers():
+            pass
+
+    d = drive(reads)
+    d.begin()
+    events.clear()
+    d.run.drop()
+    assert "reset" in events
 
 
 def test_a_stubborn_coroutine_is_left_alone(drive: Drive) -> None:

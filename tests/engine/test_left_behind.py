@@ -116,8 +116,8 @@ def test_messages_that_nobody_read(drive: Drive) -> None:
     d.send(signal("notes", "first"), signal("notes", "secret"), signal("notes", "third"), signal("nots", "x"))
     assert d.result == "first"
     assert [notice.partition(",")[0] for notice in d.run.notices] == [
-        "signal 'notes' came 2×",
-        "signal 'nots' came 1×",
+        "signal 'notes' was received 2×",
+        "signal 'nots' was received 1×",
     ]
     assert "secret" not in "".join(d.run.notices)
 

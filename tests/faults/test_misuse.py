@@ -243,7 +243,11 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         UsageError,
         "is a query",
     ),
-    "signal that is a number": (lambda c: c.get_workflow_handle("x").signal(3), UsageError, "no signal"),
+    "signal that is a number": (
+        lambda c: c.get_workflow_handle("x").signal(3),
+        UsageError,
+        "is not a signal",
+    ),
     "target without a port": (
         lambda c: _connect("example.com"),
         TargetError,

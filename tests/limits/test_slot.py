@@ -350,7 +350,7 @@ def test_a_dynamic_signal_handler_is_not_bothered() -> None:
 
 @pytest.mark.parametrize(
     ("key", "limit", "words"),
-    [("", 1, "a text that is not empty"), ("k" * 201, 1, "at most 200"), ("k", 0, "at least 1")],
+    [("", 1, "must be a non-empty str"), ("k" * 201, 1, "at most 200"), ("k", 0, "at least 1")],
 )
 def test_nonsense_is_refused(key: str, limit: int, words: str) -> None:
     """A key or limit that makes no sense is told in the workflow that gives it."""

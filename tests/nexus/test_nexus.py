@@ -413,7 +413,7 @@ def test_the_embedded_engine_refuses_by_name(caplog: pytest.LogCaptureFixture) -
             client.start_activity(pack, "o", callbacks=[told])
         with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
             client.create_nexus_endpoint("e", task_queue="q")
-        with pytest.raises(UsageError, match="task_queue must be a str"):
+        with pytest.raises(UsageError, match="task_queue must be a non-empty str"):
             client.create_nexus_endpoint("e", task_queue="")
         with pytest.raises(UsageError, match="cannot be started with a signal"):
             client.start_workflow(delivery, "o", callbacks=[told], start_signal="s")
@@ -431,7 +431,7 @@ def test_what_makes_no_sense() -> None:
     service = nexus.Service("s")
     with pytest.raises(DefinitionError, match="at most one argument"):
         service.operation(lambda a, b: None)
-    with pytest.raises(DefinitionError, match="is a function"):
+    with pytest.raises(DefinitionError, match="must be callable, not int"):
         service.operation(5)  # type: ignore[call-overload]
 
     @service.operation
@@ -443,7 +443,7 @@ def test_what_makes_no_sense() -> None:
     for wrong in ("", 5):
         with pytest.raises(UsageError, match="must be a non-empty str"):
             nexus.Service(wrong)  # type: ignore[arg-type]
-    with pytest.raises(DefinitionError, match="is a function"):
+    with pytest.raises(DefinitionError, match="must be callable, not int"):
         once.on_cancel(5)  # type: ignore[arg-type]
     for call in (
         nexus.info,

@@ -38,7 +38,7 @@ def test_an_endless_loop_is_stopped_and_its_task_fails_with_the_stack(caplog):
         assert "lane_world.py:" in failed.failure.message
         assert "in spins" in failed.failure.message
         assert shows_the_loop(failed.failure.stack_trace)
-        assert "hourglass/_engine" not in failed.failure.stack_trace
+        assert "hourglass/_evaluator" not in failed.failure.stack_trace
         assert world.lanes.status()[0].replaced == 1
         await settled(lambda: lane_threads() == ["lane-0.1"])
 

@@ -79,7 +79,7 @@ def test_what_makes_no_sense(make: Any, why: str) -> None:
         ({"tuner": 5}, "must be a WorkerTuner"),
         (
             {"tuner": WorkerTuner.create_fixed(), "max_concurrent_activities": 7},
-            "leave max_concurrent_activities",
+            "tuner and max_concurrent_activities both",
         ),
         ({"nonsticky_to_sticky_poll_ratio": 0}, "nonsticky_to_sticky_poll_ratio"),
         ({"max_task_queue_activities_per_second": 0.0}, "must be above 0"),

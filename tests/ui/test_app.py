@@ -79,9 +79,9 @@ def test_runs_that_do_not_go_on_are_shown_counted_and_filtered(web: httpx.Client
         counts = web.get("/workflows/problems").text
         assert re.search(rf">{words}</span> 1</a>", counts)
         only = web.get("/workflows", params={"problem": words.replace(" ", "-")}).text
-        assert re.findall(r'aria-label="choose (?!all on)([a-z-]+)"', only) == [workflow_id]
+        assert re.findall(r'aria-label="select (?!all on)([a-z-]+)"', only) == [workflow_id]
     assert "problem=activity-fails" in web.get("/workflows/problems").text
-    assert web.get("/workflows", params={"problem": "nonsense"}).text.count('aria-label="choose ') == 5
+    assert web.get("/workflows", params={"problem": "nonsense"}).text.count('aria-label="select ') == 5
     page = bulk(web, {"action": "terminate", "all": "1", "problem": "activity-fails"})
     assert "1 of 1" in _done(web, page.url.path)
     assert "activity fails" not in web.get("/workflows/problems").text
@@ -149,7 +149,7 @@ def test_paging_holds(web: httpx.Client, client: Client) -> None:
     path = "/workflows"
     while True:
         text = web.get(path).text
-        seen += re.findall(r'aria-label="choose (many-\d+)"', text)
+        seen += re.findall(r'aria-label="select (many-\d+)"', text)
         found = re.search(r'rel="next" href="([^"]+)"', text)
         if found is None:
             break
@@ -526,8 +526,8 @@ def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) 
     client.get_workflow_handle("buy-ada").signal("ship")
     client.get_workflow_handle("buy-ada").result()
     text = web.get(f"{path}/reset", params={"event": "5"}).text
-    assert "1 signal that came since is sent" in text
-    assert "1 update that came since is sent" in text
+    assert "1 later signal is also sent" in text
+    assert "1 later update is also sent" in text
     event = re.search(r'name="event_id" value="(\d+)"', text)
     assert event is not None
     web.post(f"{path}/reset", data={"event_id": event[1], "without_signals": "1"})
@@ -565,6 +565,6 @@ def test_all_runs_of_an_id(web: httpx.Client, client: Client) -> None:
     assert len(runs) == 3
     for one in runs:
         text = web.get(f"/workflows/chain/{one}").text
-        listed = text.partition("3 runs of this id")[2].partition("</details>")[0]
+        listed = text.partition("3 runs of this workflow id")[2].partition("</details>")[0]
         assert all(each in listed for each in runs)
-        assert listed.index("this one") > listed.index(one)
+        assert listed.index("(this run)") > listed.index(one)

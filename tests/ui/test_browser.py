@@ -56,11 +56,11 @@ def test_ticks_survive_what_changes(page: Any, address: str, client: Client) -> 
     """A list that is shown anew keeps what the reader has chosen and typed."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows")
-    page.check('input[aria-label="choose buy-ada"]')
+    page.check('input[aria-label="select buy-ada"]')
     page.fill('input[name="reason"]', "because")
     _purchase(client, "bob")
     page.wait_for_selector("td.id >> text=buy-bob")
-    assert page.is_checked('input[aria-label="choose buy-ada"]')
+    assert page.is_checked('input[aria-label="select buy-ada"]')
     assert page.input_value('input[name="reason"]') == "because"
     assert page.inner_text("[data-chosen]") == "1 selected"
 

@@ -55,11 +55,13 @@ def _purchase(client: Client, name: str) -> str:
 
 
 def _listed(web: httpx.Client, prefix: str, number: int) -> str:
-    """The list of ids that begin so, once it has so many."""
-    while True:
+    """Return the list of ids with this prefix, once it has this number of rows."""
+
+    def listed() -> str:
         text = web.get("/workflows", params={"id": prefix}).text
-        if text.count('aria-label="choose ') - 1 == number:  # one chooses all
-            return text
+        return text if text.count('aria-label="select ') - 1 == number else ""  # one box selects all
+
+    return until(listed, f"the list never shows {number} runs")
 
 
 def test_the_list_and_the_chart(web: httpx.Client, client: Client, name: str) -> None:
@@ -95,17 +97,16 @@ def test_a_reset_and_the_runs_of_an_id(web: httpx.Client, client: Client, name: 
     assert event is not None
     fresh = web.post(f"{path}/reset", data={"event_id": event[1], "without_updates": "1"}).url.path
     assert fresh != path
-    while path not in web.get(fresh).text:
-        pass
-    while fresh not in web.get(path).text:
-        pass
+    until(lambda: path in web.get(fresh).text, "the new run never leads to the old one")
+    until(lambda: fresh in web.get(path).text, "the old run never leads to the new one")
 
 
 def test_a_chain_and_a_family(web: httpx.Client, client: Client, name: str) -> None:
     """The runs of a chain, a child and its parent, by a click."""
     client.execute_workflow("endless", 2, id=f"chain-{name}", task_queue=QUEUE)
-    while "3 runs of this id" not in web.get(f"/workflows/chain-{name}").text:
-        pass
+    until(
+        lambda: "3 runs of this workflow id" in web.get(f"/workflows/chain-{name}").text, "never three runs"
+    )
     client.execute_workflow("family", name, id=f"parent-{name}", task_queue=QUEUE)
     assert f'href="/workflows/child-of-{name}"' in web.get(f"/workflows/parent-{name}").text
     assert f"/workflows/parent-{name}" in web.get(f"/workflows/child-of-{name}").text
@@ -117,8 +118,8 @@ def test_many_at_once(web: httpx.Client, client: Client, name: str) -> None:
         client.start_workflow("stuck", "x", id=f"s-{name}-{number}", task_queue=QUEUE)
     _listed(web, f"s-{name}", 3)
     page = bulk(web, {"action": "terminate", "all": "1", "id": f"s-{name}"})
-    while "done</p>" not in (text := web.get(page.url.path).text):
-        pass
+    until(lambda: "done</p>" in web.get(page.url.path).text, "the bulk action never ends")
+    text = web.get(page.url.path).text
     assert "3 of 3" in text
 
 
@@ -132,7 +133,7 @@ def test_runs_that_do_not_go_on(web: httpx.Client, client: Client, name: str) ->
         until(lambda badge=badge: badge in web.get(f"/workflows?id=p-{name}").text, f"never {words}")
         assert re.search(rf">{words}</span> 1</a>", web.get(f"/workflows/problems?id=p-{name}").text)
         only = web.get(f"/workflows?id=p-{name}&problem={words.replace(' ', '-')}").text
-        assert re.findall(r'aria-label="choose (?!all on)([^"]+)"', only) == [f"p-{name}-{end}"]
+        assert re.findall(r'aria-label="select (?!all on)([^"]+)"', only) == [f"p-{name}-{end}"]
         assert badge in web.get(f"/workflows/p-{name}-{end}").text
     for end in ("failing", "alone"):
         client.get_workflow_handle(f"p-{name}-{end}").terminate()
@@ -146,7 +147,7 @@ def test_a_workflow_is_started_and_cancelled(web: httpx.Client, client: Client, 
     )
     path = started.url.path
     assert path.startswith(f"/workflows/p-{name}/")
-    assert "asked to cancel" in web.post(f"{path}/cancel", data={"reason": "enough"}).text
+    assert "cancellation was requested" in web.post(f"{path}/cancel", data={"reason": "enough"}).text
 
 
 def test_a_schedule(web: httpx.Client, client: Client, name: str) -> None:

@@ -482,14 +482,17 @@ def _label(task: asyncio.Task[Any]) -> str:
 
 
 def _close(coroutine: Any, closed: list[bool]) -> None:
-    """Close a coroutine and those that it awaits, beginning with the innermost: one that stayed open inside a
-    closed one would be garbage collected at any time, and continue then.
+    """Close a coroutine and all that it awaits, beginning with the innermost: an object that stayed open inside
+    a closed one would be garbage collected at any time, in another context, and continue then.
     """
     depth = sum(1 for _ in _awaits(coroutine))
     for _ in range(_MAX_UNWINDS + depth):
         *_, innermost = coroutine, *_awaits(coroutine)
         try:
-            innermost.close()
+            if inspect.iscoroutine(innermost):
+                innermost.close()
+            else:
+                innermost.throw(GeneratorExit)  # `close()` would leave the asynchronous generator suspended
         except BaseException:
             pass  # it raised while unwinding, or waits again
         if inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
@@ -498,18 +501,19 @@ def _close(coroutine: Any, closed: list[bool]) -> None:
 
 
 def _awaits(coroutine: Any) -> Iterator[Any]:
-    """Yield the coroutines that a suspended one awaits, the outermost first; also through asynchronous
-    generators.
-
-    The generators themselves are not closed, because Python 3.11 cannot close them while they wait; they are
-    never executed again (`_close_abandoned_generator`).
+    """Yield what a suspended coroutine awaits, the outermost first: coroutines, and for an asynchronous generator
+    the awaitable of its next item.
     """
-    inner = _generator_of(coroutine.cr_await)
-    while inner is not None:
+    awaited = coroutine.cr_await
+    while awaited is not None:
+        inner = _generator_of(awaited)
         if inspect.isasyncgen(inner):
-            inner = _generator_of(inner.ag_await)
+            if inner.ag_frame is None:
+                return
+            yield awaited
+            awaited = inner.ag_await
         elif inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) != inspect.CORO_CLOSED:
             yield inner
-            inner = _generator_of(inner.cr_await)
+            awaited = inner.cr_await
         else:
             return

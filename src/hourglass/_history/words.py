@@ -1,5 +1,5 @@
 """The commands that a history records: which events each command causes, and these events in the terms and words
-of the commands (`_engine.words`). Pure.
+of the commands (`_evaluator.words`). Pure.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ types, ids, messages of exceptions, the author's frames; never arguments, result
 Where the logger `hourglass.runs` is at DEBUG when a worker starts, as in `hourglass dev`, runs that begin and end are told,
 too: in production that would be two lines for each run.
 
-Whether there is a next attempt is the engine's decision. It is said here by the same rule (`_engine.retries`), for only the
+Whether there is a next attempt is the engine's decision. It is said here by the same rule (`_evaluator.retries`), for only the
 worker has the log.
 """
 

@@ -105,7 +105,7 @@ class TaskQueueDescription:
 def create_namespace(name: str, retention: Duration, description: str) -> ClientOperation[None]:
     """Make a namespace."""
     if not isinstance(name, str) or not name.strip():
-        raise UsageError("the name of a namespace must be a text that is not empty")
+        raise UsageError("the name of a namespace must be a non-empty str")
     request = CreateNamespace(
         name=check_text(name, "the name of a namespace"),
         retention=seconds(retention, "retention"),
@@ -120,7 +120,7 @@ def create_nexus_endpoint(
     """Make an endpoint of Nexus."""
     for text, what in ((name, "the name of an endpoint"), (task_queue, "task_queue")):
         if not isinstance(text, str) or not text.strip():
-            raise UsageError(f"{what} must be a text that is not empty")
+            raise UsageError(f"{what} must be a non-empty str")
     request = CreateNexusEndpoint(
         name=check_text(name, "the name of an endpoint"),
         task_queue=check_text(task_queue, "task_queue"),

@@ -123,7 +123,7 @@ def refer(
 ) -> Reference:
     """What a handle to an existing workflow refers to. Sends no request."""
     if not isinstance(workflow_id, str) or not workflow_id:
-        raise UsageError("a workflow's id must be a text that is not empty")
+        raise UsageError("a workflow's id must be a non-empty str")
     check_text(workflow_id, "a workflow's id")
     if run_id is not None:
         check_text(run_id, "run_id")

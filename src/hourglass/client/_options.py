@@ -224,7 +224,7 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
 
 def _text(value: object, name: str, converter: Converter) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{name} must be a text that is not empty")
+        raise UsageError(f"{name} must be a non-empty str")
     return check_text(value, name)
 
 

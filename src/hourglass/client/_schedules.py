@@ -66,7 +66,7 @@ class ListedSchedules:
 def refer_schedule(schedule_id: str) -> str:
     """The id of a schedule, checked. Sends no request."""
     if not isinstance(schedule_id, str) or not schedule_id.strip():
-        raise UsageError("a schedule's id must be a text that is not empty")
+        raise UsageError("a schedule's id must be a non-empty str")
     return schedule_id
 
 

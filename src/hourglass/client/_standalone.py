@@ -325,7 +325,7 @@ def _policy(kind: Any, options: Mapping[str, Any], name: str, usual: Any) -> Any
 def refer(activity_id: str, run_id: str | None, activity: object, result_type: Any) -> StandaloneReference:
     """What a handle to an existing activity refers to. Sends no request."""
     if not isinstance(activity_id, str) or not activity_id:
-        raise UsageError("an activity's id must be a text that is not empty")
+        raise UsageError("an activity's id must be a non-empty str")
     check_text(activity_id, "an activity's id")
     if activity is not None and result_type is not None:
         raise UsageError("give activity or result_type, not both")

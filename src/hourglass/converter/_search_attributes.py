@@ -130,9 +130,7 @@ def encode_search_attributes(attributes: SearchAttributes) -> dict[str, Payload]
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise UsageError(
-            f"the name of a search attribute must be a text that is not empty, not {name!r:.100}"
-        )
+        raise UsageError(f"the name of a search attribute must be a non-empty str, not {name!r:.100}")
     return name
 
 

@@ -198,7 +198,7 @@ _MANY_MESSAGES = 500
 def keeper_id(kind: str, key: str) -> str:
     """The id of the workflow that keeps this key: the same for every program that uses the target."""
     if not isinstance(key, str) or not key.strip():
-        raise UsageError("the key of a limit must be a text that is not empty")
+        raise UsageError("the key of a limit must be a non-empty str")
     if len(key) > _LONGEST_KEY:
         raise UsageError(f"the key of a limit is at most {_LONGEST_KEY} characters long, not {len(key)}")
     return f"hourglass.{kind}:{key}"

@@ -235,7 +235,7 @@ class Registry:
 
 def _checked(name: str) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise UsageError(f"a metric's name is a text that is not empty, not {name!r}")
+        raise UsageError(f"a metric's name must be a non-empty str, not {name!r}")
     return name
 
 

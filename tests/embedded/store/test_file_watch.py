@@ -77,6 +77,10 @@ def content_of(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def write_content(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
 def saved(path: Path) -> Path:
     (found,) = path.parent.glob(f"{path.name}.saved-*")
     return found
@@ -153,6 +157,31 @@ def test_file_written_in_place_is_not_touched_again(path: Path, restore: bool) -
         assert not path.with_name(f"{path.name}-wal").exists()
         if restore:
             assert run_ids(path) == acknowledged
+
+    asyncio.run(work())
+
+
+def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
+    """A plain copy of the same size and epoch, from before the last checkpoint, was copied into the file."""
+
+    def checkpoint(store: SqliteStore) -> bytes:
+        store._writer.checkpoint()
+        store._opened.watch.note_checkpoint()
+        return content_of(path)
+
+    async def work() -> None:
+        store = SqliteStore.open(path)
+        await fill(store)
+        older = checkpoint(store)
+        await store.durable(store.append(Story("one-more").start()))
+        newer = checkpoint(store)
+        assert older != newer
+        assert (len(older), older[:4096]) == (len(newer), newer[:4096])
+        write_content(path, older)
+        with pytest.raises(FileLost, match="another program has written into it"):
+            await store.durable(store.append(Story("late").start()))
+        store.close()
+        assert content_of(path) == older
 
     asyncio.run(work())
 

@@ -146,6 +146,18 @@ def test_file_is_refused_under_another_name_than_its_log(
     assert count_runs(other) == 40
 
 
+def test_killed_owners_file_can_be_opened_through_another_name_of_its_folder(
+    path: Path, backup: Path, tmp_path: Path
+) -> None:
+    """In a folder that is mounted twice, or reached by a link, the log is beside the file by either name."""
+    assert backup.exists()
+    folder = tmp_path / "elsewhere"
+    folder.symlink_to(path.parent)
+    database.backup(folder / path.name, backup.with_name("second.db"))
+    SqliteStore.open(folder / path.name).close()
+    assert count_runs(path) == 40
+
+
 def test_copy_of_the_file_with_its_log_can_be_opened(path: Path, backup: Path, tmp_path: Path) -> None:
     """A copy of the folder, made after a crash, has other inodes."""
     assert backup.exists()

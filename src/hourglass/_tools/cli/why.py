@@ -1,6 +1,6 @@
 """`hourglass why`: one page that explains the state of a workflow, its problems, and what to do about them.
 
-The page shows a diagnosis (`_story.diagnosis`) as sentences for people, or as a document for programs.
+The page shows a diagnosis (`_tools.diagnosis`) as sentences for people, or as a document for programs.
 """
 
 from __future__ import annotations

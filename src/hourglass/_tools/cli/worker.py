@@ -1,6 +1,6 @@
 """`hourglass worker`: a production worker, in a process of its own that a parent process watches.
 
-The command starts the parent (`_runtime.guardian`), which starts the same command again; that process works
+The command starts the parent (`_worker.health.guardian`), which starts the same command again; that process works
 (`serve`): it loads the sources, connects, and works until it is stopped. With `--no-parent` there is only
 that process. It waits for a server that cannot be reached, and logs each attempt. An error that a restart
 cannot fix ends it with exit code 2 and a message; the parent does not restart it then.

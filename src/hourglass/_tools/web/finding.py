@@ -53,7 +53,7 @@ class Search:
     until: str = ""
     query: str = ""
     problem: str = ""
-    """The slug of the problem that its runs have: see `_story.standing`."""
+    """The slug of the problem that its runs have: see `_tools.diagnosis.problems`."""
     page: str = ""
 
     @classmethod

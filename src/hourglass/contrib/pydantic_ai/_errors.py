@@ -80,6 +80,7 @@ _FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
         "ModelServerError": (),
         "ModelTimeoutError": (),
         "ModelUnavailableError": (),
+        "OutputTokenLimitExceeded": (),
         "RunCancelled": (),
         "RunTimedOut": (),
         "SuspendedResponseExpired": (),

@@ -16,7 +16,8 @@ What can have happened:
 
 All but the first raise `FileLost`: this process does not open the file again. A change in place is seen by the modification
 time: only checkpoints write to the database. Checkpoints of other programs (a replication tool) are told apart by their traces in
-the index of the log; a changed time with unchanged content (`touch`) is ignored.
+the index of the log; a changed time with unchanged content (`touch`) is ignored. To tell `touch` from a change, a few pages are
+compared: the first one, the one with the epoch, and those that the last checkpoint wrote, in which any older copy differs.
 
 The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock beside the path it is the same
 for all names of a file, and it is not inherited by a forked process. SQLite drops it when its last connection closes, so it is
@@ -52,6 +53,8 @@ _LOG_HEADER = struct.Struct(">8x I 4x 8s")
 _LOG_HEADER_SIZE, _FRAME_HEADER_SIZE = 32, 24
 """The header of a log has the page size and the salts, and each frame has a header before its page."""
 _PAGE_ONE = 4096
+_SAMPLED_FRAMES = 8
+"""The number of frames, from the last one that was checkpointed back, of which the pages are remembered."""
 
 
 class LogState(NamedTuple):
@@ -132,7 +135,7 @@ class FileWatch:
 
     def begin(self) -> None:
         """Remember the log and its index, which exist from the first commit on."""
-        self._meta_page = _meta_page(self._writer)
+        self._page_size, self._epoch_page = _locate_epoch(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
         self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
         self._siblings = (Identity.of(self._log), Identity.of(self._index))
@@ -141,8 +144,9 @@ class FileWatch:
     def note_checkpoint(self) -> None:
         """Remember the state of the database after a checkpoint of our own."""
         self._stamp = self._read_stamp()
-        self._pages = self._read_pages()
         self._log_state = self._checkpointed = self._read_log_state()
+        self._sampled = (self._epoch_page, *self._last_pages(self._log_state.backfilled))
+        self._pages = self._read_pages()
 
     @property
     def log_growth(self) -> int:
@@ -327,19 +331,30 @@ class FileWatch:
         status = os.fstat(self._file)
         return status.st_size, status.st_mtime_ns
 
-    def _read_pages(self) -> tuple[bytes, bytes]:
-        offset, size = self._meta_page
-        return os.pread(self._file, _PAGE_ONE, 0), os.pread(self._file, size, offset)
+    def _last_pages(self, last_frame: int) -> set[int]:
+        """Return the numbers of the pages in the log's frames up to this one, of the last few."""
+        frame_size = _FRAME_HEADER_SIZE + self._page_size
+        frames = range(max(0, last_frame - _SAMPLED_FRAMES), last_frame)
+        numbers = (os.pread(self._log_file, 4, _LOG_HEADER_SIZE + frame * frame_size) for frame in frames)
+        return {int.from_bytes(number) for number in numbers}
+
+    def _read_pages(self) -> list[bytes]:
+        size = self._page_size
+        offsets = ((page - 1) * size for page in self._sampled)
+        return [
+            os.pread(self._file, _PAGE_ONE, 0),
+            *(os.pread(self._file, size, offset) for offset in offsets),
+        ]
 
     def _read_log_state(self) -> LogState:
         return LogState(*_INDEX.unpack(os.pread(self._index_file, _INDEX.size, 0)))
 
 
-def _meta_page(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return offset and size of the page with the epoch."""
+def _locate_epoch(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the size of pages and the number of the page with the epoch."""
     ((size,),) = connection.execute("PRAGMA page_size").fetchall()
     ((root,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'meta'").fetchall()
-    return (root - 1) * size, size
+    return size, root
 
 
 def _identity(path: str) -> Identity | None:

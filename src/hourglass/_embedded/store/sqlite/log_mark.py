@@ -61,11 +61,11 @@ def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
     without its log, or is opened by another of its hard links.
     """
     try:
-        found = connection.execute("SELECT value FROM meta WHERE name = 'opened_as'").fetchall()
+        rows = connection.execute("SELECT value FROM meta WHERE name = 'opened_as'").fetchall()
     except sqlite3.Error:
         return  # for others to report
-    name = os.fsdecode(found[0][0]) if found and isinstance(found[0][0], bytes) else path
-    mark = None if name == path else _read_mark(name)
+    name = os.fsdecode(rows[0][0]) if rows and isinstance(rows[0][0], bytes) else path
+    mark = None if _have_same_log(name, path) else _read_mark(name)
     if mark is not None and mark.database == os.stat(path).st_ino:
         raise StorageError(
             f"the file {path} was last used as {name}, and what was written last is still in {name}-wal: nothing was changed. If "
@@ -73,6 +73,13 @@ def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
             f"the log, delete it",
             status="FAILED_PRECONDITION",
         )
+
+
+def _have_same_log(name: str, path: str) -> bool:
+    """Whether two names of a database lead to the same log, as in a folder that is mounted twice."""
+    with contextlib.suppress(OSError):
+        return name == path or os.path.samefile(f"{name}-wal", f"{path}-wal")
+    return False
 
 
 def _read_mark(path: str) -> LogMark | None:
