@@ -72,7 +72,9 @@ class ScriptedHandle:
         self.errors: dict[str, Exception] = {}
         self.open_runs: set[str] = set()
         self.open_attempts: set[bytes] = set()
-        self.resting: set[str] = set()  # runs whose task waits for local activities: the handle does not end before it
+        self.resting: set[str] = (
+            set()
+        )  # runs whose task waits for local activities: the handle does not end before it
         self.completions: list[Completion] = []
         self.results: list[ActivityResult] = []
         self.beats: list[bytes] = []

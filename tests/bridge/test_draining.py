@@ -444,7 +444,10 @@ def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
             "one": TaskFailed,
             "two": TaskFailed,
         }
-        assert [each.is_last_here for each in handle.results if isinstance(each, AttemptFailed)] == [True, True]
+        assert [each.is_last_here for each in handle.results if isinstance(each, AttemptFailed)] == [
+            True,
+            True,
+        ]
 
     run(body)
 

@@ -69,7 +69,9 @@ def test_who_serves_another_queue_is_woken_all_the_same(
 
     async def body() -> None:
         world = await World.new()
-        second = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q2", identity="other")))
+        second = PolledEngine(
+            await world.connection.open_handle(HandleConfig(task_queue="q2", identity="other"))
+        )
         polls = [
             asyncio.ensure_future(world.handle.poll_activation()),
             asyncio.ensure_future(second.poll_activation()),

@@ -293,7 +293,9 @@ def test_a_handle_that_shuts_down_gives_back_what_it_did_not_give_out() -> None:
         poll = await started(world.handle.poll_activity())
         assert store.appended[-1].run.activities[5].started_ns
         world.handle.initiate_shutdown()
-        other = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
+        other = PolledEngine(
+            await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        )
         second = await started(other.poll_activity())
         store.commit()
         item = await second

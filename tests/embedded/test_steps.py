@@ -224,7 +224,9 @@ class Worker:
             self.asked[run_id] = asked + len(commands)
         else:
             commands = [c.CompleteRun(text(str(asked)))]
-        self.world.handle.inner.complete_workflow_task(Succeeded(run_id, tuple(commands), () if asked else (1001,)))
+        self.world.handle.inner.complete_workflow_task(
+            Succeeded(run_id, tuple(commands), () if asked else (1001,))
+        )
 
 
 async def _led(seed: int) -> tuple[object, ...]:

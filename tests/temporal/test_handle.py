@@ -101,7 +101,9 @@ class Received:
         self.activations: list[Any] = []
         self.activities: list[Any] = []
         self.ends: list[tuple[WorkKind, Exception]] = []
-        it.start(self.activations.extend, self.activities.extend, lambda kind, why: self.ends.append((kind, why)))
+        it.start(
+            self.activations.extend, self.activities.extend, lambda kind, why: self.ends.append((kind, why))
+        )
 
     @property
     def run_ids(self) -> list[str]:

@@ -150,7 +150,9 @@ class ServedQueue:
 
     def refuse(self, activation: Activation, why: str) -> None:
         """Fail the task of an activation without executing anything."""
-        self._loop.call(self.handle.complete_workflow_task, task_failed(activation.run_id, "WorkflowParked", why))
+        self._loop.call(
+            self.handle.complete_workflow_task, task_failed(activation.run_id, "WorkflowParked", why)
+        )
 
     def judge(self, activation: Activation) -> Verdict:
         """Have an activation evaluated; the driver sees to the answer."""

@@ -84,7 +84,7 @@ def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.L
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 3) as (one, two, client):
-            handle = Polled(await one.open_handle(config()))
+            handle = await one.open_handle(config())
             second = Polled(await two.open_handle(config()))
             assert (one.standing, client.standing) == ("owner", "client")
             assert two.standing.startswith("working for process ")

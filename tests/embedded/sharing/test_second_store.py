@@ -11,7 +11,7 @@ import pytest
 from tests.polled import Polled
 
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import Handle, HandleBroken, HandleConfig
+from hourglass._contract.handle import Handle, HandleBroken, HandleConfig, WorkKind
 from hourglass._embedded import multiprocess as sharing
 from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.store import Store, StoreOpener
@@ -94,6 +94,7 @@ def test_several_processes_share_it(tmp_path: Path) -> None:
         assert opener.opened == ["briefly"]
         handle = Polled(await one.open_handle(HandleConfig(task_queue="q", identity="one")))
         assert await complete_one(handle) == started.run_id
+        handle.pause(WorkKind.WORKFLOWS)
         second = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
         assert (one.standing, two.standing[:11]) == ("owner", "working for")
         over_the_socket = await client.call(start("over the socket"))

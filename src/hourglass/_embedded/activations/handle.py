@@ -437,9 +437,7 @@ class EngineHandle:
         cache = self._cache
         if not cache.complete(completion):
             _log.warning("completion for run %s, which has no activation out", completion.run_id)
-        is_forgotten = (
-            self.forgets_at_once and bool(cache.ready) and cache.forget_closed(completion.run_id)
-        )
+        is_forgotten = self.forgets_at_once and bool(cache.ready) and cache.forget_closed(completion.run_id)
         self._took_answer()
         return CompletionResult.RUN_FORGOTTEN if is_forgotten else CompletionResult.TAKEN
 
@@ -448,7 +446,13 @@ class EngineHandle:
         if self._queues.to_dispatch:
             self._queues.dispatch()
         tasks = self._task_slots
-        if not self._will_deliver or tasks.offered or self._activity_slots.offered or tasks.asked or tasks.own:
+        if (
+            not self._will_deliver
+            or tasks.offered
+            or self._activity_slots.offered
+            or tasks.asked
+            or tasks.own
+        ):
             self.wake()
         if self._closing:
             self._look()

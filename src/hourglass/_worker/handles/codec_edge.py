@@ -224,8 +224,9 @@ class CodecHandle:
         self._converter = converter
         self._book = book
         self._threads = DaemonExecutor("hourglass-codec", _THREADS)
-        self._activations = _DecodingQueue(self._decode_activation)
-        self._activities = _DecodingQueue(self._decode_activity)
+        self._activations: _DecodingQueue[e.Activation] = _DecodingQueue(self._decode_activation)
+        self._activities: _DecodingQueue[ActivityItem] = _DecodingQueue(self._decode_activity)
+        self._is_freed = False
         self._calls: set[asyncio.Task[Any]] = set()
         self._beats: dict[bytes, Payloads | None] = {}
         self._beating: dict[bytes, asyncio.Task[None]] = {}
@@ -346,6 +347,7 @@ class CodecHandle:
         """Free everything."""
         while self._beating or self._calls:
             await asyncio.wait({*self._beating.values(), *self._calls})
+        self._is_freed = True
         self._threads.shutdown(wait=False)
         await self._inner.finalize()
 
@@ -399,6 +401,8 @@ class CodecHandle:
         return msgspec.structs.replace(completion, commands=tuple(commands))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
+        if self._is_freed:
+            raise HandleBroken("the handle has been freed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 

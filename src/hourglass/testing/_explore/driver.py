@@ -17,7 +17,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
@@ -35,9 +35,6 @@ from hourglass.testing._guard import WorkflowHung
 from hourglass.testing._trouble import QuietTroubles, explain
 
 # --- a task queue without polls: all that is taken is a choice ------------------------------------
-
-
-T = TypeVar("T")
 
 
 class StillQueue(ServedQueue):
@@ -58,15 +55,11 @@ class StillQueue(ServedQueue):
 
     def take_task(self) -> Activation | None:
         """One activation, if the engine may give one out."""
-        return self._once(self.handle.next_activation)
+        return self._loop.call(self.handle.next_activation)
 
     def take_attempt(self) -> ActivityItem | None:
         """One attempt, or the cancellation of one, if the engine may give one out."""
-        return self._once(self.handle.next_activity)
-
-    def _once(self, take: Callable[[], T | None]) -> T | None:
-        """Take one item on the environment's loop."""
-        return self._loop.call(take)
+        return self._loop.call(self.handle.next_activity)
 
 
 # --- the driver of one order ----------------------------------------------------------------------
