@@ -11,7 +11,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import workflow_definition
 from hourglass._evaluator.evaluator import Evaluator
-from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
+from hourglass._temporal.activations import CommandDefaults, activation_from_proto, completion_to_proto
 
 from .report import Row, interleave
 from .subjects_hourglass import sequence
@@ -32,7 +32,7 @@ def measure(*, quick: bool) -> list[Row]:
 def _evaluate(activations: list[bytes], repetitions: int) -> dict[str, float]:
     definition = workflow_definition(sequence)
     assert definition is not None
-    own = Own(task_queue="bench", namespace="default")
+    own = CommandDefaults(task_queue="bench", namespace="default")
     clock = cpu = 0.0
     for _ in range(repetitions):
         run = Evaluator(definition, "run", RunSettings(task_queue="bench"))

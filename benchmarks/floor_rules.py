@@ -6,9 +6,9 @@ from typing import Any
 
 from hourglass._embedded.store.sqlite import writer
 from hourglass._embedded.store.sqlite.records import encode_pending, encode_state
-from hourglass._embedded.transitions import steps, transitions
-from hourglass._embedded.transitions.draft import Eager
+from hourglass._embedded.transitions import tasks, transitions
 from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator.commands import Command, ScheduleActivity
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import workflow_definition
@@ -44,8 +44,7 @@ class Rules:
             arguments=(_ENDLESS,),
         )
         opened = transitions.open_run(self.name, started, NOW).run
-        assert opened.task is not None
-        self._run = steps.start_task(opened, opened.task, "floor", _EAGER.limits, NOW).run
+        self._run = tasks.start_task(opened, "floor", _EAGER.limits, None, NOW).run
         self._length = self._run.length
         definition = workflow_definition(sequence)
         assert definition is not None
@@ -72,11 +71,11 @@ class Rules:
         if result is not None:
             (activity,) = run.activities.values()
             value = Payload(result, "json/plain")
-            ended = steps.complete_and_take_task(run, activity, value, "floor", NOW, _EAGER)
+            ended = transitions.complete_activity(run, activity, value, "floor", _EAGER, NOW)
             run, encoded, count = ended.run, ended.encoded, len(ended.events)
             dropped = ((activity.scheduled_event_id, activity.scheduled_event_id),)
-        step = steps.ask_for_activities(run, asked, (), _EAGER, NOW)
-        assert step is not None
+        answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, asked)), identity="floor")
+        step = tasks.complete_task(run, answer, "", _EAGER.limits, _EAGER, NOW)
         first, self._run = self._run.length + 1, step.run
         encoded, count = encoded + step.encoded, count + len(step.events)
         kept = [(key, bytearray(encode_pending(each))) for key, each in step.run.activities.items()]

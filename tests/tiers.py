@@ -82,7 +82,6 @@ TIERS = {
     "tests/runtime": UNIT,
     "tests/runtime/test_breakpoints.py": CONTRACT,
     "tests/runtime/test_daemon_executor.py": CONTRACT,
-    "tests/runtime/test_lane_watchdog.py": CONTRACT,
     "tests/runtime/test_misfit.py": CONTRACT,
     "tests/runtime/test_parked_watch.py": CONTRACT,
     "tests/runtime/test_process_deaths.py": CONTRACT,

@@ -34,7 +34,7 @@ class ForkStage(Enum):
     STORES = "their threads are gone: waits for a commit fail, before a later stage can request another one"
     OWNERSHIP = "closes the locks and sockets of shared files, which would hide the parent's death"
     LANE_NOTES = "unmaps the memory in which lanes note their runs, before a lane of the child can write to the parent's"
-    DEATHS = "closes the files that report this process's death, whose locks would hide the parent's"
+    INCIDENTS = "closes the files that report this process's death, whose locks would hide the parent's"
     GUARDIAN = "the guardian guards the parent, so the child never uses it"
     CORE = "leaks the objects of Rust, before the portal frees their owners"
     PORTAL = "the control loop's thread is gone: the next call creates a new one"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 from typing import Any
 
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask, AttemptFailed
 from hourglass._evaluator.specs import Payloads
-from hourglass._worker.activities.executors import ActivityExecutor, ExecutorLimits
+from hourglass._worker.activities.attempts import Heartbeat
+from hourglass._worker.activities.executors import HEARTBEAT_INTERVAL, ActivityExecutor, ExecutorLimits
+from hourglass._worker.activities.runners import worker_runner
 from hourglass._worker.resolver import Resolver
+from hourglass.activity._context import Equipment
 from hourglass.converter import ApplicationFailure, Converter, default_converter
 
 Beats = list[tuple[bytes, Payloads]]
@@ -30,6 +34,22 @@ class _Outcome:
 
 class AwaitedExecutor(ActivityExecutor):
     """An executor whose attempts can be awaited."""
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        converter: Converter,
+        heartbeat: Heartbeat,
+        *,
+        max_threads: int,
+        client: Any = None,
+        own: Executor | None = None,
+        limits: ExecutorLimits = ExecutorLimits(),
+        beat_interval: float = HEARTBEAT_INTERVAL,
+    ) -> None:
+        equipment = Equipment(converter=converter, client=client, payload_limit=limits.payload_limit)
+        runner = worker_runner(resolver, converter, max_threads=max_threads, own=own, limits=limits)
+        super().__init__(equipment, heartbeat, runner, heartbeat_interval=beat_interval, limits=limits)
 
     async def execute(self, task: ActivityTask) -> ActivityResult:
         """Run an attempt to its end. Cancelled, it is abandoned."""

@@ -214,7 +214,7 @@ def test_one_that_blocks_its_loop_holds_nobody_up(working: Client, caplog: pytes
     finally:
         gates.unblocked.set()
     assert guilty.result(timeout=60) == "at last"
-    named = f"activity blocks (1) of workflow {guilty.id}, run"
+    named = f"activity blocks (1) of workflow {guilty.id} (run"
     told = [
         each for each in caplog.records if named in each.message and "blocks its event loop" in each.message
     ]

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator
+from time import monotonic
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -15,7 +16,7 @@ from effort import cases
 from hourglass import activity, workflow
 from hourglass._contract.handle import ActivityTask
 from hourglass._evaluator.options import RetryPolicy
-from hourglass._worker.activities.attempts import _BEAT_PAUSE, Attempt, AttemptSurroundings
+from hourglass._worker.activities.attempts import HEARTBEAT_PAUSE, Attempt, AttemptSurroundings, LoopTimers
 from hourglass._worker.portal import Mailbox
 from hourglass.activity._context import Equipment
 from hourglass.client import Client
@@ -61,8 +62,8 @@ def long_lives(pauses: list[float], is_async: bool) -> int:
 
 
 # Around the throttle of the beats, where what is left to wait rounds to 0, 1 or 2 ms, and anywhere.
-near = st.integers(-30, 30).map(lambda tenths: _BEAT_PAUSE + tenths / 10_000)
-pauses = st.one_of(near, st.floats(0, 0.02), st.just(_BEAT_PAUSE))
+near = st.integers(-30, 30).map(lambda tenths: HEARTBEAT_PAUSE + tenths / 10_000)
+pauses = st.one_of(near, st.floats(0, 0.02), st.just(HEARTBEAT_PAUSE))
 
 
 class _Told:
@@ -89,10 +90,10 @@ def test_the_last_beat_gets_through(name: str, given_pauses: list[float]) -> Non
 
 
 @settings(max_examples=cases(200, 5000), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sinces=st.lists(st.floats(0, 1.5 * _BEAT_PAUSE), max_size=20))
-@example(sinces=[_BEAT_PAUSE - 0.0004])
-@example(sinces=[_BEAT_PAUSE - 0.0006])
-@example(sinces=[_BEAT_PAUSE])
+@given(sinces=st.lists(st.floats(0, 1.5 * HEARTBEAT_PAUSE), max_size=20))
+@example(sinces=[HEARTBEAT_PAUSE - 0.0004])
+@example(sinces=[HEARTBEAT_PAUSE - 0.0006])
+@example(sinces=[HEARTBEAT_PAUSE])
 def test_whatever_is_left_to_wait_the_beat_is_sent(sinces: list[float]) -> None:
     """Also where it rounds to nothing: each beat is sent on its own, and no timer of one that was sent is kept."""
 
@@ -110,6 +111,7 @@ def test_whatever_is_left_to_wait_the_beat_is_sent(sinces: list[float]) -> None:
                 converter=default_converter, client=None, payload_limit=None, inbound=None, registry=None
             ),
             mailbox=Mailbox(),
+            timers=LoopTimers(loop),
             heartbeat=heartbeat,
             ended=lambda *_: None,
         )
@@ -117,7 +119,7 @@ def test_whatever_is_left_to_wait_the_beat_is_sent(sinces: list[float]) -> None:
         one = Attempt(task, _Told(), around, 0)
         for number, since in enumerate(sinces):
             # As if the last beat had been sent so long ago: no test sleeps here for longer than the rest of the pause.
-            one._last_beat = loop.time() - _BEAT_PAUSE + min(_BEAT_PAUSE - since, 0.002)
+            one._last_heartbeat = monotonic() - HEARTBEAT_PAUSE + min(HEARTBEAT_PAUSE - since, 0.002)
             arrived.clear()
             one.send(payloads(number))
             async with asyncio.timeout(30):
@@ -140,7 +142,7 @@ def client(request: pytest.FixtureRequest, each_event_loop: str) -> Iterator[Cli
 def test_an_activity_that_beats_outlives_its_heartbeat_timeout(client: Client, is_async: bool) -> None:
     """It runs for longer than the timeout, with pauses at the throttle and random ones: none of its beats is missed."""
     drawn = random.Random(11)
-    given_pauses = [_BEAT_PAUSE] * 10 + [drawn.uniform(0.0, 1.2 * _BEAT_PAUSE) for _ in range(15)]
+    given_pauses = [HEARTBEAT_PAUSE] * 10 + [drawn.uniform(0.0, 1.2 * HEARTBEAT_PAUSE) for _ in range(15)]
     queue = f"beating-{is_async}"
     with Worker(client, queue, workflows=[long_lives], activities=[lives, lives_async]):
         handle = client.start_workflow(long_lives, given_pauses, is_async, task_queue=queue)

@@ -223,7 +223,7 @@ def test_a_child_that_is_killed_while_idle_is_replaced():
     async def killed(executor, _):
         first = value(await executor.execute(attempt("pid")))
         os.kill(first, 9)
-        (child,) = executor._processes._idle
+        (child,) = executor.runner._processes._idle
         await until(lambda: not child.alive)
         return first, value(await executor.execute(attempt("pid")))
 
@@ -348,6 +348,8 @@ import asyncio, os, sys
 from hourglass import activity
 from hourglass._contract.handle import ActivityTask
 from hourglass._worker.activities.executors import ActivityExecutor
+from hourglass._worker.activities.runners import worker_runner
+from hourglass.activity._context import Equipment
 from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
@@ -373,7 +375,7 @@ class Outcome:
 def start(name):
     async def main():
         known = Resolver(activities=[where, started, stays])
-        executor = ActivityExecutor(known, default_converter, lambda *_: None, max_threads=1)
+        executor = ActivityExecutor(Equipment(), lambda *_: None, worker_runner(known, default_converter, max_threads=1))
         try:
             outcome = Outcome()
             executor.begin(ActivityTask(token=b"t", activity_id="1", activity_type=name), outcome)

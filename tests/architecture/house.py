@@ -31,7 +31,6 @@ KEPT = {
     "worker/_worker.py": "`Worker.__init__` is its options, each with its type and default: a table of data",
     "_tools/cli/schedules.py": "`create` is the options of a schedule, each with its help: a table of data",
     "_tools/cli/ui.py": "a command, found by the table of commands; `ui` is its options, each with its help",
-    "_embedded/transitions/steps.py": "the two most frequent transitions, each in one piece for speed",
     "_embedded/runs/runs.py": (
         "one table that a step reads and changes in one turn: to load, change and drop a run share its records; what stands "
         "alone (what goes to the store, timers, transactions, attempts that were lost, upkeep, starts) has files of its own"

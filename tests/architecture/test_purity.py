@@ -233,7 +233,7 @@ def test_code_asks_the_behaviour_and_not_the_flags() -> None:
 
 CLOCKS_BY_MODULE = {
     "_worker/lanes/watcher.py": "a table of the functions that workflow code must not call",
-    "_worker/health/hung.py": "a clock that not every system has",
+    "_worker/health/stopping.py": "a clock that not every system has",
     "contrib/_agents.py": "a stand-in for the module itself",
 }
 

@@ -26,7 +26,7 @@ from hourglass._embedded.runs.starting import _first_event
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.sqlite.records import decode_events, decode_schedule, encode_schedule
 from hourglass._embedded.transitions.children import first_event
-from hourglass._embedded.transitions.run import Transition
+from hourglass._embedded.transitions.run import Change
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._embedded.transitions.tasks import Sent, TaskAnswer, complete_task, start_task
 from hourglass._embedded.transitions.transitions import open_run
@@ -52,7 +52,7 @@ from hourglass._history import events as h
 from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_events
 from hourglass._temporal import calls, calls_schedules
-from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
+from hourglass._temporal.activations import CommandDefaults, activation_from_proto, completion_to_proto
 from hourglass._temporal.handle import activity_item_from_proto
 from hourglass._temporal.specs import STARTED, TASK
 from hourglass._worker.activities.attempts import info_of
@@ -67,7 +67,7 @@ from hourglass.workflow._references import given_workflow
 from . import source
 
 NOW = 1_700_000_000 * 10**9
-OWN = Own("own", "ns", versioned=True)
+OWN = CommandDefaults("own", "ns", versioned=True)
 RETRY = RetryPolicy(initial_interval=2.0, maximum_attempts=3, maximum_interval=9.0)
 TEXT = default_converter.encode("x")
 
@@ -200,7 +200,7 @@ def asked(what: str, **said: Any) -> Any:
     return command
 
 
-def embedded(command: c.Command) -> Transition:
+def embedded(command: c.Command) -> Change:
     """What the embedded engine makes of a command."""
     started = h.WorkflowExecutionStarted(
         workflow_id="w",
@@ -210,8 +210,8 @@ def embedded(command: c.Command) -> Transition:
         spec=StartSpec(task_queue="own", task_timeout=10.0),
     )
     run = open_run("r", started, NOW).run
-    run = start_task(run, "me", Limits(), NOW).run
-    return complete_task(run, TaskAnswer(commands=(Sent(command),)), "next", Limits(), NOW)
+    run = start_task(run, "me", Limits(), None, NOW).run
+    return complete_task(run, TaskAnswer(commands=(Sent(command),)), "next", Limits(), None, NOW)
 
 
 def event_of(command: c.Command, kind: type[Any]) -> h.HistoryEvent:
@@ -479,7 +479,7 @@ WITHOUT_EVENTS: dict[type[c.Command], str] = {
     c.RequestCancelLocalActivity: "_embedded/activations/outcomes.py",
     c.CancelChildWorkflow: "_embedded/activations/child_outcomes.py",  # a request to cancel, or none, by its policy
     c.CancelSignalExternal: "_embedded/activations/outcomes.py",  # a signal leaves with its task: there is nothing to take back
-    c.AnswerQuery: "_embedded/activations/cache.py",  # leaves no trace
+    c.AnswerQuery: "_embedded/activations/cached_run.py",  # leaves no trace
 }
 """Commands that the embedded engine writes no event for, and the file that carries each out."""
 
@@ -492,7 +492,7 @@ def test_the_embedded_engine_knows_every_command() -> None:
     unknown = set(c.COMMANDS) - told - set(WITHOUT_EVENTS)
     assert not unknown, (
         f"{', '.join(kind.__name__ for kind in unknown)}: which event does it lead to? A line in _TELL of _history/words.py, "
-        "and its case in _apply of _embedded/transitions/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
+        "and its row in _APPLY of _embedded/transitions/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
     )
     assert not told & set(WITHOUT_EVENTS)
     for kind, place in WITHOUT_EVENTS.items():

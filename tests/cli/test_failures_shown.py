@@ -153,7 +153,7 @@ def test_the_whole_traceback_where_it_is_asked_for(
     assert "no carrier serves this address" in short
     assert line not in short
     assert line in whole
-    assert "_worker/activities/attempts.py" in whole
+    assert "_worker/activities/invocation.py" in whole
     assert "client/_waiting.py" in whole
 
 

@@ -17,11 +17,11 @@ from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    Change,
     DiskCondition,
     DueRun,
     NoteChange,
     Refusal,
+    RunChange,
     ScheduleChange,
     ScheduleEntry,
     Stored,
@@ -29,7 +29,7 @@ from hourglass._embedded.store.store import (
 from hourglass._embedded.transitions.run import Run
 from hourglass.errors import StorageError
 
-Entry = Change | ScheduleChange | str
+Entry = RunChange | ScheduleChange | str
 """A change, or the id of a run that was dropped."""
 
 
@@ -57,7 +57,7 @@ class DumbStore:
 
     # --- writing ------------------------------------------------------------------------------------------------
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         return self._queued(change)
 
     def forget(self, run_id: str) -> int:
@@ -96,12 +96,12 @@ class DumbStore:
             self._waiters.append((number, waiter))
             await waiter
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
         waiting = asyncio.ensure_future(self.durable(number))
         self._told.add(waiting)
-        waiting.add_done_callback(lambda done: (self._told.discard(waiting), told(_failure(done))))
+        waiting.add_done_callback(lambda done: (self._told.discard(waiting), callback(_failure(done))))
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         pass
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
@@ -128,13 +128,13 @@ class DumbStore:
             if not isinstance(entry, str):
                 yield from entry.also
 
-    def _changes(self) -> Iterator[Change]:
+    def _changes(self) -> Iterator[RunChange]:
         dropped = {entry for entry in self.disk.log if isinstance(entry, str)}
         for entry in self._entries():
-            if isinstance(entry, Change) and entry.run.run_id not in dropped:
+            if isinstance(entry, RunChange) and entry.run.run_id not in dropped:
                 yield entry
 
-    def _last(self) -> dict[str, Change]:
+    def _last(self) -> dict[str, RunChange]:
         """The last change of each run; runs in the order of their starts."""
         return {each.run.run_id: each for each in self._changes()}
 

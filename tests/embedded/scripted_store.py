@@ -11,10 +11,10 @@ from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    Change,
     DiskCondition,
     DueRun,
     Refusal,
+    RunChange,
     ScheduleChange,
     ScheduleEntry,
     Stored,
@@ -29,8 +29,8 @@ class ScriptedStore:
 
     def __init__(self, disk: MemoryStore | None = None) -> None:
         self.disk = MemoryStore() if disk is None else disk
-        self.queue: list[Change | ScheduleChange] = []
-        self.appended: list[Change | ScheduleChange] = []
+        self.queue: list[RunChange | ScheduleChange] = []
+        self.appended: list[RunChange | ScheduleChange] = []
         self.committed = 0
         self.commits = 0
         self.refusal = ""
@@ -84,12 +84,12 @@ class ScriptedStore:
     def attribute_types(self) -> Mapping[str, AttributeType]:
         return self._readable().attribute_types()
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         self.queue.append(change)
         self.appended.append(change)
         return len(self.appended)
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         pass
 
     def is_durable(self, number: int) -> bool:
@@ -103,10 +103,10 @@ class ScriptedStore:
             self._waiters.append((number, waiter))
             await waiter
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
         waiter = asyncio.ensure_future(self.durable(number))
         self._told.add(waiter)
-        waiter.add_done_callback(lambda done: (self._told.discard(waiter), told(done.exception())))
+        waiter.add_done_callback(lambda done: (self._told.discard(waiter), callback(done.exception())))
 
     def load(self, run_id: str) -> Stored | None:
         return self._readable().load(run_id)

@@ -17,9 +17,9 @@ from hourglass._contract import schedules
 from hourglass._contract.schedules import EngineScheduleSpec, IntervalSpec
 from hourglass._contract.workflows import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.schedules.transitions import ScheduleRecord
-from hourglass._embedded.store.store import AT_ONCE, Change, NoteChange, ScheduleChange, Store
+from hourglass._embedded.store.store import AT_ONCE, NoteChange, RunChange, ScheduleChange, Store
 from hourglass._embedded.transitions import tasks, transitions
-from hourglass._embedded.transitions.run import Run, Transition
+from hourglass._embedded.transitions.run import Change, Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.specs import RetryRule
@@ -63,26 +63,26 @@ class Life:
     def run(self) -> Run:
         return self.step.run
 
-    def change(self, wake_ns: int = 0, **more: Any) -> Change:
+    def change(self, wake_ns: int = 0, **more: Any) -> RunChange:
         """The last step as a change."""
         self.events += self.step.events
         step = self.step
-        return Change(run=step.run, events=step.events, touched=step.touched, wake_ns=wake_ns, **more)
+        return RunChange(run=step.run, events=step.events, touched=step.touched, wake_ns=wake_ns, **more)
 
-    def go(self, transition: Callable[[Run, int], Transition], wake_ns: int = 0, **more: Any) -> Change:
+    def go(self, transition: Callable[[Run, int], Change], wake_ns: int = 0, **more: Any) -> RunChange:
         self.now += SECOND
         self.step = transition(self.run, self.now)
         return self.change(wake_ns, **more)
 
-    def take_task(self, **more: Any) -> Change:
-        return self.go(lambda run, now: tasks.start_task(run, "me", Limits(), now), **more)
+    def take_task(self, **more: Any) -> RunChange:
+        return self.go(lambda run, now: tasks.start_task(run, "me", Limits(), None, now), **more)
 
-    def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> Change:
+    def answer(self, *commands: tuple[c.Command, int] | c.Command, **more: Any) -> RunChange:
         sent = tuple(tasks.Sent(*each) if isinstance(each, tuple) else tasks.Sent(each) for each in commands)
         reply = tasks.TaskAnswer(commands=sent, flags=(1001,), identity="me")
-        return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), now), **more)
+        return self.go(lambda run, now: tasks.complete_task(run, reply, "next", Limits(), None, now), **more)
 
-    def signal(self, name: str = "s", **more: Any) -> Change:
+    def signal(self, name: str = "s", **more: Any) -> RunChange:
         request = SignalWorkflow(
             workflow_id="",
             signal_name=name,
@@ -91,11 +91,11 @@ class Life:
         )
         return self.go(lambda run, now: transitions.signal(run, request, now), **more)
 
-    def terminate(self, **more: Any) -> Change:
+    def terminate(self, **more: Any) -> RunChange:
         request = TerminateWorkflow(workflow_id="", reason="enough")
         return self.go(lambda run, now: transitions.terminate(run, request, now), **more)
 
-    def start_attempt(self, event_id: int, **more: Any) -> Change:
+    def start_attempt(self, event_id: int, **more: Any) -> RunChange:
         return self.go(
             lambda run, now: transitions.start_attempt(run, run.activities[event_id], "me", now), **more
         )
@@ -114,7 +114,7 @@ def activity(seq: int, **more: Any) -> c.ScheduleActivity:
     )
 
 
-async def put(store: Store, *changes: Change) -> int:
+async def put(store: Store, *changes: RunChange) -> int:
     number = 0
     for change in changes:
         number = store.append(change)
@@ -219,7 +219,9 @@ async def what_is_dropped_is_gone(place: Place) -> None:
         store,
         life.go(lambda run, now: transitions.elapse(run, [7, 8], "next", now)),
         life.start_attempt(5),
-        life.go(lambda run, now: transitions.complete_activity(run, run.activities[5], None, "me", now)),
+        life.go(
+            lambda run, now: transitions.complete_activity(run, run.activities[5], None, "me", None, now)
+        ),
     )
     assert set(life.run.activities) == {6}
     assert set(life.run.timers) == {8}
@@ -443,7 +445,9 @@ async def notes_are_kept_by_name(place: Place) -> None:
     found.close()
 
 
-def schedule_change(name: str, wake_ns: int, also: tuple[Change, ...] = (), **record: Any) -> ScheduleChange:
+def schedule_change(
+    name: str, wake_ns: int, also: tuple[RunChange, ...] = (), **record: Any
+) -> ScheduleChange:
     """A step of a schedule."""
     action = made(StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
     spec = EngineScheduleSpec(intervals=(IntervalSpec(60.0),))

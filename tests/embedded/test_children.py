@@ -16,7 +16,7 @@ from hourglass._contract.workflows import DescribeWorkflow, ListWorkflows, RunCo
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import Change, Stored
+from hourglass._embedded.store.store import RunChange, Stored
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
@@ -34,9 +34,9 @@ class Noted(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.changes: list[Change] = []
+        self.changes: list[RunChange] = []
 
-    def append(self, change: Change) -> int:
+    def append(self, change: RunChange) -> int:
         self.changes.append(change)
         return super().append(change)
 

@@ -22,7 +22,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import Change
+from hourglass._embedded.store.store import RunChange
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.transitions import needs_recovery
 from hourglass._evaluator import events as e
@@ -44,7 +44,7 @@ class Watched(ScriptedStore):
         self.world: World | None = None
         self.states: list[dict[str, State]] = []
 
-    def append(self, change: Change) -> int:
+    def append(self, change: RunChange) -> int:
         assert self.world is not None
         seen: dict[str, State] = {}
         for each in (change, *change.also):

@@ -13,9 +13,10 @@ from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.transitions import activities, transitions
 from hourglass._embedded.transitions import tasks as tasks
-from hourglass._embedded.transitions.draft import Draft, Eager, take_task
-from hourglass._embedded.transitions.run import OpenActivity, Run, Transition
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
+from hourglass._embedded.transitions.run import Change, OpenActivity, Run
 from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import Eager, take_task
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import ActivitySpec, StartSpec
@@ -32,9 +33,9 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
     return Eager("me", queue, limits, attempts)
 
 
-def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Transition:
+def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Change:
     answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
-    return tasks.complete_task(life.run, answer, "", LIMITS, NOW, at_once)
+    return tasks.complete_task(life.run, answer, "", LIMITS, at_once, NOW)
 
 
 def with_task() -> Life:
@@ -43,7 +44,7 @@ def with_task() -> Life:
     return life
 
 
-def begun(step: Transition) -> list[int]:
+def begun(step: Change) -> list[int]:
     return [event_id for event_id, each in step.run.activities.items() if each.started_ns]
 
 
@@ -71,9 +72,9 @@ def test_a_task_taken_at_once_is_as_if_taken_after() -> None:
     life = with_task()
     run = answered(life, activity(1), at_once=eager()).run
     (pending,) = run.activities.values()
-    both = transitions.complete_activity(run, pending, text("r"), "me", NOW, eager())
-    first = transitions.complete_activity(run, pending, text("r"), "me", NOW)
-    second = tasks.start_task(first.run, "me", LIMITS, NOW)
+    both = transitions.complete_activity(run, pending, text("r"), "me", eager(), NOW)
+    first = transitions.complete_activity(run, pending, text("r"), "me", None, NOW)
+    second = tasks.start_task(first.run, "me", LIMITS, None, NOW)
     assert both.run == second.run
     assert both.run.task_is_started
     assert both.events == first.events + second.events
@@ -202,7 +203,7 @@ def test_results_that_meet_a_task_are_held() -> None:
 def test_an_end_with_its_task_is_what_the_end_and_then_the_task_write(
     now: int, latest: int, began: int, after: int, length: int, value: Payload | None
 ) -> None:
-    """The short way of an activity's end to the worker's next task leads to the same step as a draft does."""
+    """The short way of an activity's end to the worker's next task leads to the same step as a builder does."""
     started = h.WorkflowExecutionStarted(
         workflow_id="w",
         workflow_type="t",
@@ -231,8 +232,8 @@ def test_an_end_with_its_task_is_what_the_end_and_then_the_task_write(
         activities={5: attempt, 6: attempt},
     )
     wants = Eager("me", "q", Limits(history_events=13, suggest_events=12))
-    draft = Draft(run, now)
-    draft.drop_activity(5)
-    draft.happen(*activities.completed(attempt, value, "me"))
-    take_task(draft, wants)
-    assert transitions.complete_activity(run, attempt, value, "me", now, wants) == draft.step()
+    builder = ChangeBuilder(run, now)
+    builder.drop_activity(5)
+    builder.happen(*activities.completed(attempt, value, "me"))
+    take_task(builder, wants)
+    assert transitions.complete_activity(run, attempt, value, "me", wants, now) == builder.build()

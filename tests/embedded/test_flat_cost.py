@@ -16,7 +16,7 @@ from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.runs.run import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import Change
+from hourglass._embedded.store.store import RunChange
 from hourglass._embedded.transitions.run import OpenActivity, PendingTimer, Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
@@ -49,9 +49,9 @@ class Noting(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.changes: list[Change] = []
+        self.changes: list[RunChange] = []
 
-    def append(self, change: Change) -> int:
+    def append(self, change: RunChange) -> int:
         self.changes.append(change)
         return super().append(change)
 
@@ -168,7 +168,7 @@ class Checking(MemoryStore):
         self.now = now
         self.checked = 0
 
-    def append(self, change: Change) -> int:
+    def append(self, change: RunChange) -> int:
         before = self.load(change.run.run_id)
         old: dict[int, OpenActivity | PendingTimer] = (
             {} if before is None else {**before.run.activities, **before.run.timers}

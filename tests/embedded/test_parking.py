@@ -18,7 +18,7 @@ from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._contract.workflows import UpdateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange
+from hourglass._embedded.store.store import Refusal, RunChange, ScheduleChange
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -35,13 +35,13 @@ class Spoiled(SqliteStore):
 
     spoils: Callable[[Run], bool] = staticmethod(lambda _: False)
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         """As ever."""
         return super().append(self._spoiled(change))
 
-    def _spoiled(self, change: Change | ScheduleChange) -> Change | ScheduleChange:
+    def _spoiled(self, change: RunChange | ScheduleChange) -> RunChange | ScheduleChange:
         change = msgspec.structs.replace(change, also=tuple(map(self._spoiled, change.also)))
-        if isinstance(change, Change) and self.spoils(change.run):
+        if isinstance(change, RunChange) and self.spoils(change.run):
             change = msgspec.structs.replace(change, wake_ns=1 << 63)
         return change
 

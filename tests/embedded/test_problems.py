@@ -365,7 +365,9 @@ def fail_attempt(life: Life, event_id: int) -> Any:
 def end_attempt(life: Life, event_id: int) -> Any:
     """A worker takes an attempt of an activity, and it returns."""
     life.start_attempt(event_id)
-    life.go(lambda run, now: transitions.complete_activity(run, run.activities[event_id], None, "me", now))
+    life.go(
+        lambda run, now: transitions.complete_activity(run, run.activities[event_id], None, "me", None, now)
+    )
     return told(life.run)
 
 

@@ -30,7 +30,7 @@ from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
 from hourglass._embedded.schedules import transitions as rec
 from hourglass._embedded.schedules import transitions as tr
 from hourglass._embedded.schedules.times import NANOS
-from hourglass._embedded.schedules.transitions import MOST_WAITING, Due, sort_out
+from hourglass._embedded.schedules.transitions import MAX_BUFFERED, BufferedStart, decide_overlap
 from hourglass.converter import Failure, Payload
 from hourglass.testing import DevServer
 
@@ -221,8 +221,8 @@ def test_every_start_is_decided_once(
     policies: list[OverlapPolicy], running: bool, default: OverlapPolicy
 ) -> None:
     """Each start goes, waits, is skipped or gives way; nothing is doubled, and nothing starts beside what runs."""
-    waiting = tuple(Due(at, at, policy) for at, policy in enumerate(policies))
-    found = sort_out(waiting, running, default)
+    waiting = tuple(BufferedStart(at, at, policy) for at, policy in enumerate(policies))
+    found = decide_overlap(waiting, running, default)
     alone = () if found.alone is None else (found.alone,)
     kept = [*found.together, *alone, *found.waiting]
     assert len(set(kept)) == len(kept)
@@ -375,9 +375,9 @@ def test_a_long_outage_is_taken_in_pieces() -> None:
 def test_too_many_that_wait_are_dropped() -> None:
     """The queue is bounded; what does not fit is counted."""
     world = World(1.0, EngineSchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL))
-    world.wait(MOST_WAITING + 101)
-    assert len(world.record.waiting) <= MOST_WAITING
-    assert len(world.started) + len(world.record.waiting) + world.record.dropped == MOST_WAITING + 101
+    world.wait(MAX_BUFFERED + 101)
+    assert len(world.record.waiting) <= MAX_BUFFERED
+    assert len(world.started) + len(world.record.waiting) + world.record.dropped == MAX_BUFFERED + 101
     assert world.record.dropped > 0
 
 

@@ -1,4 +1,4 @@
-"""The steps that most runs take, each in one piece, are what the drafts of the general transitions lead to, byte for byte."""
+"""The steps of a run through an engine: eager dispatch, executions, and what is held until it is durable."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from tests.effort import cases
 
 from hourglass._contract.handle import ActivityItem, ActivityOk
 from hourglass._contract.workflows import RunCompleted, SignalWorkflow, StartWorkflow
-from hourglass._embedded.activations.cache import Cache
+from hourglass._embedded.activations.activity_slots import ActivitySlots
+from hourglass._embedded.activations.handle import TaskSlots
 from hourglass._embedded.api.requests import execute
 from hourglass._embedded.matching.task_queues import DispatchPolicy
-from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.transitions import command_checks, steps, tasks, transitions
-from hourglass._embedded.transitions.draft import Draft, Eager, begin_task
-from hourglass._embedded.transitions.run import Pause, Run, Transition
+from hourglass._embedded.transitions import tasks
+from hourglass._embedded.transitions.run import Pause
 from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.commands import Succeeded
 from hourglass._evaluator.events import Activation, ActivityCompleted, RunEvicted, RunStarted
 from hourglass._evaluator.specs import ActivitySpec, StartSpec
-from hourglass._history import events as h
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 
 from .memory_world import World, run_async, settle, text
@@ -48,113 +47,20 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
 
 
-@given(earlier=st.booleans())
-def test_a_run_begins_as_a_draft_begins_it(earlier: bool) -> None:
-    """Its first two events, and the run that they lead to, are a draft's."""
-    started = h.WorkflowExecutionStarted(
-        workflow_id="w",
-        workflow_type="t",
-        original_run_id="r",
-        first_run_id="r",
-        spec=StartSpec(task_queue="q", task_timeout=3.0, memo={"m": text("1")}),
-        arguments=(text("a"),),
-    )
-    run = Run(run_id="r", started=started, start_ns=90 if earlier else 100, memo=started.spec.memo)
-    draft = Draft(run, 100)
-    draft.write(started)
-    draft.want_task()
-    assert steps.open_run(run, 100) == draft.step()
-    assert transitions.open_run("r", started, 100).events == draft.step().events
-
-
-@given(now=st.integers(1, 200), latest=st.integers(1, 200), length=st.integers(2, 5))
-def test_a_task_is_taken_as_a_draft_takes_it(now: int, latest: int, length: int) -> None:
-    """The start of a task, with its suggestion to continue as new, is a draft's."""
-    limits = Limits(suggest_events=4)
-    run = Run(
-        run_id="r",
-        started=Life("r").first,
-        start_ns=1,
-        length=length,
-        latest_ns=latest,
-        history_size=77,
-        task=tasks.PendingTask(number=2, scheduled_event_id=length, available_ns=1),
-        task_count=2,
-    )
-    draft = Draft(run, now)
-    assert run.task is not None
-    begin_task(draft, run.task, "me", limits)
-    assert tasks.start_task(run, "me", limits, now) == draft.step()
-
-
 def scheduled(seq: int, **more: Any) -> c.ScheduleActivity:
     spec = ActivitySpec(**{"start_to_close_timeout": 5.0, **more})
     return c.ScheduleActivity(seq, str(seq), "echo", spec, (text("x"),), {"h": text("1")})
 
 
-@given(
-    count=st.integers(1, 3),
-    flags=st.sampled_from([(), (1001,)]),
-    now=st.integers(-5, 5),
-    rooms=st.integers(0, 4),
-    queue=st.sampled_from(["", "q", "other"]),
-    limits=st.sampled_from([NO_LIMITS, Limits(pending=2), Limits(history_events=5), Limits(blob_bytes=40)]),
-)
-def test_an_answer_that_asks_for_activities_is_what_a_draft_makes_of_it(
-    count: int, flags: tuple[int, ...], now: int, rooms: int, queue: str, limits: Limits
-) -> None:
-    """All of it in one piece, or nothing: then it is one of those that the draft refuses, or does not take whole."""
-    life = Life("r")
-    life.take_task()
-    commands = [scheduled(1 + number, task_queue=queue) for number in range(count)]
-    now_ns = life.now + now
-    reply = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), flags=flags, identity="me")
-    eager = Eager("me", "q", limits, rooms)
-    step = steps.ask_for_activities(life.run, commands, flags, eager, now_ns)
-    try:
-        drafted: Transition | None = tasks.complete_task(life.run, reply, "", limits, now_ns, eager)
-    except command_checks.AnswerRefused:
-        drafted = None
-    if step is not None:
-        assert step == drafted
-    elif drafted is not None:  # what is left to the draft: nothing is taken, or not all of it
-        assert not all(each.started_ns for each in drafted.run.activities.values()) or limits.blob_bytes == 40
-
-
-@given(flags=st.sampled_from([(), (1001,)]), late=st.integers(-5, 5), pending=st.booleans())
-def test_a_run_returns_as_a_draft_ends_it(flags: tuple[int, ...], late: int, pending: bool) -> None:
-    """Its last two events, and what was pending and is gone, are a draft's."""
-    life = Life("r")
-    life.take_task()
-    if pending:
-        life.answer(scheduled(1), c.StartTimer(1, 10))
-        life.signal()
-        life.take_task()
-    reply = tasks.TaskAnswer(commands=(tasks.Sent(c.CompleteRun(text("done"))),), flags=flags, identity="me")
-    now_ns = life.now + late
-    step = tasks.complete_task(life.run, reply, "next", NO_LIMITS, now_ns)
-    with patched(steps, "complete_run", lambda *_: None):
-        assert tasks.complete_task(life.run, reply, "next", NO_LIMITS, now_ns) == step
-    assert not step.run.is_open
-
-
-def test_an_end_of_which_others_must_hear_is_left_to_the_draft() -> None:
-    """A child tells its parent, a cron workflow is followed, a parent leaves its children: none of them is short."""
-    for more in ({"parent_run_id": "p", "parent_workflow_id": "p"}, {"cron_schedule": "@daily"}):
-        life = Life("r", **more)
-        life.take_task()
-        assert steps.complete_run(life.run, c.CompleteRun(text("1")), (), "me", NO_LIMITS, life.now) is None
-
-
-def test_of_a_paused_run_nothing_is_taken_at_once() -> None:
-    """What a worker answers for a run that was paused meanwhile is the draft's: its activities wait, its end ends the pause."""
+def test_a_paused_run_starts_no_attempt() -> None:
+    """A worker that completes the task of a run which was paused meanwhile receives no attempt with it."""
     life = Life("r")
     life.take_task()
     paused = msgspec.structs.replace(life.run, paused=Pause())
-    assert (
-        steps.ask_for_activities(paused, [scheduled(1)], (), Eager("me", "q", NO_LIMITS, 9), life.now) is None
-    )
-    assert steps.complete_run(paused, c.CompleteRun(text("1")), (), "me", NO_LIMITS, life.now) is None
+    answer = tasks.TaskAnswer(commands=(tasks.Sent(scheduled(1)),), identity="me")
+    step = tasks.complete_task(paused, answer, "", NO_LIMITS, Eager("me", "q", NO_LIMITS, 9), life.now)
+    (activity,) = step.run.activities.values()
+    assert not activity.started_ns
 
 
 # --- through an engine ----------------------------------------------------------------------------------------
@@ -245,14 +151,14 @@ async def _led(seed: int) -> tuple[object, ...]:
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=cases(15, 250))
-def test_the_short_way_is_the_long_way(seed: int) -> None:
-    """Runs that take the short steps wherever they can, and runs that never do, get the same activations and attempts, and
-    leave the same in the store, whatever comes in between.
+def test_eager_dispatch_changes_nothing_that_can_be_seen(seed: int) -> None:
+    """Runs get the same activations and attempts and leave the same in the store, whether their worker receives tasks and
+    attempts together with the change that leads to them or afterwards.
     """
-    short = run_async(lambda: _led(seed))
-    with patched(Cache, "_ask_at_once", lambda *_: False), patched(RunTable, "may_go_on", lambda *_: False):
-        assert run_async(lambda: _led(seed)) == short
-    assert all(stored is not None and not stored.run.is_open for stored in short[0])  # type: ignore[attr-defined]
+    eager = run_async(lambda: _led(seed))
+    with patched(ActivitySlots, "wanted", lambda _: None), patched(TaskSlots, "wanted", lambda *_: None):
+        assert run_async(lambda: _led(seed)) == eager
+    assert all(stored is not None and not stored.run.is_open for stored in eager[0])  # type: ignore[attr-defined]
 
 
 def test_an_answer_that_cannot_be_encoded_fails_its_task_and_no_other() -> None:

@@ -17,8 +17,8 @@ from .test_visibility import attribute, run
 def _where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is small is answered at once, and all else on a thread: the answers are the same."""
     if request.param == "on a thread":
-        monkeypatch.setattr(listing, "FEW", 1)
-        monkeypatch.setattr(listing, "LITTLE", 1)
+        monkeypatch.setattr(listing, "PORTION", 1)
+        monkeypatch.setattr(listing, "LOOP_INSTRUCTIONS", 1)
 
 
 async def ids(listing: MemoryListing, text: str) -> list[str]:

@@ -11,7 +11,7 @@ from tests.aio.porting import ported_module
 from hourglass import workflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._temporal.activations import Own, completion_to_proto
+from hourglass._temporal.activations import CommandDefaults, completion_to_proto
 from hourglass.errors import NotInWorkflowError, UsageError
 
 from . import grouped_coroutines
@@ -49,7 +49,7 @@ def test_coroutines_group_as_under_temporalio() -> None:
             activation = ours.activation(*events)
             completion = ours.deliver(activation)
             expected = markers(theirs.complete(activation))
-            own = completion_to_proto(completion, Own("default", "default"))
+            own = completion_to_proto(completion, CommandDefaults("default", "default"))
             assert markers(WorkflowActivationCompletion.FromString(own)) == expected
             seen += [kind for kind, groups in expected if groups]
     finally:

@@ -84,7 +84,7 @@ def test_no_such_host() -> None:
 @pytest.mark.parametrize("answer", [speaks_http, hangs_up])
 def test_somebody_else_listens(answer: Callable[[socket.socket], None]) -> None:
     """A peer that is no Temporal server: an error that names it as soon as it shows that."""
-    with peer(answer) as target, pytest.raises(ServiceError, match=rf"{target}: what listens there"):
+    with peer(answer) as target, pytest.raises(ServiceError, match=rf"{target}: the process at this address"):
         Client.connect(target, timeout=LONG)
 
 

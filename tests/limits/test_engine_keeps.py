@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_forgotten(tmp_path: Path, caplog: pytest.LogCapt
     ):
         holder = client.start_workflow(held, "good")
         assert next(inside.follow(holder, timeout=PATIENCE)) == "in"
-    assert sum("cannot be read, and is forgotten" in each.message for each in caplog.records) >= 3
+    assert sum("cannot be read and is dropped" in each.message for each in caplog.records) >= 3
 
 
 class Reversed:

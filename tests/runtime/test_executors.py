@@ -222,7 +222,7 @@ def with_executor(script: Script, **options) -> object:
                 return await script(executor, beats)
         finally:
             executor.stop()
-            thread = executor._loop.current._thread
+            thread = executor.runner.loop.current._thread
             if thread is not None:
                 await asyncio.to_thread(thread.join, 10)
                 assert not thread.is_alive()

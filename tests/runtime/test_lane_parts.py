@@ -10,18 +10,16 @@ import threading
 import pytest
 
 from hourglass._evaluator.definition import define_function
-from hourglass._worker.health.hung import (
+from hourglass._worker.health.debuggers import is_debugged
+from hourglass._worker.health.quarantine import Quarantine
+from hourglass._worker.health.stacks import HungStack, frame_of, take_stack
+from hourglass._worker.health.stopping import (
     STUCK_AFTER,
-    HungStack,
     LaneStopped,
     Stopper,
-    frame_of,
-    is_debugged,
     may_interrupt,
     raise_briefly,
-    take_stack,
 )
-from hourglass._worker.health.parked import Quarantine
 
 from .lane_world import Clock
 from .scripted import settled
@@ -144,7 +142,7 @@ def test_the_stopper_repeats_reports_once_and_forgets():
         stopper = Stopper(1, lambda: reports.append(stopper.stuck()))
         first = [FakeLane("a"), FakeLane("b")]
         for lane in first:
-            stopper.tell(lane, loop)
+            stopper.stop(lane, loop)
         await settled(lambda: reports)
         assert reports == [2]
         assert all(len(lane.attempts) > STUCK_AFTER - 1 for lane in first)
@@ -152,7 +150,7 @@ def test_the_stopper_repeats_reports_once_and_forgets():
         assert stopper.stuck("a") == 1
         first[0].ended = True
         assert stopper.stuck() == 1
-        stopper.tell(FakeLane("c"), loop)
+        stopper.stop(FakeLane("c"), loop)
         await settled(lambda: len(reports) == 2)
         assert len(stopper.abandoned()) == 2
 
@@ -165,7 +163,7 @@ def test_a_thread_that_unwinds_is_left_in_peace():
     async def main():
         stopper, lane = Stopper(8, None), FakeLane()
         lane.progress = 1
-        stopper.tell(lane, asyncio.get_running_loop())
+        stopper.stop(lane, asyncio.get_running_loop())
         assert lane.attempts == []
         lane.progress = 2
         lane.ended = True
@@ -247,7 +245,7 @@ def test_time_releases_a_run_for_one_try():
     assert quarantine.held("r", code) is None
     assert quarantine.held("r", code) is not None
     assert quarantine.add("r", code, HungStack()) == 3
-    quarantine.forget("r")
+    quarantine.run_progressed("r")
     assert quarantine.held("r", code) is None
     assert len(quarantine) == 0
 

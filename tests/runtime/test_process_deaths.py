@@ -18,11 +18,11 @@ import pytest
 
 from hourglass import Client, WorkflowHandle
 from hourglass._evaluator.definition import define_function
-from hourglass._worker.health import deaths
-from hourglass._worker.health.deaths import Deaths, folder_of, told
-from hourglass._worker.health.hung import RunHung
-from hourglass._worker.health.lane_notes import digest_of, packed
-from hourglass._worker.health.parked import Quarantine
+from hourglass._worker.health import incidents
+from hourglass._worker.health.incidents import Incident, Incidents, blame, folder_of, hang, notes_of
+from hourglass._worker.health.lane_notes import SIZE, packed
+from hourglass._worker.health.quarantine import Quarantine, digest_of
+from hourglass._worker.health.stacks import HungStack
 from hourglass._worker.targets import Target, resolve
 from hourglass.errors import ActivityError, WorkflowFailedError
 
@@ -38,52 +38,61 @@ def body() -> None:
 
 DEFINITION = define_function(body, None, ())
 
-# --- notes, and what is counted --------------------------------------------------------------------------------------
+
+@pytest.fixture(autouse=True)
+def own_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Notes of these tests are not those of other tests."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setattr(incidents, "SHARED_MEMORY", shared)
+    return shared
 
 
 def leave(folder: Path, *bodies: bytes) -> None:
-    """What a process leaves in a folder that dies while it executes some runs."""
+    """What a process leaves behind that dies while it executes some runs."""
     program = """
 import os, sys
 from pathlib import Path
-from hourglass._worker.health.deaths import Deaths
-deaths = Deaths(Path(sys.argv[1]))
-for each in sys.argv[2:]:
-    deaths.notes.note().take(bytes.fromhex(each))
+from hourglass._worker.health import incidents
+incidents.SHARED_MEMORY = Path(sys.argv[1])
+record = incidents.Incidents(Path(sys.argv[2]))
+for each in sys.argv[3:]:
+    record.notes.note().write(bytes.fromhex(each))
 os.kill(os.getpid(), 9)
 """
-    ended = subprocess.run([sys.executable, "-c", program, str(folder), *(each.hex() for each in bodies)])
+    arguments = (str(incidents.SHARED_MEMORY), str(folder), *(each.hex() for each in bodies))
+    ended = subprocess.run([sys.executable, "-c", program, *arguments])
     assert ended.returncode == -signal.SIGKILL
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Deaths]:
-    found = Deaths(folder)
+def opened(folder: Path) -> Iterator[Incidents]:
+    record = Incidents(folder)
     try:
-        yield found
+        yield record
     finally:
-        found.close()
+        record.close()
 
 
 def counted(folder: Path) -> dict[str, int]:
-    return {each.run_id: each.times for each in told(folder)}
+    return {run_id: incident.times for run_id, incident in incidents._read(folder).items()}
 
 
 def test_what_was_in_work_when_a_process_was_killed_is_counted(tmp_path: Path) -> None:
     """One death for each, one more after the next; a run that is not in it stays as it was."""
     folder = tmp_path / "x.db-worker"
     leave(folder, packed("a", "t", "code"), packed("b", "t", "code"))
-    with opened(folder) as found:
-        assert [(each.run_id, each.times, each.died) for each in found.fresh] == [
+    with opened(folder) as record:
+        assert sorted((each.run_id, each.times, each.died) for each in record.fresh) == [
             ("a", 1, True),
             ("b", 1, True),
         ]
     leave(folder, packed("b", "t", "code"))
-    with opened(folder) as found:
+    with opened(folder) as record:
         assert counted(folder) == {"a": 1, "b": 2}
-        assert [each.run_id for each in found.fresh] == ["b"]
-    with opened(folder) as found:
-        assert found.fresh == []
+        assert [each.run_id for each in record.fresh] == ["b"]
+    with opened(folder) as record:
+        assert record.fresh == []
 
 
 def test_a_death_in_other_code_or_another_activity_is_a_first_one(tmp_path: Path) -> None:
@@ -98,28 +107,85 @@ def test_a_death_in_other_code_or_another_activity_is_a_first_one(tmp_path: Path
 def test_a_process_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
     """Neither notes nor a folder; while it lives its notes are its own."""
     folder = tmp_path / "x.db-worker"
-    with opened(folder) as found:
-        note = found.notes.note()
+    with opened(folder) as record:
+        note = record.notes.note()
         assert note is not None
-        note.take(packed("a", "t"))
+        note.write(packed("a", "t"))
         with opened(folder) as other:
             assert other.fresh == []
-            assert len(list(found.place.glob("*.notes"))) == 2
-    assert list(tmp_path.iterdir()) == []
-    assert not found.place.exists()
+            assert len(list(tmp_path.glob("shared/*/*.notes"))) == 2
+    assert list(tmp_path.glob("shared/*/*")) == []
+    assert not folder.exists()
 
 
 def test_what_went_on_is_forgotten_for_good(tmp_path: Path) -> None:
     """And the folder goes with the last of them."""
     folder = tmp_path / "x.db-worker"
     leave(folder, packed("a", "t"), packed("b", "t"))
-    with opened(folder) as found:
-        found.forget("a")
+    with opened(folder) as record:
+        record.forget("a")
         assert counted(folder) == {"b": 1}
-        found.forget("unknown")
-        found.forget("b")
+        record.forget("unknown")
+        record.forget("b")
         assert counted(folder) == {}
-    assert list(tmp_path.iterdir()) == []
+    assert not folder.exists()
+
+
+def test_only_the_run_that_held_the_interpreter_is_blamed(tmp_path: Path) -> None:
+    """The parent names it before it kills the process; those that were executing beside it are innocent."""
+    folder, module = tmp_path / "x.db-worker", tmp_path / "shop.py"
+    module.write_text("first")
+    stack = HungStack(f'  File "{module}", line 1, in f\n', "shop.py:1 in f")
+    program = """
+import sys
+from pathlib import Path
+from hourglass._worker.health import incidents
+from hourglass._worker.health.lane_notes import SIZE, packed
+incidents.SHARED_MEMORY = Path(sys.argv[1])
+record = incidents.Incidents(Path(sys.argv[2]))
+notes = [record.notes.note() for _ in "ab"]
+for note, name in zip(notes, "ab"):
+    note.write(packed(name, "t", "code"))
+print("noted", flush=True)
+sys.stdin.read()
+"""
+
+    def hung_process(blamed: str) -> None:
+        command = [sys.executable, "-c", program, str(incidents.SHARED_MEMORY), str(folder)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"noted\n"
+            noted = {each.run_id: each for each in notes_of(process.pid) or ()}
+            blame(process.pid, noted.get(blamed), stack)
+            process.kill()
+
+    hung_process("b")
+    with opened(folder) as record:
+        (incident,) = record.fresh
+        assert (incident.run_id, incident.times, incident.stopped_process, incident.died) == (
+            "b",
+            1,
+            True,
+            False,
+        )
+        assert (incident.stack, incident.place) == (stack.text, stack.place)
+    hung_process("b")
+    hung_process("")  # an activity held the interpreter: no run is to blame
+    with opened(folder) as record:
+        assert counted(folder) == {"b": 2}
+        module.write_text("second")
+        assert record.current() == []  # a file on its stack has changed
+
+
+def test_hangs_of_this_process_are_known_to_the_next_unless_it_ends_in_order(tmp_path: Path) -> None:
+    """A process that is replaced because too many threads are stuck leaves them; counts of several processes add up."""
+    folder = tmp_path / "x.db-worker"
+    with opened(folder) as other, opened(folder) as record:
+        for user in (record, other):
+            user.add(hang("r", "t", HungStack("text", "place")))
+        assert counted(folder) == {"r": 2}
+        assert [incident.ended_process for incident in incidents._read(folder).values()] == [False]
+    assert counted(folder) == {}
 
 
 def test_deaths_that_cannot_be_written_down_are_known_all_the_same(tmp_path: Path) -> None:
@@ -127,74 +193,62 @@ def test_deaths_that_cannot_be_written_down_are_known_all_the_same(tmp_path: Pat
     folder = tmp_path / "x.db-worker"
     leave(folder, packed("a", "t"))
     folder.touch()  # no folder
-    with opened(folder) as found:
-        assert [each.run_id for each in found.suspects()] == ["a"]
-        found.forget("a")
-        assert found.suspects() == []
+    with opened(folder) as record:
+        assert [each.run_id for each in record.current()] == ["a"]
+        record.forget("a")
+        assert record.current() == []
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "7", '{"a": 1}', '{"a": {"times": "x"}}', "[" * 100_000, "\x00\xff"],
+    ["", "{", "[]", "7", '{"a": 1}', '[{"run_id": 7}]', "[" * 100_000, "\x00\xff"],
 )
 def test_a_damaged_count_is_no_count(tmp_path: Path, content: str) -> None:
     """A worker starts, and counts anew."""
     folder = tmp_path / "x.db-worker"
     folder.mkdir(mode=0o700)
-    (folder / "deaths.json").write_text(content)
+    (folder / "incidents.json").write_text(content)
     leave(folder, packed("a", "t"))
     with opened(folder):
         assert counted(folder) == {"a": 1}
 
 
-def test_notes_that_are_damaged_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1, 100, SIZE, SIZE + 100])
+def test_notes_that_are_damaged_are_read_as_far_as_they_go(tmp_path: Path, size: int) -> None:
     """Whatever is in the file of a dead process."""
     folder = tmp_path / "x.db-worker"
-    with opened(folder) as found, opened(folder):
-        place = found.place
-    place.mkdir(mode=0o700)
-    (place / "0.notes").write_bytes(os.urandom(100_000))
-    (place / "1.notes").write_bytes(b"\1")
-    with opened(folder):
-        assert [each.name for each in place.glob("*.notes")] == ["0.notes"]
+    with opened(folder) as record:
+        left = record._path.with_name(record._path.name.replace(f"-{os.getpid()}-", "-1-"))
+        left.write_bytes(os.urandom(size))
+        with opened(folder):
+            assert not left.exists()
 
 
-def test_a_folder_that_is_not_ours_alone_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_not_ours_alone_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_shared_memory: Path
+) -> None:
     """A link, a file, or one that others may write to."""
-    monkeypatch.setattr(deaths, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setenv("HOURGLASS_STATE_DIR", str(tmp_path / "state"))
+    ours = own_shared_memory / f"hourglass-{os.geteuid()}"
     real = tmp_path / "real"
     real.mkdir()
-    (tmp_path / "link-worker").symlink_to(real)
-    (tmp_path / "file-worker").touch()
+    for make in (lambda: ours.symlink_to(real), ours.touch, lambda: (ours.mkdir(), ours.chmod(0o777))):
+        make()
+        with opened(tmp_path / "x.db-worker") as record:
+            assert record._path.parent == tmp_path / "state" / "notes"
+        ours.rmdir() if ours.is_dir() and not ours.is_symlink() else ours.unlink()
+    assert list(real.iterdir()) == []
+    monkeypatch.setattr(incidents, "SHARED_MEMORY", tmp_path / "none")
+    (tmp_path / "state" / "notes").chmod(0o777)
+    with pytest.raises(OSError, match="alone"):
+        Incidents(tmp_path / "x.db-worker")
+    assert incidents.open_incidents(Target(kind="file", path=str(tmp_path / "x.db"))) is None
+    (tmp_path / "state" / "notes").chmod(0o700)
+    leave(tmp_path / "open-worker", packed("a", "t"))
     (tmp_path / "open-worker").mkdir()
     (tmp_path / "open-worker").chmod(0o777)
-    for name in ("link", "file", "open"):
-        with pytest.raises(OSError, match=f"{name}-worker"):
-            Deaths(tmp_path / f"{name}-worker")
-    target = Target(kind="file", path=str(tmp_path / "open"))
-    assert deaths.open_deaths(target, None) is None
-    linked = tmp_path / "x.db-worker"
-    linked.mkdir(mode=0o700)
-    (linked / "0.notes").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="notes"):
-        Deaths(linked)
-    assert not (tmp_path / "elsewhere").exists()
-
-
-def test_without_shared_memory_the_notes_are_with_what_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where its folder there is another's."""
-    folder = tmp_path / "x.db-worker"
-    monkeypatch.setattr(deaths, "SHARED_MEMORY", tmp_path / "none")
-    with opened(folder) as found:
-        assert found.place == folder
-    shared = tmp_path / "shared"
-    (shared / f"hourglass-{os.geteuid()}").mkdir(parents=True)
-    (shared / f"hourglass-{os.geteuid()}").chmod(0o777)
-    monkeypatch.setattr(deaths, "SHARED_MEMORY", shared)
-    with opened(folder) as found:
-        assert found.place == folder
+    with opened(tmp_path / "open-worker"):
+        assert list((tmp_path / "open-worker").iterdir()) == []
 
 
 def test_a_disk_that_is_full_costs_the_notes_and_not_the_process(
@@ -205,13 +259,13 @@ def test_a_disk_that_is_full_costs_the_notes_and_not_the_process(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(os, "pwrite", full)
     target = Target(kind="file", path=str(tmp_path / "x.db"))
-    assert deaths.open_deaths(target, None) is None
-    monkeypatch.undo()
-    found = deaths.open_deaths(target, None)
-    assert found is not None
-    deaths.close_deaths(found)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        assert incidents.open_incidents(target) is None
+    record = incidents.open_incidents(target)
+    assert record is not None
+    incidents.close_incidents(record)
 
 
 def test_where_the_folder_is(tmp_path: Path) -> None:
@@ -234,20 +288,15 @@ def test_where_the_folder_is(tmp_path: Path) -> None:
     assert state.parent == tmp_path / "hourglass"
 
 
-# --- what is held ----------------------------------------------------------------------------------------------------
-
-
-def death(run_id: str = "r", **changes: object) -> RunHung:
+def death(run_id: str = "r", **changes: object) -> Incident:
     values: dict[str, object] = {
         "workflow_type": "body",
-        "stack": "",
-        "place": "",
-        "died": True,
         "code": digest_of(DEFINITION),
         "times": 2,
+        "at": time.time(),
         **changes,
     }
-    return RunHung(run_id, **values)  # type: ignore[arg-type]
+    return Incident(run_id, **values)  # type: ignore[arg-type]
 
 
 def test_after_two_deaths_a_run_waits_longer_each_time() -> None:
@@ -265,18 +314,32 @@ def test_after_two_deaths_a_run_waits_longer_each_time() -> None:
         assert quarantine.held("r", DEFINITION) is not None
 
 
+class Record:
+    """A record of incidents in memory."""
+
+    def __init__(self, incidents: list[Incident]) -> None:
+        self.fresh = self._incidents = incidents
+        self.forgotten: list[str] = []
+
+    def current(self) -> list[Incident]:
+        return self._incidents
+
+    def add(self, incident: Incident) -> None: ...
+
+    def forget(self, *run_ids: str) -> None:
+        self.forgotten += run_ids
+
+
 def test_one_death_is_a_suspicion_until_the_run_goes_on() -> None:
     """It is executed, but not beside others; who is told learns that it went on."""
-    quarantine = Quarantine()
-    forgotten: list[str] = []
-    quarantine.on_went_on = forgotten.append
-    quarantine.restore([death(times=1)])
+    record = Record([death(times=1)])
+    quarantine = Quarantine(record)
     assert quarantine.is_suspect("r")
     assert not quarantine.is_suspect("s")
     assert quarantine.held("r", DEFINITION) is None
-    quarantine.forget("r")
+    quarantine.run_progressed("r")
     assert not quarantine.is_suspect("r")
-    assert forgotten == ["r"]
+    assert record.forgotten == ["r"]
 
 
 def test_code_that_has_changed_is_tried() -> None:
@@ -290,10 +353,10 @@ def test_code_that_has_changed_is_tried() -> None:
 def test_a_local_activity_is_judged_by_its_own_end() -> None:
     """That the code before it went on says nothing; one more death is asked for."""
     quarantine = Quarantine()
-    quarantine.restore([death(activity="1", times=2), death("s", activity="1", times=3)])
+    quarantine.restore([death(activity_id="1", times=2), death("s", activity_id="1", times=3)])
     assert quarantine.held("r", DEFINITION) is None
     assert quarantine.held("s", DEFINITION) is not None
-    quarantine.forget("s")
+    quarantine.run_progressed("s")
     quarantine.attempt_ended("s", "2")
     assert quarantine.held("s", DEFINITION) is not None
     quarantine.attempt_ended("s", "1")
@@ -306,10 +369,10 @@ def test_two_runs_of_a_workflow_that_kill_hold_back_all_of_it() -> None:
     quarantine.restore([death("a"), death("b", times=1), death("c", times=1)])
     assert quarantine.held("new", DEFINITION) is None
     quarantine = Quarantine()
-    quarantine.restore([death("a", costly=True), death("b", costly=True)])
+    quarantine.restore([death("a"), death("b")])
     assert quarantine.held("new", DEFINITION) is not None
     quarantine = Quarantine()
-    quarantine.restore([death("a", costly=True, code="x"), death("b", costly=True, code="x")])
+    quarantine.restore([death("a", code="x"), death("b", code="x")])
     assert quarantine.held("new", DEFINITION) is None  # other code
 
 
@@ -330,7 +393,7 @@ def test_suspects_are_executed_one_at_a_time() -> None:
         world.submit(start("other", "adds", "other"))
         for _ in range(10):
             world.clock.now += 0.1
-            world.lanes.relieve()
+            world.lanes.look()
         await settled(lambda: world.answers("other"))
         assert "b" not in stage.begun
         stage.go.set()
@@ -339,7 +402,7 @@ def test_suspects_are_executed_one_at_a_time() -> None:
 
     quarantine = Quarantine()
     quarantine.restore([death("a", times=1, code=""), death("b", times=1, code="")])
-    with_lanes(script, count=3, workflows=[gate, adds], quarantine=quarantine)
+    with_lanes(script, count=3, workflows=[gate, adds], context={"quarantine": quarantine})
 
 
 def test_what_is_held_back_says_why() -> None:
@@ -353,10 +416,7 @@ def test_what_is_held_back_says_why() -> None:
 
     quarantine = Quarantine()
     quarantine.restore([death(code="")])
-    with_lanes(script, quarantine=quarantine)
-
-
-# --- processes -------------------------------------------------------------------------------------------------------
+    with_lanes(script, context={"quarantine": quarantine})
 
 
 class Service:
@@ -420,8 +480,8 @@ def test_a_run_that_kills_its_process_dies_alone(tmp_path: Path, client: Client)
     assert service.lines() == ["workflow x"] * 2
     assert service.ends[:2] == [-signal.SIGKILL] * 2
     assert "2 times now: it is not executed again" in service.errors.read_text()
-    (known,) = json.loads((tmp_path / "x.db-worker" / "deaths.json").read_text()).values()
-    assert (known["type"], known["times"]) == ("kills", 2)
+    (known,) = json.loads((tmp_path / "x.db-worker" / "incidents.json").read_text())
+    assert (known["workflow_type"], known["times"]) == ("kills", 2)
 
 
 def test_of_several_in_work_the_culprit_is_found_and_the_others_are_released(

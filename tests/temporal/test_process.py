@@ -274,7 +274,7 @@ if child:
 else:
     sys.exit(0)
 """
-    assert sorted(run(program).split()) == ["0", str(int(core._RUNTIMES_END))]
+    assert sorted(run(program).split()) == ["0", str(int(core._DROPS_RUNTIME))]
 
 
 def test_what_is_loaded() -> None:

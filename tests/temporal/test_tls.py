@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from hourglass._contract.transport import TLSConfig
 from hourglass._temporal.connection import connect
-from hourglass._temporal.refusals import transport_trouble
+from hourglass._temporal.refusals import explain_transport
 from hourglass.errors import ConnectionFailedError
 
 from . import live
@@ -161,18 +161,18 @@ def test_a_key_that_cannot_be_read(peer: Callable[..., str]) -> None:
     [
         ("InvalidCertificate(NotValidYet)", "not valid yet"),
         ("InvalidCertificate(Revoked)", "cannot be accepted (Revoked)"),
-        ("received fatal alert: UnknownCA", "does not accept our TLS certificate (UnknownCA)"),
-        ("received fatal alert: ProtocolVersion", "broke off the TLS handshake (ProtocolVersion)"),
+        ("received fatal alert: UnknownCA", "rejects our TLS certificate (UnknownCA)"),
+        ("received fatal alert: ProtocolVersion", "aborted the TLS handshake (ProtocolVersion)"),
         ("hyper::Error(Io, Kind(ConnectionReset))", "does not speak gRPC"),
     ],
 )
 def test_other_words_of_core(reason: str, said: str) -> None:
     """What a real peer does not say on demand."""
-    told = transport_trouble(reason)
+    told = explain_transport(reason)
     assert told is not None
     assert said in told
 
 
 def test_what_is_not_about_tls_is_told_as_before() -> None:
     """A refused connection is no matter of TLS."""
-    assert transport_trouble('code: 111, kind: ConnectionRefused, message: "Connection refused"') is None
+    assert explain_transport('code: 111, kind: ConnectionRefused, message: "Connection refused"') is None

@@ -19,7 +19,12 @@ from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
 from hourglass._evaluator.specs import RetryRule
 from hourglass._temporal import activations
-from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
+from hourglass._temporal.activations import (
+    CommandDefaults,
+    UnsupportedEvent,
+    activation_from_proto,
+    completion_to_proto,
+)
 from hourglass._temporal.handle import (
     activity_item_from_proto,
     activity_result_to_proto,
@@ -39,7 +44,7 @@ from hourglass.converter import Failure, Payload
 
 from . import examples as ex
 
-OWN = Own("own-queue", "own-namespace")
+OWN = CommandDefaults("own-queue", "own-namespace")
 
 
 def failure_message(failure: Failure) -> FailureMessage:

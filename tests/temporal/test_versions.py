@@ -21,7 +21,7 @@ from hourglass._evaluator.specs import (
     WorkerDeploymentVersion,
 )
 from hourglass._temporal import calls, calls_deployments, configs
-from hourglass._temporal.activations import Own, activation_from_proto, completion_to_proto
+from hourglass._temporal.activations import CommandDefaults, activation_from_proto, completion_to_proto
 from hourglass._temporal.calls import CallScope
 
 PINNED = VersioningBehavior.PINNED
@@ -29,7 +29,7 @@ ONE = WorkerDeploymentVersion("shop", "1")
 SCOPE = CallScope("ns", "me")
 
 
-def behaviour_sent(own: Own) -> int:
+def behaviour_sent(own: CommandDefaults) -> int:
     """What a completion of a pinned workflow says of versions."""
     data = completion_to_proto(Succeeded("r", versioning_behavior=PINNED), own)
     return WorkflowActivationCompletion.FromString(data).successful.versioning_behavior
@@ -37,8 +37,8 @@ def behaviour_sent(own: Own) -> int:
 
 def test_only_a_worker_of_a_version_speaks_of_versions() -> None:
     """A server refuses, for ever, what a worker without a version says of them."""
-    assert behaviour_sent(Own("q", "ns", versioned=True)) == 1
-    assert behaviour_sent(Own("q", "ns")) == 0
+    assert behaviour_sent(CommandDefaults("q", "ns", versioned=True)) == 1
+    assert behaviour_sent(CommandDefaults("q", "ns")) == 0
 
 
 def test_whose_task_it_is() -> None:

@@ -1,18 +1,18 @@
-"""Time as a part: the engine asks a clock what time it is, and to be called back. `RealClock` follows the wall clock,
-and says when it jumps; `VirtualClock` moves only when a test lets it. Underneath is a timer queue (`TimerQueue`): one timer
-of the loop for all callbacks, set for the earliest, because a timer of the loop's for each would cost several times
-as much, and nearly all are cancelled long before their time. What waits for something to happen, not for a time, waits at
-a condition (`Bell`).
+"""Clocks of the engine: they return the time and call back at a time.
 
-Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATEST_NS`, `later`, `to_ns` and
-`storable` keep every one of them within the 64 bits of a store. The wall clock may be set, forward or back, for good or for
-two seconds; what the monotonic clock vouches for is known apart from it (`trusted_ns`).
+`RealClock` follows the wall clock and reports when it jumps; `VirtualClock` moves only when a test moves it. Below is a
+timer queue (`TimerQueue`) with one loop timer for all callbacks, set for the earliest: a loop timer for each would cost
+several times as much, and nearly all are cancelled long before their time. `Bell` is a condition for waits that end
+with an event instead of a time.
 
-Invariants: time goes back only with a jump that is counted, as far as the wall clock does and never behind what is
-trusted; callbacks run in the order of their due times, those of the same instant in the order in which they were asked
-for; a cancelled callback never runs; a callback never runs inside the call that asked for it; one that raises keeps
-none of the others from running; a ring that meets no waiter is not kept, and a waiter that is cancelled takes no ring
-from the others.
+Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATEST_NS`, `later`, `to_ns` and `storable`
+keep every time within the 64 bits of a store. The wall clock may be set, forward or back, permanently or for two
+seconds; the time that the monotonic clock confirms is tracked separately (`trusted_ns`).
+
+Invariants: time goes back only with a counted jump, at most as far as the wall clock and never below the trusted time;
+callbacks run in the order of their due times, those of equal time in the order of registration; a cancelled callback
+never runs; a callback never runs inside the call that registered it; a callback that raises does not keep others from
+running; a ring without waiters is not stored, and a cancelled waiter does not consume a ring.
 """
 
 from __future__ import annotations
@@ -29,17 +29,14 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-# --- a timer queue --------------------------------------------------------------------------------------------
-
-
 SECOND = 1_000_000_000
 
-_FEW = 64
-"""So many cancelled callbacks may lie in the queue before they are swept out."""
+_MAX_CANCELLED = 64
+"""Number of cancelled callbacks that may stay in the queue."""
 
 
-_AT_ONCE = 16
-"""So many callbacks that are due run before others get their turn: a hundred thousand timers may be set for one moment."""
+_BATCH = 16
+"""Number of due callbacks that run before other work gets its turn: 100,000 timers may be set for one time."""
 
 
 class _Clock(Protocol):
@@ -49,10 +46,9 @@ class _Clock(Protocol):
 
 
 class TimerQueue:
-    """The callbacks that wait on one loop. After `longest_wait` seconds at most the clock is looked at again.
+    """The pending callbacks of one loop. The clock is checked at least every `longest_wait` seconds.
 
-    A cancelled callback is let go of at once; its empty place in the queue is swept out when such places are the
-    greater part.
+    A cancelled callback is released immediately; its entry is removed from the queue when most entries are cancelled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: _Clock) -> None:
@@ -60,12 +56,12 @@ class TimerQueue:
         self._clock = clock
         self._numbers = itertools.count()
         self._due: list[tuple[int, int, _Timer]] = []
-        self._remains = 0
+        self._cancelled_count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
 
     def add(self, when_ns: int, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` at that time; returns what cancels it."""
+        """Call `fn` at that time. Return a function that cancels it."""
         timer = _Timer(self, fn)
         heapq.heappush(self._due, (when_ns, next(self._numbers), timer))
         if self._timer is None or when_ns < self._timer_ns:
@@ -73,17 +69,17 @@ class TimerQueue:
         return timer.cancel
 
     def look_again(self) -> None:
-        """Time has jumped: set the timer anew, so that a callback that is due sooner now is not late."""
+        """Set the timer again after a jump of the clock, so that callbacks are not late."""
         if self._due:
             self._set_timer(self._due[0][0])
 
     def note_cancelled(self) -> None:
-        """One more callback was cancelled."""
-        self._remains += 1
-        if self._remains > _FEW and self._remains * 2 > len(self._due):
-            self._due = [each for each in self._due if each[2].fn is not None]
+        """Count a cancelled callback, and clean up the queue if most are cancelled."""
+        self._cancelled_count += 1
+        if self._cancelled_count > _MAX_CANCELLED and self._cancelled_count * 2 > len(self._due):
+            self._due = [entry for entry in self._due if entry[2].fn is not None]
             heapq.heapify(self._due)
-            self._remains = 0
+            self._cancelled_count = 0
 
     def _set_timer(self, when_ns: int) -> None:
         if self._timer is not None:
@@ -95,13 +91,13 @@ class TimerQueue:
     def _wake(self) -> None:
         self._timer = None
         now, due, called = self._clock.now_ns(), self._due, 0
-        while due and called < _AT_ONCE and (due[0][0] <= now or due[0][2].fn is None):
+        while due and called < _BATCH and (due[0][0] <= now or due[0][2].fn is None):
             _, _, timer = heapq.heappop(due)
             if timer.fn is None:
-                self._remains -= 1
+                self._cancelled_count -= 1
             else:
                 called += 1
-                # Not called here: one that raises must stop none of the others.
+                # Not called here: an exception must not stop the others.
                 self.loop.call_soon(timer.end)
         if due:
             self._set_timer(due[0][0])
@@ -127,111 +123,107 @@ class _Timer:
             fn()
 
 
-# --- clocks ---------------------------------------------------------------------------------------------------
-
-
 Cancel: TypeAlias = Callable[[], None]
 
-_LOOK_EVERY = 20_000_000
-"""How often the wall clock is looked at: time is asked for a dozen times per step, and the wall seldom jumps."""
+_CHECK_NS = 20_000_000
+"""How often the wall clock is checked: the engine asks for the time a dozen times per step, and jumps are rare."""
 
 _TOLERANCE = SECOND // 1000
 
 LATEST_NS = 9_223_372_036 * SECOND
-"""The latest time that there is, in April 2262: a store's integers have 64 bits. What lies beyond it never comes."""
+"""The latest time, in April 2262: a store's integers have 64 bits. Later times are never reached."""
 
 _MOST_SECONDS = LATEST_NS // SECOND
 JUMP = SECOND // 2
-"""By so much the wall clock must differ from what passed for it to count as set."""
+"""The difference between wall clock and monotonic clock from which on the wall clock counts as set."""
 
 CONFIRMED = 6 * 3600 * SECOND
-"""For so long the wall clock must go as the monotonic clock does, while this or earlier processes run, before what it
-says after a jump is trusted.
-"""
+"""How long the wall clock must agree with the monotonic clock, in this and earlier processes, before it is trusted
+again after a jump."""
 
 SLOWER = 10
-"""Where time is ahead of a wall clock that was set back below what is trusted, it goes slower by one part in so many.
-"""
+"""When time is ahead of a wall clock that was set back, it runs slower by one part in this many."""
 
 logger = logging.getLogger("hourglass.embedded")
 
 
-@functools.lru_cache(maxsize=1024)  # the same few timeouts, several times per step
+@functools.lru_cache(maxsize=1024)  # the same few timeouts recur several times per step
 def to_ns(seconds: float) -> int:
-    """Seconds as whole nanoseconds, at most as many as a time can have; what is no number counts as none."""
+    """Convert seconds to nanoseconds, limited to the range of times; NaN becomes 0."""
     if seconds != seconds:
         return 0
     return round(max(-_MOST_SECONDS, min(seconds, _MOST_SECONDS)) * SECOND)
 
 
 def later(ns: int, by_ns: int) -> int:
-    """The time so much later than another, or the latest that there is. Every time that is computed comes from here."""
+    """Add a duration to a time, up to the latest time. Every computed time comes from here."""
     when = ns + by_ns
     return when if when < LATEST_NS else LATEST_NS
 
 
 def storable(ns: int) -> int:
-    """A time that a caller gave, as near as it can be stored."""
+    """Return a caller's time, limited to the range that can be stored."""
     return max(-LATEST_NS, min(ns, LATEST_NS))
 
 
 class Vouched(msgspec.Struct, frozen=True):
-    """What a store keeps of a clock: how late it certainly was, and for how long its wall clock had not jumped."""
+    """The state of a clock that a store keeps: the trusted time, and how long the wall clock had been steady."""
 
     trusted_ns: int
     steady_ns: int = CONFIRMED
 
 
 class Clock(Protocol):
-    """What the engine needs of time."""
+    """The engine's interface to time."""
 
     @property
     def early_is_harmless(self) -> bool:
-        """Whether a callback that turns out to be too early costs next to nothing, so that one that is no
-        longer needed may be left to run.
-        """
+        """Whether an unnecessary callback is cheap, so that one that is no longer needed may be left to run."""
         ...
 
     @property
     def jumps(self) -> int:
-        """How often the wall clock was set: callbacks that are waiting may be late then."""
+        """The number of times that the wall clock was set: pending callbacks may be late after each."""
         ...
 
     @property
     def trusted_ns(self) -> int:
-        """How late it certainly is: what is done by this time need not be undone if the wall clock turns out wrong."""
+        """The time that has certainly been reached. Actions based on it remain right if the wall clock turns out to be
+        wrong."""
         ...
 
     def now_ns(self) -> int:
-        """The time now."""
+        """Return the current time."""
         ...
 
     def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
-        """Go on where an earlier process ended: the time of the newest event, what was known of time, if anything
-        was, and how long a time in which no process ran is taken for that.
+        """Continue from an earlier process.
+
+        `latest_ns` is the time of its newest event, `vouched` its state of the clock. `tolerated_ns` is the longest gap
+        between two processes after which the wall clock is trusted.
         """
         ...
 
     def vouched(self) -> Vouched | None:
-        """What a later process must know; None for nothing."""
+        """Return the state for a later process; None if there is none."""
         ...
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` once that time has come; returns what cancels it."""
+        """Call `fn` once that time has come. Return a function that cancels it."""
         ...
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` after so much has passed, whatever becomes of the time of day; returns what cancels it."""
+        """Call `fn` after a duration, independent of the wall clock. Return a function that cancels it."""
         ...
 
 
 class RealClock:
-    """The wall clock, on the asyncio loop that is running when a callback is asked for.
+    """The wall clock. Callbacks run on the loop that is running when they are registered.
 
-    Time goes on as the monotonic clock does. A wall clock that is set forward, or a machine that slept, takes it
-    along; one that is set back does so too, as far as what is trusted, which is what the monotonic clock has counted.
-    Below that, time neither goes back nor stands still: it goes a tenth slower until the wall has caught up. A jump
-    is logged, and counted in `jumps`. The timer queue looks at the clock again after `longest_wait` seconds at most.
+    Time advances with the monotonic clock. If the wall clock is set forward, or the machine slept, time follows it. If
+    the wall clock is set back, time follows down to the trusted time, which the monotonic clock has counted. Below
+    that, time neither goes back nor stops: it runs a tenth slower until the wall clock has caught up. A jump is logged
+    and counted in `jumps`. The timer queue checks the clock at least every `longest_wait` seconds.
     """
 
     longest_wait = 60.0
@@ -245,43 +237,43 @@ class RealClock:
         self.jumps = 0
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        # Both as offsets to the monotonic clock: of the time that is given out, and of what is trusted.
+        # Both are offsets to the monotonic clock: of the time that is returned, and of the trusted time.
         self._ahead = self._trusted = wall_ns() - monotonic_ns()
         self._steady_ns = CONFIRMED
-        self._looked_ns = monotonic_ns()
-        self._look_every = _LOOK_EVERY
-        self._owed = 0
+        self._checked_ns = monotonic_ns()
+        self._check_interval = _CHECK_NS
+        self._owed_ns = 0
         self._is_slow = False
         self._timers: TimerQueue | None = None
         self._waits: TimerQueue | None = None
-        self._followed = 0  # of the jumps, those that the timers have heard of
+        self._followed = 0  # the value of `jumps` to which the timers have been adjusted
 
     def now_ns(self) -> int:
-        """The wall clock's time, or later if it was set back below what is trusted."""
+        """Return the wall clock's time, or a later one if it was set back below the trusted time."""
         monotonic = self._monotonic_ns()
-        if monotonic >= self._looked_ns + self._look_every:
-            self._look(monotonic)
+        if monotonic >= self._checked_ns + self._check_interval:
+            self._check_wall(monotonic)
         return monotonic + self._ahead
 
     @property
     def trusted_ns(self) -> int:
-        """How late it certainly is."""
+        """The time that has certainly been reached."""
         return min(self.now_ns(), self._monotonic_ns() + self._trusted)
 
     def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
-        """Go on where an earlier process ended."""
+        """Continue from an earlier process (see `Clock`)."""
         now = self.now_ns()
-        if vouched is None:  # a new file, or one from before this was kept
+        if vouched is None:  # a new file
             vouched = Vouched(min(latest_ns or now, now))
         gap = now - vouched.trusted_ns
         if gap < -JUMP:
             logger.warning(
-                "the wall clock is %s behind the time at which the file was last in use: time goes on from there, "
+                "the wall clock is %s behind the time at which the file was last in use: time continues from there, "
                 "a tenth slower, until the wall clock has caught up",
-                _told(-gap),
+                _duration_text(-gap),
             )
             self._is_slow = True
-        # After a short gap, with a wall clock that had been steady, its time is trusted; else it is only followed.
+        # After a short gap, with a steady wall clock, its time is trusted; otherwise it is only followed.
         if gap <= tolerated_ns and vouched.steady_ns >= CONFIRMED:
             self._trusted = self._ahead = self._ahead + max(0, -gap)
             self._steady_ns = vouched.steady_ns
@@ -291,7 +283,7 @@ class RealClock:
         self._steady_ns = 0 if gap > tolerated_ns else vouched.steady_ns
 
     def vouched(self) -> Vouched:
-        """What a later process must know."""
+        """Return the state for a later process."""
         return Vouched(self.trusted_ns, self._steady_ns)
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
@@ -305,19 +297,19 @@ class RealClock:
         return self._timers.add(when_ns, fn)
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` on the running loop after so much has passed."""
+        """Call `fn` on the running loop after a duration."""
         loop = asyncio.get_running_loop()
         if self._waits is None or self._waits.loop is not loop:
             self._waits = TimerQueue(loop, _Monotonic(self._monotonic_ns))
         return self._waits.add(self._monotonic_ns() + wait_ns, fn)
 
-    def _look(self, monotonic: int) -> None:
-        """Compare with the wall."""
+    def _check_wall(self, monotonic: int) -> None:
+        """Compare the time with the wall clock."""
         wall, after = self._wall_ns(), self._monotonic_ns()
         if after - monotonic > _TOLERANCE:
-            self._looked_ns = monotonic
-            return  # this thread was not running between the two readings: they say nothing
-        passed, self._looked_ns = monotonic - self._looked_ns, monotonic
+            self._checked_ns = monotonic
+            return  # this thread was suspended between the two readings, so they cannot be compared
+        passed, self._checked_ns = monotonic - self._checked_ns, monotonic
         difference = wall - monotonic - self._ahead
         if abs(difference) > JUMP and not (self._is_slow and difference < 0):
             self._note_jump(difference)
@@ -331,27 +323,27 @@ class RealClock:
             self._follow_back(difference, passed)
         else:
             self._is_slow = False
-            self._look_every, self._owed = _LOOK_EVERY, 0
+            self._check_interval, self._owed_ns = _CHECK_NS, 0
 
     def _follow_forward(self, difference: int) -> None:
         self._is_slow = False
-        self._look_every, self._owed = _LOOK_EVERY, 0
+        self._check_interval, self._owed_ns = _CHECK_NS, 0
         self._ahead += difference
-        if difference <= JUMP:  # the one clock is a little faster than the other
+        if difference <= JUMP:  # one clock is slightly faster than the other
             self._trusted += difference
 
     def _follow_back(self, difference: int, passed: int) -> None:
-        # Only with a jump, which is counted, time goes back: what waits for a time is looked at then.
+        # Time goes back only with a jump, which is counted, so that pending waits are adjusted.
         step = min(-difference, max(0, self._ahead - self._trusted)) if -difference > JUMP else 0
         self._ahead -= step
-        left = -difference - step
-        if left > 0:
-            self._is_slow = self._is_slow or left > JUMP
-            # Time was told since the last look, and must not go back behind that: what cannot be taken off now is owed.
-            self._owed += passed // SLOWER
-            slower = min(left, self._owed, max(0, passed - self._look_every) // 2)
-            self._look_every = 0
-            self._owed -= slower
+        remaining = -difference - step
+        if remaining > 0:
+            self._is_slow = self._is_slow or remaining > JUMP
+            # Time returned since the last check must not go back: what cannot be subtracted now is owed.
+            self._owed_ns += passed // SLOWER
+            slower = min(remaining, self._owed_ns, max(0, passed - self._check_interval) // 2)
+            self._check_interval = 0
+            self._owed_ns -= slower
             self._ahead -= slower
             self._trusted -= slower
 
@@ -360,26 +352,26 @@ class RealClock:
         self._steady_ns = 0
         if difference > 0:
             logger.warning(
-                "the wall clock jumped forward by %s (it was set, or the machine slept): what is due by it is done; "
-                "closed workflows are not forgotten by it until it has been steady for %s",
-                _told(difference),
-                _told(CONFIRMED),
+                "the wall clock jumped forward by %s (it was set, or the machine slept): everything due by then is executed; "
+                "closed workflows are not deleted until the clock has been steady for %s",
+                _duration_text(difference),
+                _duration_text(CONFIRMED),
             )
             return
         below = -difference - max(0, self._ahead - self._trusted)
         if below <= JUMP:
-            logger.warning("the wall clock jumped back by %s: time follows it", _told(-difference))
+            logger.warning("the wall clock jumped back by %s: time follows it", _duration_text(-difference))
         else:
             logger.warning(
-                "the wall clock jumped back by %s: time goes on, %s ahead of it, and a tenth slower until the wall "
-                "clock has caught up",
-                _told(-difference),
-                _told(below),
+                "the wall clock jumped back by %s: time continues %s ahead of it, a tenth slower, until the wall clock has "
+                "caught up",
+                _duration_text(-difference),
+                _duration_text(below),
             )
 
 
 class _Monotonic:
-    """What passes, as a clock."""
+    """The monotonic clock, for a timer queue."""
 
     longest_wait = 60.0
 
@@ -387,12 +379,12 @@ class _Monotonic:
         self.now_ns = now_ns
 
 
-def _told(ns: int) -> str:
+def _duration_text(ns: int) -> str:
     return str(timedelta(milliseconds=round(ns / SECOND, 1) * 1000)).removesuffix("00000")
 
 
 class VirtualClock:
-    """A clock that moves only when it is told to, and then only to where something happens."""
+    """A clock that moves only on request, and stops at each due callback."""
 
     early_is_harmless = False
     jumps = 0
@@ -404,39 +396,39 @@ class VirtualClock:
         self._live: set[int] = set()
 
     def now_ns(self) -> int:
-        """The virtual time."""
+        """Return the virtual time."""
         return self._now
 
     @property
     def trusted_ns(self) -> int:
-        """All of it: there is no wall."""
+        """The virtual time: there is no wall clock."""
         return self._now
 
     def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
-        """Move on to the newest event if it is later; what falls due by that is called at the next move."""
+        """Move to the newest event if it is later. Callbacks that become due run at the next move."""
         self._now = max(self._now, latest_ns)
 
     def vouched(self) -> None:
-        """Nothing: virtual time has no wall that could be set."""
+        """Return None: there is no wall clock that could be set."""
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` when so much virtual time has passed."""
+        """Call `fn` after a duration of virtual time."""
         return self.call_at(self._now + wait_ns, fn)
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` when time is moved to `when_ns` or past it."""
+        """Call `fn` when time reaches `when_ns`."""
         number = next(self._numbers)
         heapq.heappush(self._due, (when_ns, number, fn))
         self._live.add(number)
         return functools.partial(self._live.discard, number)
 
     def forget_all(self) -> None:
-        """Call nothing of what waits, ever."""
+        """Cancel all callbacks."""
         self._due.clear()
         self._live.clear()
 
     def next_due_ns(self) -> int | None:
-        """When the next callback is due; None if there is none."""
+        """Return the due time of the next callback; None if there is none."""
         due, live = self._due, self._live
         while due:
             if due[0][1] in live:
@@ -445,7 +437,7 @@ class VirtualClock:
         return None
 
     def advance_to_next(self) -> bool:
-        """Move to the next due time and call all that is due then; False if no callback waits."""
+        """Move to the next due time and run all callbacks due then. Return False if there are none."""
         due = self.next_due_ns()
         if due is None:
             return False
@@ -453,9 +445,7 @@ class VirtualClock:
         return True
 
     def advance_one(self) -> bool:
-        """Move to the next due time and call one of those that are due then; False if no callback
-        waits.
-        """
+        """Move to the next due time and run one callback due then. Return False if there are none."""
         due = self.next_due_ns()
         if due is None:
             return False
@@ -466,9 +456,9 @@ class VirtualClock:
         return True
 
     def advance(self, seconds: float) -> None:
-        """Move on by so many seconds, calling what falls due on the way, each at its own time."""
+        """Advance the time by `seconds` and run each callback at its due time."""
         if seconds < 0:
-            raise ValueError(f"time does not go back: {seconds}")
+            raise ValueError(f"the time cannot go back: {seconds}")
         end = later(self._now, to_ns(seconds))
         while (due := self.next_due_ns()) is not None and due <= end:
             self._run_until(max(due, self._now))
@@ -484,11 +474,8 @@ class VirtualClock:
                 fn()
 
 
-# --- a condition ----------------------------------------------------------------------------------------------
-
-
 class Bell:
-    """A condition: `ring` wakes all tasks that are in `wait`, and is forgotten if there is none."""
+    """A condition: `ring` wakes all tasks in `wait`; without waiters it has no effect."""
 
     __slots__ = ("waiters",)
 
@@ -503,7 +490,7 @@ class Bell:
                 _wake(waiter, True)
 
     async def wait(self, limit: float | None = None) -> bool:
-        """Wait for the next ring, but no longer than so many seconds; whether it rang."""
+        """Wait for the next ring, at most `limit` seconds. Return whether it rang."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         timer = None if limit is None else loop.call_later(limit, _wake, waiter, False)
@@ -516,7 +503,7 @@ class Bell:
         finally:
             if timer is not None:
                 timer.cancel()
-            if self.waiters and waiter in self.waiters:  # it was not a ring that ended the wait
+            if self.waiters and waiter in self.waiters:  # timed out or cancelled
                 self.waiters.remove(waiter)
 
 

@@ -26,12 +26,13 @@ from hourglass._embedded.matching.deployments import Deployments
 from hourglass._embedded.matching.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
 from hourglass._embedded.matching.task_queues import DispatchPolicy, TaskQueues
 from hourglass._embedded.runs.lost_attempts import KeptAttempts
+from hourglass._embedded.runs.outbox import Outbox
 from hourglass._embedded.runs.progress import ProgressMemory
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
 from hourglass._embedded.schedules.scheduler import Schedules
-from hourglass._embedded.store.store import Refusal, Store, Unwritable
+from hourglass._embedded.store.store import Refusal, Store
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
@@ -85,7 +86,8 @@ class Engine:
         self.keepers = Keepers(self.runs)
         self.runs.keeping = self.keepers
         store.on_refusal(self._refused)
-        self.is_durable = self.runs.is_durable
+        self.outbox = Outbox(store, self.die)
+        self.is_durable = store.is_durable
         self.when_durable = store.when_durable
         self.failed: StorageError | None = None
         self.closed = False
@@ -186,18 +188,10 @@ class Engine:
         return self.store.refuses_starts()
 
     async def durable(self, number: int) -> None:
-        """Wait until what rests on this change may leave the engine. Raises `StorageError` if it never may."""
+        """Wait until effects that depend on this change may leave the engine. Raises `StorageError` if they never may."""
         if self.failed is not None:
             raise self.failed
-        if self.runs.is_durable(number):
-            return
-        try:
-            await self.store.durable(number)
-        except Unwritable:
-            raise  # one change's own fault
-        except StorageError as error:
-            self.die(error)
-            raise
+        await self.outbox.wait(number)
 
     def _refused(self, refusal: Refusal) -> None:
         """A change cannot be written: the runs that it is about are parked as they stand in the store, others go on."""

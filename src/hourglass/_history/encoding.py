@@ -9,7 +9,6 @@ and a default never changes, because values equal to it are not written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import reduce
 from operator import attrgetter, or_
 from types import GenericAlias
@@ -87,10 +86,14 @@ _stored_event: Any = msgspec.defstruct(
 _decoder: Any = msgspec.msgpack.Decoder(GenericAlias(list, (_stored_event,)))
 
 
-def encode_events(events: Sequence[h.HistoryEvent]) -> bytes:
+def encode_events(events: list[h.HistoryEvent] | tuple[h.HistoryEvent, ...]) -> bytes:
     """Return the stored form of events: an encoded list without its header."""
     count = len(events)
-    return encode(list(events))[1 if count < 16 else 3 if count < 1 << 16 else 5 :]
+    try:
+        encoded = _encode(events)
+    except UnicodeEncodeError:
+        encoded = encode(events)
+    return encoded[1 if count < 16 else 3 if count < 1 << 16 else 5 :]
 
 
 _INTEGERS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}

@@ -211,8 +211,8 @@ async def _read_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise _BadRequestError(400, "this is not HTTP/1.1")
     headers: dict[str, str] = {}
-    for line in lines[1:]:
-        name, separator, value = line.partition(":")
+    for header in lines[1:]:
+        name, separator, value = header.partition(":")
         key = name.lower()
         if not separator or not name or name != name.strip() or (key in headers and key in _ONCE):
             raise _BadRequestError(400, "the headers are malformed")

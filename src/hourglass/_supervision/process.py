@@ -288,12 +288,14 @@ class Process:
                 return crash(error)
 
     def _die(self, reason: Exit) -> None:
-        self._set_timer(None)
+        if self._timer is not None:
+            self._set_timer(None)
         self._terminating = self._body = self._terminate = None
         self.exit = reason
         if self.parent is not None:
             self.parent.links.pop(self, None)
-        self._report_death(reason)
+        if reason is not NORMAL or not self._quiet:
+            self._report_death(reason)
         self._enter(ProcessState.DEAD)
         self._notify_monitors(reason)
 
@@ -344,10 +346,11 @@ class Process:
 
     def _enter(self, state: ProcessState) -> None:
         self.state = state
-        waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._waiters:
+            waiters, self._waiters = self._waiters, None
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     async def _change(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -409,12 +412,20 @@ class Job(Process):
         """Its path in the tree."""
         return f"{self.parent.path}/{self.id}" if self.parent else self.id
 
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the job, with `error` if its work failed. Has no effect if it is dead."""
+        if self.state is _RUNNING and error is None:
+            self._die(NORMAL)
+        else:
+            super().finish(error)
+
     def on_death(self, reason: Exit) -> None:
         """Handle the end of the job, whatever the reason; called before all monitors."""
 
     def _notify_monitors(self, reason: Exit) -> None:
         self.guarded(self.on_death, reason)
-        super()._notify_monitors(reason)
+        if self._monitors:
+            super()._notify_monitors(reason)
 
 
 # A process's view of itself: the argument of its body, with all its operations in the tree.

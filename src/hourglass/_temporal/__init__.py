@@ -1,26 +1,26 @@
-"""Temporal as an engine. Alone in importing `temporalio`; `core` alone in meeting its Rust module.
+"""Temporal as an engine. The only package that imports `temporalio`; only `core` imports its Rust module.
 
-version          which releases of `temporalio` we work with
-configs          the plain objects that Core reads its settings from
-slots            a slot supplier of the author's, as Core calls it
-telemetry        what Core says of itself: its log, its metrics, the heartbeats of workers
-core             the one door to Core: bytes in and out
-protos           our values in Temporal's messages, both ways: payloads, durations, times, versions, failures
-specs            what an author may say of activities, starts and children, in Temporal's messages
-activations      a workflow task: Core's activations as ours, our completions as Core's
-handle           a worker's handle over Core, with Core's traps closed; activity tasks and results; replays
-nexus            calls of Nexus operations, answered by the author's functions
-calls            requests as RPCs: workflows, changes, activities completed from outside
-calls_views      requests that look: describe, list, count, histories, pollers
-calls_schedules  requests about schedules
-calls_activities requests about activities without a workflow
-calls_deployments requests about versions of workers, and what other messages say of versions
-refusals         what a server, or the way to it, refuses, as errors of ours
-import_plan      which history a server can be brought to, and by which workflow tasks
-importing        a history on a server: a run is taken through the same workflow tasks again
+version          supported releases of `temporalio`
+configs          the settings objects that Core reads
+slots            adapter for custom slot suppliers
+telemetry        Core's log, its metrics, and worker heartbeats
+core             the only access to Core: bytes in and out
+protos           values to and from protobuf: payloads, durations, times, versions, failures
+specs            specs of activities, starts and children to and from protobuf
+activations      Core's activations to ours, our completions to Core's
+handle           a worker's handle over Core; activity tasks and results; replays
+nexus            serves Nexus operations
+calls            requests as RPCs: workflows, batch changes, activities completed by token
+calls_views      read-only requests: describe, list, count, histories, pollers
+calls_schedules  requests for schedules
+calls_activities requests for standalone activities
+calls_deployments requests for worker deployments and versions
+refusals         RPC and connection errors as Hourglass errors
+import_plan      checks whether a history can be imported, and its plan of workflow tasks
+importing        imports a history by taking a new run through the same workflow tasks
 profiles         Temporal's configuration file and variables, by temporalio's reader
-connection       connecting to a server; every request, sent
-histories        histories as JSON and as messages, and what holds in each
+connection       connects to a server and sends requests
+histories        histories as JSON and as protobuf, with validation
 """
 
 from __future__ import annotations

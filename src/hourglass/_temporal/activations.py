@@ -1,8 +1,8 @@
-"""A workflow task in Core's messages: its activations become ours, our completions become its. Bytes on one side, frozen data
-on the other. Pure; one small function per kind of job and per kind of command.
+"""Workflow tasks in Core's messages: Core's activations to ours, our completions to Core's. Pure; one small function
+per kind of job and per kind of command.
 
-Jobs of a kind that we do not know are refused by name: running a workflow past an event it was not told of would be
-worse. Commands go out in the order of issue: Core itself moves the terminal one last, and old histories rely on that.
+Unknown kinds of jobs are rejected by name: evaluating a workflow without one of its events would be worse. Commands are
+sent in the order of issue: Core itself moves the terminal command to the end, and old histories rely on that.
 """
 
 from __future__ import annotations
@@ -41,11 +41,9 @@ from hourglass._temporal.protos import (
 from hourglass._temporal.specs import STARTED, local_bytes, remote_bytes
 from hourglass.errors import HourglassError
 
-# --- Core's activations as ours --------------------------------------------------------------------------------------
-
 
 class UnsupportedEvent(HourglassError):
-    """Core told a run of something that we do not know: its task fails until a newer release runs it."""
+    """Core delivered a job of an unknown kind: the workflow task fails until a newer release of Hourglass runs it."""
 
     def __init__(self, run_id: str, kind: str) -> None:
         super().__init__(f"this release of Hourglass does not know the event {kind!r} (run {run_id})")
@@ -53,11 +51,11 @@ class UnsupportedEvent(HourglassError):
 
 
 class _Unknown(Exception):
-    """A kind that is not in our tables; the run that it happened to is known further out."""
+    """A kind that the tables do not contain; the caller adds the run."""
 
 
 def activation_from_proto(data: bytes) -> Activation:
-    """Read an activation. Raises `UnsupportedEvent`."""
+    """Decode an activation. Raises `UnsupportedEvent`."""
     message: Any = WorkflowActivation.FromString(data)
     events = []
     try:
@@ -70,7 +68,7 @@ def activation_from_proto(data: bytes) -> Activation:
     except _Unknown as error:
         raise UnsupportedEvent(message.run_id, str(error)) from None
     run_id = message.run_id
-    # The same text, as one object (see `_same`): both are kept as long as the run is, of which there may be many.
+    # Share one string object (see `_share`): both are kept as long as the run, and there may be many runs.
     if events and type(events[0]) is ev.RunStarted and events[0].first_execution_run_id == run_id:
         run_id = events[0].first_execution_run_id
     return Activation(
@@ -94,25 +92,25 @@ def activation_from_proto(data: bytes) -> Activation:
     )
 
 
-def _version(found: Any) -> WorkerDeploymentVersion | None:
-    """The version of the worker whose task this is. One that only has a build id is no version."""
-    return version_of(found.deployment_name, found.build_id) if found.deployment_name else None
+def _version(version: Any) -> WorkerDeploymentVersion | None:
+    """Return the version of the worker that completed the task; None if it has only a build id."""
+    return version_of(version.deployment_name, version.build_id) if version.deployment_name else None
 
 
 @lru_cache(maxsize=256)
 def _flags(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """One object for equal flags: a run looks closer only at flags that are not those of its last activation."""
+    """Return one shared object for equal flags: a run compares flags by identity with those of its last activation."""
     return numbers
 
 
 @lru_cache(maxsize=256)
 def version_of(deployment_name: str, build_id: str) -> WorkerDeploymentVersion:
-    """A version; one object for all activations that name it, which are kept as long as their runs are."""
+    """Return a version; one shared object for all activations that name it, which are kept as long as their runs."""
     return WorkerDeploymentVersion(deployment_name, build_id)
 
 
 def _reasons(numbers: Any) -> tuple[str, ...]:
-    """Why continuing as new is suggested, by Temporal's names without their common beginning."""
+    """Return the reasons for continuing as new, as Temporal's names without their common prefix."""
     return tuple([_SUGGESTED.get(number, str(number)) for number in numbers])
 
 
@@ -122,8 +120,8 @@ _SUGGESTED: dict[int, str] = {
 }
 
 
-def _same(text: str, known: str) -> str:
-    """One string where two are equal: these are kept as long as their run is."""
+def _share(text: str, known: str) -> str:
+    """Return `known` if it is equal: one string object instead of two, as both are kept as long as their run."""
     return known if text == known else text
 
 
@@ -142,11 +140,11 @@ def _started(job: Any) -> AnyEvent:
         parent_namespace=job.parent_workflow_info.namespace,
         parent_workflow_id=job.parent_workflow_info.workflow_id,
         parent_run_id=job.parent_workflow_info.run_id,
-        root_workflow_id=_same(job.root_workflow.workflow_id, workflow_id),
-        root_run_id=_same(job.root_workflow.run_id, first_run_id),
+        root_workflow_id=_share(job.root_workflow.workflow_id, workflow_id),
+        root_run_id=_share(job.root_workflow.run_id, first_run_id),
         continued_run_id=job.continued_from_execution_run_id,
         first_execution_run_id=first_run_id,
-        original_execution_run_id=_same(job.original_execution_run_id, first_run_id),
+        original_execution_run_id=_share(job.original_execution_run_id, first_run_id),
         last_completion_result=payloads_from(job.last_completion_result.payloads),
         last_failure=failure_from(job.continued_failure) if job.HasField("continued_failure") else None,
         start_time_ns=nanos_from(job.start_time),
@@ -284,9 +282,9 @@ _QUOTED_MESSAGE = re.compile(r'Failure \{ message: "((?:[^"\\]|\\.)*)"')
 
 
 def _plain_message(text: str) -> str:
-    """Return the message inside a failure that Core has written as Rust's debug output; any other text as it is."""
-    found = _QUOTED_MESSAGE.search(text)
-    return text if found is None else re.sub(r"\\(.)", r"\1", found[1])
+    """Return the message inside a failure that Core formatted as Rust debug output; any other string unchanged."""
+    match = _QUOTED_MESSAGE.search(text)
+    return text if match is None else re.sub(r"\\(.)", r"\1", match[1])
 
 
 _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
@@ -309,33 +307,30 @@ _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
 }
 
 
-# --- our completions as Core's ---------------------------------------------------------------------------------------
-
-
-class Own(msgspec.Struct, frozen=True):
-    """The handle's own task queue and namespace: what a command means that names none; and whether it has a version."""
+class CommandDefaults(msgspec.Struct, frozen=True):
+    """The task queue and namespace of the handle, for commands that name none, and whether its worker has a version."""
 
     task_queue: str
     namespace: str
     versioned: bool = False
 
 
-def completion_to_proto(completion: Completion, own: Own) -> bytes:
-    """Write a completion."""
+def completion_to_proto(completion: Completion, defaults: CommandDefaults) -> bytes:
+    """Encode a completion."""
     message: Any = WorkflowActivationCompletion(run_id=completion.run_id)
     if isinstance(completion, Succeeded):
         success = message.successful
         success.SetInParent()
         add = success.commands.add
         for command in completion.commands:
-            out = add()
-            _COMMANDS[type(command)](out, command, own)
+            message_command = add()
+            _COMMANDS[type(command)](message_command, command, defaults)
             if command.event_groups:
-                _put_groups(out.event_group_markers, command.event_groups)
+                _put_groups(message_command.event_group_markers, command.event_groups)
         if completion.used_flags:
             success.used_internal_flags.extend(completion.used_flags)
-        # What a worker without a version says of versions a server refuses, again and again.
-        if own.versioned:
+        # A server rejects versioning behavior from a worker without a version, again and again.
+        if defaults.versioned:
             success.versioning_behavior = int(completion.versioning_behavior)
     else:
         put_failure(message.failed.failure, completion.failure)
@@ -352,34 +347,36 @@ def _put_groups(markers: Any, groups: tuple[cmd.EventGroupMarker, ...]) -> None:
             put_payload(label.label, group.label)
 
 
-def _start_timer(out: Any, command: cmd.StartTimer, own: Own) -> None:
-    timer = out.start_timer
+def _start_timer(message: Any, command: cmd.StartTimer, defaults: CommandDefaults) -> None:
+    timer = message.start_timer
     timer.seq = command.seq
     put_nanos(timer.start_to_fire_timeout, command.duration_ns)
     if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
+        put_payload(message.user_metadata.summary, command.summary)
 
 
-def _cancel_timer(out: Any, command: cmd.CancelTimer, own: Own) -> None:
-    out.cancel_timer.seq = command.seq
+def _cancel_timer(message: Any, command: cmd.CancelTimer, defaults: CommandDefaults) -> None:
+    message.cancel_timer.seq = command.seq
 
 
-def _schedule_activity(out: Any, command: cmd.ScheduleActivity, own: Own) -> None:
-    out.schedule_activity.MergeFromString(remote_bytes(command.spec, own.task_queue))
-    _put_call(out, out.schedule_activity, command)
+def _schedule_activity(message: Any, command: cmd.ScheduleActivity, defaults: CommandDefaults) -> None:
+    message.schedule_activity.MergeFromString(remote_bytes(command.spec, defaults.task_queue))
+    _put_call(message, message.schedule_activity, command)
 
 
-def _schedule_local_activity(out: Any, command: cmd.ScheduleLocalActivity, own: Own) -> None:
-    activity = out.schedule_local_activity
+def _schedule_local_activity(
+    message: Any, command: cmd.ScheduleLocalActivity, defaults: CommandDefaults
+) -> None:
+    activity = message.schedule_local_activity
     activity.MergeFromString(local_bytes(command.spec))
-    _put_call(out, activity, command)
+    _put_call(message, activity, command)
     if command.attempt:
         activity.attempt = command.attempt
     if command.original_schedule_time_ns:
         put_nanos(activity.original_schedule_time, command.original_schedule_time_ns)
 
 
-def _put_call(out: Any, activity: Any, command: cmd.ScheduleActivity | cmd.ScheduleLocalActivity) -> None:
+def _put_call(message: Any, activity: Any, command: cmd.ScheduleActivity | cmd.ScheduleLocalActivity) -> None:
     activity.seq = command.seq
     activity.activity_id = command.activity_id
     activity.activity_type = command.activity_type
@@ -387,38 +384,40 @@ def _put_call(out: Any, activity: Any, command: cmd.ScheduleActivity | cmd.Sched
     if command.headers:
         put_payload_map(activity.headers, command.headers)
     if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
+        put_payload(message.user_metadata.summary, command.summary)
 
 
-def _cancel_activity(out: Any, command: cmd.RequestCancelActivity, own: Own) -> None:
-    out.request_cancel_activity.seq = command.seq
+def _cancel_activity(message: Any, command: cmd.RequestCancelActivity, defaults: CommandDefaults) -> None:
+    message.request_cancel_activity.seq = command.seq
 
 
-def _cancel_local_activity(out: Any, command: cmd.RequestCancelLocalActivity, own: Own) -> None:
-    out.request_cancel_local_activity.seq = command.seq
+def _cancel_local_activity(
+    message: Any, command: cmd.RequestCancelLocalActivity, defaults: CommandDefaults
+) -> None:
+    message.request_cancel_local_activity.seq = command.seq
 
 
-def _start_child(out: Any, command: cmd.StartChildWorkflow, own: Own) -> None:
-    child = out.start_child_workflow_execution
+def _start_child(message: Any, command: cmd.StartChildWorkflow, defaults: CommandDefaults) -> None:
+    child = message.start_child_workflow_execution
     child.seq = command.seq
-    child.namespace = command.namespace or own.namespace
+    child.namespace = command.namespace or defaults.namespace
     child.workflow_id = command.workflow_id
     child.workflow_type = command.workflow_type
-    child.task_queue = own.task_queue
+    child.task_queue = defaults.task_queue
     put_payloads(child.input, command.arguments)
     put_payload_map(child.headers, command.headers)
     specs.CHILD_START.put(child, command.spec)
     specs.CHILD.put(child, command.child)
-    specs.NOTES.put(out, command.spec)
+    specs.NOTES.put(message, command.spec)
 
 
-def _cancel_child(out: Any, command: cmd.CancelChildWorkflow, own: Own) -> None:
-    out.cancel_child_workflow_execution.child_workflow_seq = command.seq
-    out.cancel_child_workflow_execution.reason = command.reason
+def _cancel_child(message: Any, command: cmd.CancelChildWorkflow, defaults: CommandDefaults) -> None:
+    message.cancel_child_workflow_execution.child_workflow_seq = command.seq
+    message.cancel_child_workflow_execution.reason = command.reason
 
 
-def _schedule_nexus(out: Any, command: cmd.ScheduleNexusOperation, own: Own) -> None:
-    call = out.schedule_nexus_operation
+def _schedule_nexus(message: Any, command: cmd.ScheduleNexusOperation, defaults: CommandDefaults) -> None:
+    call = message.schedule_nexus_operation
     call.seq = command.seq
     call.endpoint = command.endpoint
     call.service = command.service
@@ -433,78 +432,80 @@ def _schedule_nexus(out: Any, command: cmd.ScheduleNexusOperation, own: Own) -> 
     if command.start_to_close_timeout is not None:
         put_seconds(call.start_to_close_timeout, command.start_to_close_timeout)
     if command.summary is not None:
-        put_payload(out.user_metadata.summary, command.summary)
+        put_payload(message.user_metadata.summary, command.summary)
 
 
-def _cancel_nexus(out: Any, command: cmd.CancelNexusOperation, own: Own) -> None:
-    out.request_cancel_nexus_operation.seq = command.seq
+def _cancel_nexus(message: Any, command: cmd.CancelNexusOperation, defaults: CommandDefaults) -> None:
+    message.request_cancel_nexus_operation.seq = command.seq
 
 
-def _signal_external(out: Any, command: cmd.SignalExternalWorkflow, own: Own) -> None:
-    signal = out.signal_external_workflow_execution
+def _signal_external(message: Any, command: cmd.SignalExternalWorkflow, defaults: CommandDefaults) -> None:
+    signal = message.signal_external_workflow_execution
     signal.seq = command.seq
     if command.is_child:
         signal.child_workflow_id = command.workflow_id
     else:
-        _put_execution(signal.workflow_execution, command, own)
+        _put_execution(signal.workflow_execution, command, defaults)
     signal.signal_name = command.signal_name
     put_payloads(signal.args, command.arguments)
     put_payload_map(signal.headers, command.headers)
 
 
 def _put_execution(
-    execution: Any, command: cmd.SignalExternalWorkflow | cmd.RequestCancelExternal, own: Own
+    execution: Any, command: cmd.SignalExternalWorkflow | cmd.RequestCancelExternal, defaults: CommandDefaults
 ) -> None:
-    execution.namespace = command.namespace or own.namespace
+    execution.namespace = command.namespace or defaults.namespace
     execution.workflow_id = command.workflow_id
     execution.run_id = command.run_id
 
 
-def _cancel_signal(out: Any, command: cmd.CancelSignalExternal, own: Own) -> None:
-    out.cancel_signal_workflow.seq = command.seq
+def _cancel_signal(message: Any, command: cmd.CancelSignalExternal, defaults: CommandDefaults) -> None:
+    message.cancel_signal_workflow.seq = command.seq
 
 
-def _cancel_external(out: Any, command: cmd.RequestCancelExternal, own: Own) -> None:
-    cancel = out.request_cancel_external_workflow_execution
+def _cancel_external(message: Any, command: cmd.RequestCancelExternal, defaults: CommandDefaults) -> None:
+    cancel = message.request_cancel_external_workflow_execution
     cancel.seq = command.seq
     cancel.reason = command.reason
-    _put_execution(cancel.workflow_execution, command, own)
+    _put_execution(cancel.workflow_execution, command, defaults)
 
 
-def _set_patch(out: Any, command: cmd.SetPatchMarker, own: Own) -> None:
-    out.set_patch_marker.patch_id = command.patch_id
-    out.set_patch_marker.deprecated = command.deprecated
+def _set_patch(message: Any, command: cmd.SetPatchMarker, defaults: CommandDefaults) -> None:
+    message.set_patch_marker.patch_id = command.patch_id
+    message.set_patch_marker.deprecated = command.deprecated
 
 
-def _upsert_search_attributes(out: Any, command: cmd.UpsertSearchAttributes, own: Own) -> None:
-    upsert = out.upsert_workflow_search_attributes
+def _upsert_search_attributes(
+    message: Any, command: cmd.UpsertSearchAttributes, defaults: CommandDefaults
+) -> None:
+    upsert = message.upsert_workflow_search_attributes
     upsert.SetInParent()
     put_payload_map(upsert.search_attributes.indexed_fields, command.search_attributes)
 
 
-def _upsert_memo(out: Any, command: cmd.UpsertMemo, own: Own) -> None:
-    change = out.modify_workflow_properties
+def _upsert_memo(message: Any, command: cmd.UpsertMemo, defaults: CommandDefaults) -> None:
+    change = message.modify_workflow_properties
     change.SetInParent()
     put_payload_map(change.upserted_memo.fields, command.memo)
 
 
-def _accept_update(out: Any, command: cmd.AcceptUpdate, own: Own) -> None:
-    out.update_response.protocol_instance_id = command.protocol_instance_id
-    out.update_response.accepted.SetInParent()
+def _accept_update(message: Any, command: cmd.AcceptUpdate, defaults: CommandDefaults) -> None:
+    message.update_response.protocol_instance_id = command.protocol_instance_id
+    message.update_response.accepted.SetInParent()
 
 
-def _reject_update(out: Any, command: cmd.RejectUpdate, own: Own) -> None:
-    out.update_response.protocol_instance_id = command.protocol_instance_id
-    put_failure(out.update_response.rejected, command.failure)
+def _reject_update(message: Any, command: cmd.RejectUpdate, defaults: CommandDefaults) -> None:
+    message.update_response.protocol_instance_id = command.protocol_instance_id
+    put_failure(message.update_response.rejected, command.failure)
 
 
-def _complete_update(out: Any, command: cmd.CompleteUpdate, own: Own) -> None:
-    out.update_response.protocol_instance_id = command.protocol_instance_id
-    put_payload(out.update_response.completed, command.result)
+def _complete_update(message: Any, command: cmd.CompleteUpdate, defaults: CommandDefaults) -> None:
+    message.update_response.protocol_instance_id = command.protocol_instance_id
+    put_payload(message.update_response.completed, command.result)
 
 
-def _answer_query(out: Any, command: cmd.AnswerQuery, own: Own) -> None:
-    answer = out.respond_to_query
+def _answer_query(message: Any, command: cmd.AnswerQuery, defaults: CommandDefaults) -> None:
+    answer = message.respond_to_query
     answer.query_id = command.query_id
     if command.failure is not None:
         put_failure(answer.failed, command.failure)
@@ -514,33 +515,33 @@ def _answer_query(out: Any, command: cmd.AnswerQuery, own: Own) -> None:
         put_payload(answer.succeeded.response, command.result)
 
 
-def _complete_run(out: Any, command: cmd.CompleteRun, own: Own) -> None:
-    put_payload(out.complete_workflow_execution.result, command.result)
+def _complete_run(message: Any, command: cmd.CompleteRun, defaults: CommandDefaults) -> None:
+    put_payload(message.complete_workflow_execution.result, command.result)
 
 
-def _fail_run(out: Any, command: cmd.FailRun, own: Own) -> None:
-    put_failure(out.fail_workflow_execution.failure, command.failure)
+def _fail_run(message: Any, command: cmd.FailRun, defaults: CommandDefaults) -> None:
+    put_failure(message.fail_workflow_execution.failure, command.failure)
 
 
-def _cancel_run(out: Any, command: cmd.CancelRun, own: Own) -> None:
-    out.cancel_workflow_execution.SetInParent()
+def _cancel_run(message: Any, command: cmd.CancelRun, defaults: CommandDefaults) -> None:
+    message.cancel_workflow_execution.SetInParent()
 
 
-def _continue_as_new(out: Any, command: cmd.ContinueAsNew, own: Own) -> None:
-    # An empty type and queue mean the same as now: that is Core's own rule, so they stay empty.
-    again = out.continue_as_new_workflow_execution
-    again.SetInParent()
-    again.workflow_type = command.workflow_type
-    put_payloads(again.arguments, command.arguments)
-    put_payload_map(again.headers, command.headers)
-    specs.CONTINUED.put(again, command.spec)
-    if command.versioning and own.versioned:
-        again.initial_versioning_behavior = int(command.versioning)
+def _continue_as_new(message: Any, command: cmd.ContinueAsNew, defaults: CommandDefaults) -> None:
+    # An empty type or task queue keeps the current one. That is also Core's rule, so they stay empty.
+    next_run = message.continue_as_new_workflow_execution
+    next_run.SetInParent()
+    next_run.workflow_type = command.workflow_type
+    put_payloads(next_run.arguments, command.arguments)
+    put_payload_map(next_run.headers, command.headers)
+    specs.CONTINUED.put(next_run, command.spec)
+    if command.versioning and defaults.versioned:
+        next_run.initial_versioning_behavior = int(command.versioning)
     if command.backoff:
-        put_seconds(again.backoff_start_interval, command.backoff)
+        put_seconds(next_run.backoff_start_interval, command.backoff)
 
 
-_COMMANDS: dict[type[Command], Callable[[Any, Any, Own], None]] = {
+_COMMANDS: dict[type[Command], Callable[[Any, Any, CommandDefaults], None]] = {
     cmd.StartTimer: _start_timer,
     cmd.CancelTimer: _cancel_timer,
     cmd.ScheduleActivity: _schedule_activity,

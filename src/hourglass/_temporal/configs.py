@@ -1,7 +1,6 @@
-"""The plain objects that Core reads its settings from: pure data, checked here because Core checks little.
+"""The settings objects that Core reads: pure data, validated here because Core validates little.
 
-Core takes any object that has the right attributes. Ours show no values in their `repr`: some of them are
-keys.
+Core accepts any object with the right attributes. Our `repr` hides their values, because some are keys.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from hourglass._evaluator.options import seconds
 from hourglass._temporal.slots import SuppliedSlots
 from hourglass.errors import TargetError
 
-# The name that histories and servers see. It is the bridge's: servers keep tables of known SDKs, and
-# histories that say otherwise would look foreign to tools that read them. Our own runs are told by our flags.
+# The SDK name in histories and for servers. It is that of temporalio: servers keep tables of known SDKs, and tools
+# would not recognise a history with another name. Our own runs are recognised by their flags.
 CLIENT_NAME = "temporal-python"
 
 
@@ -34,7 +33,7 @@ NO_METADATA: Mapping[str, str | bytes] = {}
 
 
 class TemporalSettings:
-    """Attributes for Core to read; the `repr` names them and hides what they hold."""
+    """A bag of attributes for Core. Its `repr` shows their names only."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
@@ -44,7 +43,7 @@ class TemporalSettings:
 
 
 def check_target(target: str) -> str:
-    """`host:port`, or a `TargetError` that says what is wrong."""
+    """Return a valid `host:port`. Raises `TargetError`."""
     host, colon, port = target.rpartition(":")
     if "://" in target or "/" in target:
         raise TargetError(f"a Temporal target is host:port, such as localhost:7233, not {target!r}")
@@ -68,7 +67,7 @@ def client_settings(
     timeout: float,
     transport: Transport = USUAL,
 ) -> TemporalSettings:
-    """A connection. An API key alone implies TLS, as everywhere at Temporal; `tls=False` forbids it."""
+    """Return the settings of a connection. An API key alone implies TLS, as in Temporal's SDKs; `tls=False` disables it."""
     secure = tls if tls is not None else api_key is not None
     return TemporalSettings(
         target_url=f"{'https' if secure else 'http'}://{check_target(target)}",
@@ -78,23 +77,23 @@ def client_settings(
         api_key=api_key,
         identity=identity,
         tls_config=_tls_settings(tls if isinstance(tls, TLSConfig) else TLSConfig()) if secure else None,
-        retry_config=_of(transport.retry),
-        keep_alive_config=_of(transport.keep_alive),
+        retry_config=_part_settings(transport.retry),
+        keep_alive_config=_part_settings(transport.keep_alive),
         connect_timeout_millis=_millis(timeout),
-        http_connect_proxy_config=_of(transport.proxy),
-        dns_load_balancing_config=_of(transport.dns_load_balancing),
+        http_connect_proxy_config=_part_settings(transport.proxy),
+        dns_load_balancing_config=_part_settings(transport.dns_load_balancing),
         grpc_compression=transport.compression.value,
         payloads_warn_size=transport.payload_limits.payloads_warn_size,
         memo_warn_size=transport.payload_limits.memo_warn_size,
     )
 
 
-def _of(said: Any) -> TemporalSettings | None:
-    """The fields of a part of the transport, which Core calls the same."""
+def _part_settings(part: Any) -> TemporalSettings | None:
+    """Copy the fields of a part of the transport; Core uses the same names."""
     return (
         None
-        if said is None
-        else TemporalSettings(**{each.name: getattr(said, each.name) for each in fields(said)})
+        if part is None
+        else TemporalSettings(**{attribute.name: getattr(part, attribute.name) for attribute in fields(part)})
     )
 
 
@@ -116,7 +115,7 @@ def call_settings(
     retry: bool = True,
     metadata: Mapping[str, str | bytes] = NO_METADATA,
 ) -> TemporalSettings:
-    """One RPC, repeated by Core where that helps; request ids make it harmless."""
+    """Return the settings of one RPC. With `retry` Core repeats it; request ids make repetition harmless."""
     return TemporalSettings(
         rpc=rpc,
         req=request,
@@ -127,7 +126,10 @@ def call_settings(
 
 
 def worker_settings(namespace: str, config: HandleConfig, identity: str) -> TemporalSettings:
-    """A worker on a task queue. Workflows have local activities, also where the worker knows none by name: their steps."""
+    """Return the settings of a worker on a task queue.
+
+    Local activities are enabled with workflows even if the worker has no activity by name: steps use them.
+    """
     config.check()
     return TemporalSettings(
         namespace=namespace,
@@ -136,7 +138,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
         max_cached_workflows=config.max_cached_workflows,
         tuner=_tuner(config),
         nonsticky_to_sticky_poll_ratio=config.nonsticky_poll_ratio,
-        task_types=_kinds(
+        task_types=_task_types(
             config.workflows,
             config.activities and config.remote_activities,
             local=config.workflows,
@@ -151,7 +153,7 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
         if config.activities and config.remote_activities
         else 0,
         graceful_shutdown_period_millis=_millis(config.graceful_shutdown),
-        versioning_strategy=_versioning(config),
+        versioning_strategy=_versioning_strategy(config),
         workflow_task_poller_behavior=_pollers(config.workflow_pollers, config.workflow_scaling),
         activity_task_poller_behavior=_pollers(config.activity_pollers, config.activity_scaling),
         nexus_task_poller_behavior=_nexus_pollers(config),
@@ -160,8 +162,8 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
     )
 
 
-def _versioning(config: HandleConfig) -> TemporalSettings:
-    """What the worker says of its build: a version that tasks are routed by, or a name for people to read."""
+def _versioning_strategy(config: HandleConfig) -> TemporalSettings:
+    """Return how the worker identifies its build: a version for routing, or a build id for information only."""
     version = config.version
     if version is None:
         return TemporalSettings(build_id_no_versioning=config.build_id)
@@ -173,7 +175,7 @@ def _versioning(config: HandleConfig) -> TemporalSettings:
 
 
 def replay_settings() -> TemporalSettings:
-    """A worker that replays histories: two cached runs let Core evict one while the next is on its way."""
+    """Return the settings of a replay worker. Two cached runs let Core evict one while the next arrives."""
     return TemporalSettings(
         namespace="default",
         task_queue="replay",
@@ -181,7 +183,7 @@ def replay_settings() -> TemporalSettings:
         max_cached_workflows=2,
         tuner=_slots(2, 1, 1),
         nonsticky_to_sticky_poll_ratio=1.0,
-        task_types=_kinds(workflows=True, activities=False, local=False),
+        task_types=_task_types(workflows=True, activities=False, local=False),
         sticky_queue_schedule_to_start_timeout_millis=1_000,
         max_heartbeat_throttle_interval_millis=1_000,
         default_heartbeat_throttle_interval_millis=1_000,
@@ -199,7 +201,7 @@ def replay_settings() -> TemporalSettings:
 
 
 def _pollers(count: int, scaling: PollerBehaviorAutoscaling | None = None) -> TemporalSettings:
-    # A fixed number unless asked for: with autoscaling pollers a fatal poll error did not surface for minutes.
+    # A fixed number by default: with autoscaling pollers a fatal poll error did not surface for minutes.
     if scaling is None:
         return TemporalSettings(simple_maximum=count)
     return TemporalSettings(minimum=scaling.minimum, maximum=scaling.maximum, initial=scaling.initial)
@@ -227,22 +229,28 @@ def _tuner(config: HandleConfig) -> TemporalSettings:
     )
 
 
-def _supplier(supplier: SlotSupplier, least: int, ramp: float) -> Any:
-    """A supplier as Core reads it; one of the author's as `core` makes it into one of Core's."""
+def _supplier(supplier: SlotSupplier, minimum: int, default_throttle: float) -> Any:
+    """Return a slot supplier as Core reads it. `core` wraps a custom one in an object of Core."""
     match supplier:
         case FixedSizeSlotSupplier():
             return TemporalSettings(num_slots=supplier.num_slots)
         case ResourceBasedSlotSupplier():
-            own, usage = supplier.slot_config, supplier.tuner_config
-            throttle = ramp if own.ramp_throttle is None else seconds(own.ramp_throttle, "ramp_throttle")
-            most = own.maximum_slots or MOST_SLOTS
+            slot_options, resource_options = supplier.slot_config, supplier.tuner_config
+            throttle = (
+                default_throttle
+                if slot_options.ramp_throttle is None
+                else seconds(slot_options.ramp_throttle, "ramp_throttle")
+            )
+            maximum = slot_options.maximum_slots or MOST_SLOTS
             return TemporalSettings(
-                minimum_slots=min(least, most) if own.minimum_slots is None else own.minimum_slots,
-                maximum_slots=most,
+                minimum_slots=min(minimum, maximum)
+                if slot_options.minimum_slots is None
+                else slot_options.minimum_slots,
+                maximum_slots=maximum,
                 ramp_throttle_ms=_millis(throttle),
                 tuner_config=TemporalSettings(
-                    target_memory_usage=float(usage.target_memory_usage),
-                    target_cpu_usage=float(usage.target_cpu_usage),
+                    target_memory_usage=float(resource_options.target_memory_usage),
+                    target_cpu_usage=float(resource_options.target_cpu_usage),
                 ),
             )
         case _:
@@ -258,7 +266,7 @@ def _slots(workflow: int, activity: int, local: int, nexus: int = 1) -> Temporal
     )
 
 
-def _kinds(workflows: bool, activities: bool, local: bool, nexus: bool = False) -> TemporalSettings:
+def _task_types(workflows: bool, activities: bool, local: bool, nexus: bool = False) -> TemporalSettings:
     return TemporalSettings(
         enable_workflows=workflows,
         enable_local_activities=local,

@@ -1,7 +1,6 @@
-"""Connect to a Temporal server, and the connection: calls for clients, handles for workers. Each request says which call it
-is; what the server refuses becomes an error of ours (`refusals`).
+"""The connection to a Temporal server: requests of clients, handles of workers. `refusals` turns RPC errors into ours.
 
-Everything here runs on one loop, and that loop must outlive the connection: what Core answers belongs to it.
+Everything here runs on one loop, which must outlive the connection: Core's futures belong to it.
 """
 
 from __future__ import annotations
@@ -54,9 +53,6 @@ from hourglass.errors import (
 )
 from hourglass.metrics import Family
 
-# --- requests --------------------------------------------------------------------------------------------------------
-
-
 CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] = {
     **calls.ACTING,
     **calls_views.LOOKING,
@@ -67,7 +63,7 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] 
 
 
 async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallScope, target: str) -> Any:
-    """Send a request and return its answer. Raises `ServiceError` and its kinds, and `QueryFailedError`."""
+    """Send a request and return its answer. Raises `ServiceError` and subclasses, and `QueryFailedError`."""
     if isinstance(request, wf.ImportWorkflow):
 
         async def send(rpc: str, message: Any, timeout: float) -> bytes:
@@ -77,10 +73,10 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallS
 
         return await importing.import_workflow(send, request, scope)
     if isinstance(request, ListLimits):
-        return KeptLimits()  # a server keeps none itself
+        return KeptLimits()  # a Temporal server keeps no limits; workflows do
     plan = CALLS.get(type(request))
     if plan is None:
-        raise InternalError(f"Temporal has no answer to {type(request).__name__}")
+        raise InternalError(f"no Temporal RPC for the request {type(request).__name__}")
     call = plan(request, scope)
     data = await _send(client, call, request, scope, target)
     return data if data is call.late else call.read(data)
@@ -89,14 +85,14 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallS
 async def _send(
     client: core.Ref, call: calls.Rpc, request: sv.Request[Any], scope: calls.CallScope, target: str
 ) -> Any:
-    """Send a message; gives the bytes of the answer, or what the call says where there is none in time."""
+    """Send a message and return the answer's bytes, or `call.late` if it is set and the call times out."""
     timeout = call.timeout if request.rpc_timeout is None else request.rpc_timeout
     try:
-        sent = call.message.SerializeToString()
+        data = call.message.SerializeToString()
         return await core.call(
             client,
             call.rpc,
-            sent,
+            data,
             timeout,
             retry=call.retry,
             metadata=request.rpc_metadata or NO_METADATA,
@@ -113,17 +109,14 @@ async def _send(
         raise error_for(refusal, request, scope.namespace, target) from None
 
 
-# --- raw services ----------------------------------------------------------------------------------------------------
-
-
 def raw_service(name: str, rpc: sv.RawRpc) -> Any:
-    """A service as Temporal generates it: a method for each RPC, which takes and gives its messages."""
+    """Return the service class that temporalio generates, with one method per RPC that takes and returns messages."""
     services = importlib.import_module("temporalio.bridge.services_generated")
     return getattr(services, f"{name.capitalize()}Service")(_RawCaller(rpc))
 
 
 class _RawCaller:
-    """What the generated services call."""
+    """Adapter from the generated services to `RawRpc`."""
 
     def __init__(self, rpc: sv.RawRpc) -> None:
         self._rpc = rpc
@@ -153,15 +146,12 @@ class _RawCaller:
         )
 
 
-# --- the connection --------------------------------------------------------------------------------------------------
-
-
 A = TypeVar("A")
 
 DEADLINE = 10.0
 """Seconds to connect, and to open a handle."""
 
-# A server that is starting accepts connections before it serves them.
+# A server that is starting accepts connections before it serves requests.
 _STARTING = "not healthy yet"
 
 
@@ -176,10 +166,9 @@ async def connect(
     timeout: float = DEADLINE,
     transport: Transport = USUAL,
 ) -> TemporalConnection:
-    """Connect to `host:port` and make sure that the namespace exists, all within `timeout` seconds.
+    """Connect to `host:port` and check that the namespace exists, within `timeout` seconds.
 
-    Raises `TargetError`, `ConnectionFailedError`, `NamespaceNotFoundError`, or `ServiceError` where access is
-    refused.
+    Raises `TargetError`, `ConnectionFailedError`, `NamespaceNotFoundError`, or `ServiceError` if access is denied.
     """
     check_target(target)
     if not namespace:
@@ -196,7 +185,7 @@ async def connect(
         transport=transport,
     )
     try:
-        # Core's own limit does not hold against a peer that accepts and says nothing.
+        # Core's own timeout has no effect if the peer accepts the connection and stays silent.
         async with asyncio.timeout(timeout):
             while True:
                 try:
@@ -229,51 +218,51 @@ class TemporalConnection:
         self._fetch_metrics()
 
     def _fetch_metrics(self) -> None:
-        """Fetch what Core counts, now and every few seconds, if it does: its buffer is not large."""
+        """Fetch Core's metrics now and every few seconds, if it buffers them: the buffer is small."""
         if core.metrics() is not None and not self._client.gone:
             self._fetching = asyncio.get_running_loop().call_later(FETCH_EVERY, self._fetch_metrics)
 
     def families(self) -> list[Family]:
-        """What Core has counted in this process."""
-        found = core.metrics()
-        return [] if found is None else found.families()
+        """Return the metrics that Core has recorded in this process."""
+        recorded = core.metrics()
+        return [] if recorded is None else recorded.families()
 
     def __repr__(self) -> str:
         return f"TemporalConnection({self._target!r}, namespace={self.namespace!r})"
 
     @property
     def target(self) -> str:
-        """What it is connected to, without secrets."""
+        """The server's address, without secrets."""
         return self._target
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of all requests."""
         return self._scope.namespace
 
     @property
     def identity(self) -> str:
-        """The identity that the server sees in our requests and polls."""
+        """The identity that the server sees in requests and polls."""
         return self._scope.identity
 
     async def call(self, request: sv.Request[A]) -> A:
-        """Ask, and wait for the answer."""
+        """Send a request and return its answer."""
         self._check_open()
         answer: A = await perform(self._client, request, self._scope, self._target)
         return answer
 
     def set_api_key(self, api_key: str | None) -> None:
-        """Send this key from now on."""
+        """Use this API key from now on."""
         self._check_open()
         core.set_api_key(self._client, api_key)
 
     def set_rpc_metadata(self, metadata: Mapping[str, str]) -> None:
-        """Send these headers from now on, and not those of before."""
+        """Replace the RPC headers from now on."""
         self._check_open()
         core.set_metadata(self._client, metadata)
 
     async def rpc(self, call: sv.RawCall) -> Any:
-        """Send a message to a service of the server, and wait for its answer."""
+        """Send a message to a service of the server and return its answer."""
         self._check_open()
         try:
             data = await core.call(
@@ -297,7 +286,7 @@ class TemporalConnection:
         return call.answer.FromString(data)
 
     async def check_namespace(self, timeout: float = DEADLINE) -> None:
-        """Raise `NamespaceNotFoundError` where the server does not have our namespace."""
+        """Raise `NamespaceNotFoundError` if the server does not have this namespace."""
         message = ws.DescribeNamespaceRequest(namespace=self.namespace)
         try:
             await core.call(self._client, "describe_namespace", message.SerializeToString(), timeout)
@@ -307,7 +296,7 @@ class TemporalConnection:
                 case "NOT_FOUND":
                     raise no_namespace(self.namespace, self._target) from None
                 case "PERMISSION_DENIED" | "UNIMPLEMENTED":
-                    return  # a key may be allowed to work in a namespace and not to describe it
+                    return  # a key may be allowed to use a namespace but not to describe it
                 case "UNAUTHENTICATED":
                     raise denied(refusal.status, refusal.message, self.namespace, self._target) from None
                 case "INVALID_ARGUMENT":
@@ -318,7 +307,7 @@ class TemporalConnection:
                     raise unreachable(self._target, f"{refusal.message} ({refusal.status})") from None
 
     async def open_handle(self, config: HandleConfig) -> CoreHandle:
-        """Open a handle for a task queue. Raises `ServiceError` where Core or the server refuses."""
+        """Open a handle for a task queue. Raises `ServiceError` if Core or the server rejects it."""
         self._check_open()
         settings = worker_settings(self.namespace, config, self.identity)
         try:
@@ -344,7 +333,7 @@ class TemporalConnection:
         return handle
 
     async def close(self) -> None:
-        """Let go of everything. Handles that were not finalized before live on for a while."""
+        """Drop the client. Handles that were not finalized live on for a while."""
         if self._fetching is not None:
             self._fetching.cancel()
         self._client.drop()
@@ -363,7 +352,7 @@ class TemporalConnection:
 
 
 async def _discard(handle: CoreHandle) -> None:
-    """End a handle that was never used: merely dropped it goes on polling, and takes tasks with it."""
+    """Shut down a handle that was never used. If it were only dropped, it would keep polling and lose tasks."""
     ends: dict[WorkKind, Exception] = {}
     ended = asyncio.Event()
 

@@ -1,15 +1,15 @@
-"""The one door to Core: the only file that touches its Rust objects. It knows bytes, not messages.
+"""The only access to Core: no other file touches its Rust objects. Messages pass as bytes.
 
-What Core asks of a language SDK, and this file provides:
+What Core requires of a language SDK, and this file provides:
 
-- One runtime per process. After a fork the child must neither use nor drop what it inherited (dropping
-  hangs), so the references are leaked and a new runtime is made when one is needed, which is leaked at the child's end, too.
-  The threads of a leaked runtime outlive the interpreter. One that is inside Python when finalisation begins crashes the
-  process (Python ends the thread below Rust's frames), so calls in flight are cancelled and such threads awaited first.
-- At exit workers, then clients, then the runtime are dropped while Python still lives; any other way hangs or
-  crashes. So every Rust object sits in a `Ref`, and nothing else holds it longer than one call.
-- A future belongs to the loop that asked for it. Polls and completions must never be cancelled: `handle` sees
-  to that.
+- One runtime per process. After a fork the child must neither use nor drop inherited objects (dropping hangs), so the
+  references are leaked, and a new runtime is created when one is needed. That runtime is leaked at the child's exit,
+  too. Threads of a leaked runtime outlive the interpreter. A thread that is inside Python when finalisation begins
+  crashes the process (Python ends the thread below Rust's frames), so calls in progress are cancelled and such threads
+  awaited first.
+- At exit, workers, then clients, then the runtime are dropped while Python is still running; any other order hangs or
+  crashes. Every Rust object is therefore held by a `Ref`, and by nothing else for longer than one call.
+- A future belongs to the loop that made the call. Polls and completions must never be cancelled; `handle` ensures that.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from hourglass.metrics._telemetry import take_telemetry
 _rust: Any = _rust_module  # compiled, without type information
 
 PollShutdown: type[Exception] = _rust.PollShutdownError
-"""A poll ended because the worker is shut down."""
+"""The exception of a poll that ended because the worker shut down."""
 
 RpcError: type[Exception] = _rust.RPCError
-"""An RPC was refused; `args` are gRPC's number, a message, and the encoded status with its details."""
+"""The exception of a failed RPC; `args` are gRPC's number, a message, and the encoded status with details."""
 
 load_profile: Any = _rust.envconfig.load_client_connect_config
 load_profiles: Any = _rust.envconfig.load_client_config
-"""Temporal's configuration file and variables, as dictionaries; they raise RuntimeError with their reason."""
+"""Load Temporal's configuration file and variables as dictionaries. Raise RuntimeError with the reason."""
 
-_WORKER, _CLIENT, _RUNTIME = range(3)  # the order in which they must be dropped
-_RUNTIMES_END = has((1, 35))
+_WORKER, _CLIENT, _RUNTIME = range(3)  # the required order of dropping
+_DROPS_RUNTIME = has((1, 35))
 
 
 class Ref:
-    """Holds one Rust object, until it is dropped: by its owner, at exit, or (leaked) after a fork."""
+    """A reference to one Rust object, until its owner drops it, the process exits, or a fork leaks it."""
 
     __slots__ = ("__weakref__", "_object", "rank")
 
@@ -70,17 +70,17 @@ class Ref:
         return self._object is None
 
     def get(self) -> Any:
-        """The object, for one call."""
+        """Return the object, for one call. Raises `HandleBroken` if it was dropped."""
         if self._object is None:
             raise HandleBroken("this connection to Temporal is closed, or was inherited through a fork")
         return self._object
 
     def drop(self) -> None:
-        """Let go of the object. Can be repeated."""
+        """Drop the object. Can be repeated."""
         self._object = None
 
     def leak(self) -> None:
-        """Let go without dropping: the object stays in memory for ever."""
+        """Release the reference without dropping the object: it stays in memory until the process ends."""
         if self._object is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._object))
             self._object = None
@@ -89,20 +89,20 @@ class Ref:
 _live: weakref.WeakSet[Ref] = weakref.WeakSet()
 _lock = threading.Lock()
 _runtime: Ref | None = None
-_counts = False  # whether the runtime buffers metrics
-_leaks_runtime = not _RUNTIMES_END  # also in a process that was forked from one that had a runtime
-_calls: set[asyncio.Future[Any]] = set()  # in flight; recorded only where the runtime is leaked
+_buffers_metrics = False
+_leaks_runtime = not _DROPS_RUNTIME  # also in a process that was forked from one that had a runtime
+_calls: set[asyncio.Future[Any]] = set()  # in progress; recorded only if the runtime is leaked
 _LEAVE_LIMIT = 1.0  # seconds that an exit waits for Core's threads to leave Python
 
 
 def runtime() -> Ref:
-    """The Core runtime of this process, made when it is first needed."""
-    global _runtime, _counts
+    """Return the Core runtime of this process, created at first use."""
+    global _runtime, _buffers_metrics
     with _lock:
         if _runtime is None or _runtime.gone:
             settings: Any = runtime_settings(os.environ, take_telemetry())
             _runtime = Ref(_RUNTIME, _rust.init_runtime(settings))
-            _counts = (
+            _buffers_metrics = (
                 settings.telemetry.metrics is not None and settings.telemetry.metrics.buffered_with_size > 0
             )
         return _runtime
@@ -112,29 +112,29 @@ _metrics = CoreMetrics()
 
 
 def metrics() -> CoreMetrics | None:
-    """What Core has counted in this process, up to now; None where it was not told to."""
+    """Fetch Core's buffered metrics and return all so far; None if Core does not record any."""
     with _lock:
-        known = _runtime
-    if known is None or known.gone or not _counts:
+        current = _runtime
+    if current is None or current.gone or not _buffers_metrics:
         return None
-    _metrics.add(known.get().retrieve_buffered_metrics(True))
+    _metrics.add(current.get().retrieve_buffered_metrics(True))
     return _metrics
 
 
 def drop_all() -> None:
-    """Drop every Rust object of this process, in order. Runs at exit; workers that drain have done so before."""
+    """Drop every Rust object of this process, in order. Runs at exit; draining workers have done it before."""
     for ref in sorted(_live, key=lambda ref: ref.rank):
         if ref.rank == _WORKER and not ref.gone and hasattr(ref.get(), "initiate_shutdown"):
-            # A worker that is dropped without it keeps polling, and takes tasks with it.
+            # A worker dropped without this keeps polling and loses the tasks that it receives.
             try:
                 ref.get().initiate_shutdown()
             except BaseException as error:
                 if not (isinstance(error, Exception) or is_panic(error)):
                     raise
         if ref.rank == _RUNTIME and _leaks_runtime:
-            # It would wait for its threads, and they for the interpreter that this thread holds: half of the time, for ever.
-            # In a child of a fork that holds for every release: Core's locks remember threads of the parent, which are not
-            # here, and a wake-up that is meant for one of ours may go to one of them.
+            # Dropping would wait for Core's threads, and these wait for the interpreter that this thread holds: about
+            # every second time forever. In a forked child this applies to every release: Core's locks name threads of
+            # the parent that do not exist here, and a wake-up for one of our threads may go to one of them.
             ref.leak()
         else:
             ref.drop()
@@ -143,17 +143,18 @@ def drop_all() -> None:
 
 
 def _keep_core_out_of_python() -> None:
-    """Cancel the calls in flight and wait until no thread of Core is inside Python, for at most `_LEAVE_LIMIT` seconds."""
+    """Cancel calls in progress and wait until no thread of Core is inside Python, at most `_LEAVE_LIMIT` seconds."""
     cancelled = weakref.WeakSet(filter(_cancel, list(_calls)))
     _calls.clear()
     deadline = monotonic() + _LEAVE_LIMIT
-    # Core lets go of a cancelled call when its thread has left Python; until then that thread may not have entered it yet.
+    # Core releases a cancelled call when its thread has left Python; until then that thread may still be about to enter
+    # it.
     while (cancelled or _foreign_threads()) and monotonic() < deadline:
-        sleep(0.001)  # releases the interpreter, for which these threads wait
+        sleep(0.001)  # releases the GIL, for which these threads wait
 
 
 def _cancel(call: asyncio.Future[Any]) -> bool:
-    """Cancel a call from another thread, even if its loop has stopped or is closed. Return whether it was in flight."""
+    """Cancel a call from another thread, even if its loop has stopped or is closed. Return whether it was in progress."""
     if call.done():
         return False
     loop = call.get_loop()
@@ -161,10 +162,10 @@ def _cancel(call: asyncio.Future[Any]) -> bool:
         loop.call_soon_threadsafe(call.cancel)
         return True
     callbacks = [callback for callback, _ in getattr(call, "_callbacks", None) or ()]
-    with suppress(RuntimeError):  # the loop is closed; the call is cancelled all the same
+    with suppress(RuntimeError):  # raised if the loop is closed, after the call is cancelled
         call.cancel()
     for callback in callbacks:
-        if type(callback).__name__ == "PyDoneCallback":  # Core's; nobody runs the loop that would call it
+        if type(callback).__name__ == "PyDoneCallback":  # Core's; its loop no longer runs callbacks
             callback(call)
     return True
 
@@ -182,10 +183,10 @@ def _after_fork() -> None:
     _leaks_runtime = _leaks_runtime or _runtime is not None
     for ref in list(_live):
         ref.leak()
-    _runtime = None  # after the leaking: the last reference would free it here, and hang
+    _runtime = None  # only after leaking: releasing the last reference would drop it here, and hang
 
 
-# A worker that was not shut down loses its channel, or its polls, when it is dropped: a thread of Core's panics, and ends.
+# A worker dropped without shutdown loses its channel or its polls: one of Core's threads panics and ends.
 _HARMLESS_PANIC = re.compile(
     rb"\n?thread '[^'\n]*'(?: \(\d+\))? panicked at [^\n]*\n"
     rb"[^\n]*(?:Activation processor channel not dropped|JoinError::Cancelled)[^\n]*\n"
@@ -193,30 +194,30 @@ _HARMLESS_PANIC = re.compile(
 )
 
 
-def without_harmless_panics(said: bytes) -> bytes:
-    """What was said on stderr while workers were dropped, without what is no failure."""
-    return _HARMLESS_PANIC.sub(b"", said)
+def without_harmless_panics(captured: bytes) -> bytes:
+    """Remove the panics that dropping workers causes from captured stderr; they are no failures."""
+    return _HARMLESS_PANIC.sub(b"", captured)
 
 
 def _drop_at_exit() -> None:
-    """As `drop_all`, without harmless panics on stderr, which people read: Core's threads write there past Python."""
+    """Run `drop_all` and hide harmless panics, which Core's threads write directly to the stderr descriptor."""
     if all(ref.gone for ref in _live if ref.rank == _WORKER):
         return drop_all()
     try:
-        stderr, held = os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+        stderr, captured = os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115 - closed below
     except OSError:
         return drop_all()
-    os.dup2(held.fileno(), 2)
+    os.dup2(captured.fileno(), 2)
     try:
         drop_all()
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        held.seek(0)
-        rest = without_harmless_panics(held.read())
-        held.close()
-        if rest:
-            os.write(2, rest)
+        captured.seek(0)
+        remaining = without_harmless_panics(captured.read())
+        captured.close()
+        if remaining:
+            os.write(2, remaining)
 
 
 atexit.register(_drop_at_exit)
@@ -228,11 +229,8 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ in ("PanicException", "RustPanic")
 
 
-# --- clients ------------------------------------------------------------------------------------------------
-
-
 async def connect(settings: TemporalSettings) -> Ref:
-    """Connect. Raises RuntimeError with Core's reason; sets no deadline that a silent peer would respect."""
+    """Connect a client. Raises RuntimeError with Core's reason. The caller must set a deadline for silent peers."""
     return Ref(_CLIENT, await _future(_rust.connect_client(runtime().get(), settings)))
 
 
@@ -246,7 +244,7 @@ async def call(
     metadata: Mapping[str, str | bytes] = NO_METADATA,
     service: str = "workflow",
 ) -> bytes:
-    """Call a service of the server. Raises `RpcError`, or TimeoutError when `timeout` seconds have passed."""
+    """Call a service of the server. Raises `RpcError`, or TimeoutError after `timeout` seconds."""
     async with asyncio.timeout(timeout):
         return await _send(
             client, service, call_settings(rpc, request, timeout, retry=retry, metadata=metadata)
@@ -266,41 +264,40 @@ def _send(client: Ref, service: str, settings: TemporalSettings) -> asyncio.Futu
 
 
 def set_api_key(client: Ref, api_key: str | None) -> None:
-    """Send another API key from the next call on."""
+    """Use this API key from the next call on."""
     client.get().update_api_key(api_key)
 
 
 def set_metadata(client: Ref, metadata: Mapping[str, str]) -> None:
-    """Send other headers from the next call on."""
+    """Use these headers from the next call on."""
     client.get().update_metadata(dict(metadata))
 
 
-# --- workers ------------------------------------------------------------------------------------------------
-# The four calls that each step makes look at the object themselves: a call of ours costs as much as one of theirs.
+# The four calls of every step access the object directly: a function call here costs as much as one of Core's.
 
 
 def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
-    """Make a worker. Raises where this client has one on the same queue already."""
-    slots = vars(settings)["tuner"].__dict__
-    for kind, supplier in slots.items():
+    """Create a worker. Raises if this client already has a worker on the same task queue."""
+    suppliers = vars(settings)["tuner"].__dict__
+    for kind, supplier in suppliers.items():
         if isinstance(supplier, SuppliedSlots):
-            slots[kind] = _rust.CustomSlotSupplier(supplier)
+            suppliers[kind] = _rust.CustomSlotSupplier(supplier)
     return Ref(_WORKER, _rust.new_worker(runtime().get(), client.get(), settings))
 
 
 def new_replay_worker(settings: TemporalSettings) -> tuple[Ref, Ref]:
-    """Make a worker that replays, and what feeds it histories."""
+    """Create a replay worker, and the pusher that feeds it histories."""
     worker, pusher = _rust.new_replay_worker(runtime().get(), settings)
     return Ref(_WORKER, worker), Ref(_WORKER, pusher)
 
 
 def validate(worker: Ref) -> asyncio.Future[bytes]:
-    """Let the worker check its namespace. Once per worker, before it is polled."""
+    """Make the worker check its namespace. Call once per worker, before polling."""
     return _future(worker.get().validate())
 
 
 def poll_activation(worker: Ref) -> asyncio.Future[bytes]:
-    """Ask for the next activation."""
+    """Poll for the next activation."""
     call: asyncio.Future[bytes] = (worker._object or worker.get()).poll_workflow_activation()
     if _leaks_runtime:
         _record(call)
@@ -308,7 +305,7 @@ def poll_activation(worker: Ref) -> asyncio.Future[bytes]:
 
 
 def poll_activity(worker: Ref) -> asyncio.Future[bytes]:
-    """Ask for the next activity task."""
+    """Poll for the next activity task."""
     call: asyncio.Future[bytes] = (worker._object or worker.get()).poll_activity_task()
     if _leaks_runtime:
         _record(call)
@@ -316,7 +313,7 @@ def poll_activity(worker: Ref) -> asyncio.Future[bytes]:
 
 
 def complete_activation(worker: Ref, completion: bytes) -> asyncio.Future[None]:
-    """Complete an activation; a malformed completion raises and leaves it open."""
+    """Complete an activation. A malformed completion raises and leaves the activation outstanding."""
     call: asyncio.Future[None] = (worker._object or worker.get()).complete_workflow_activation(completion)
     if _leaks_runtime:
         _record(call)
@@ -332,32 +329,32 @@ def complete_activity(worker: Ref, completion: bytes) -> asyncio.Future[None]:
 
 
 def poll_nexus(worker: Ref) -> asyncio.Future[bytes]:
-    """Ask for the next call of a Nexus operation."""
+    """Poll for the next Nexus task."""
     return _future(worker.get().poll_nexus_task())
 
 
 def complete_nexus(worker: Ref, completion: bytes) -> asyncio.Future[None]:
-    """Answer a call of a Nexus operation."""
+    """Complete a Nexus task."""
     return _future(worker.get().complete_nexus_task(completion))
 
 
 def heartbeat(worker: Ref, beat: bytes) -> None:
-    """Record that an activity lives."""
+    """Record an activity heartbeat."""
     worker.get().record_activity_heartbeat(beat)
 
 
 def request_eviction(worker: Ref, run_id: str) -> None:
-    """Ask for a run to be evicted."""
+    """Request the eviction of a run."""
     worker.get().request_workflow_eviction(run_id)
 
 
 def initiate_shutdown(worker: Ref) -> None:
-    """Stop taking new work. Can be repeated."""
+    """Stop accepting new work. Can be repeated."""
     worker.get().initiate_shutdown()
 
 
 def finalize_shutdown(worker: Ref) -> asyncio.Future[None]:
-    """Free the worker. Once, with no call in flight: otherwise ValueError, and it is gone all the same."""
+    """Free the worker. Allowed once, with no call in progress: otherwise raises ValueError, and the worker is lost."""
     return _future(worker.get().finalize_shutdown())
 
 
@@ -367,7 +364,7 @@ def push_history(pusher: Ref, workflow_id: str, history: bytes) -> asyncio.Futur
 
 
 def close_pusher(pusher: Ref) -> None:
-    """No more histories."""
+    """Close a replay worker's input. Can be repeated."""
     if not pusher.gone:
         pusher.get().close()
 

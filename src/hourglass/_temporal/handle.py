@@ -47,7 +47,12 @@ from hourglass._evaluator.commands import Completion, TaskFailed
 from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads
 from hourglass._temporal import core
-from hourglass._temporal.activations import Own, UnsupportedEvent, activation_from_proto, completion_to_proto
+from hourglass._temporal.activations import (
+    CommandDefaults,
+    UnsupportedEvent,
+    activation_from_proto,
+    completion_to_proto,
+)
 from hourglass._temporal.configs import replay_settings
 from hourglass._temporal.nexus import NexusServer
 from hourglass._temporal.protos import (
@@ -234,7 +239,7 @@ class CoreHandle:
     def __init__(self, worker: core.Ref, config: HandleConfig, namespace: str) -> None:
         self.config = config
         self._worker = worker
-        self._own = Own(config.task_queue, namespace, config.version is not None)
+        self._own = CommandDefaults(config.task_queue, namespace, config.version is not None)
         self._on_activations: OnActivations = _ignore
         self._on_activities: OnActivities = _ignore
         self._on_end: OnEnd = _ignore
@@ -493,7 +498,7 @@ class ReplayHandle:
 
     def __init__(self) -> None:
         self._worker, self._pusher = core.new_replay_worker(replay_settings())
-        self._own = Own("replay", "default", False)
+        self._own = CommandDefaults("replay", "default", False)
 
     async def push(self, workflow_id: str, history: bytes) -> None:
         """Replay an encoded History message that has been checked. Push the next one when the last run was evicted."""

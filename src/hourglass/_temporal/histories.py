@@ -1,9 +1,8 @@
-"""Histories in Temporal's JSON form to protobuf, which Core takes, and back; strictly: what cannot be read is an error
-that names the event, and what is read is checked (`_history.walk.check`). Pure.
+"""Conversion of histories between Temporal's JSON form and protobuf, which Core takes. Strict: an unreadable event is
+an error that names it, and every history is checked (`_history.walk.check`). Pure.
 
-Both spellings of enums are read: `EVENT_TYPE_TIMER_FIRED`, and the older `TimerFired`. Which fields are enums
-is taken from the messages' own descriptions, so that every field of every event is covered without a list of
-ours.
+Both spellings of enums are accepted: `EVENT_TYPE_TIMER_FIRED`, and the older `TimerFired`. Enum fields are recognised
+by the message descriptors, so that every field of every event is covered without a list of ours.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from hourglass.errors import HistoryError
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*|[A-Za-z0-9_-]*").fullmatch
 _CAPITALS = re.compile("([A-Z]+)")
-_DEEPEST = 200  # levels of JSON; a chain of causes takes one each
+_DEEPEST = 200  # levels of JSON; each cause of a failure takes one
 
 
 class Recorded(NamedTuple):
-    """A history that has been read and checked: its events, and the encoded History message that Core takes."""
+    """A checked history: its events, and the encoded History message that Core takes."""
 
     events: tuple[h.HistoryEvent, ...]
     encoded: bytes
     of_server: bool = False
-    """Whether a Temporal server wrote it: servers number each event with a task id, the embedded engine does not."""
+    """Whether a Temporal server wrote it: servers put a task id into each event, the embedded engine does not."""
 
 
 def read_history(text: str | bytes) -> Recorded:
-    """A history. Raises `HistoryError`.
+    """Read and check a history. Raises `HistoryError`.
 
-    It is given in JSON (an object with `events`, they alone, or a list of such objects: its pages) or, as bytes, in
+    The input is JSON (an object with `events`, a list of events, or a list of such objects: pages) or, as bytes,
     Temporal's binary form.
     """
     try:
@@ -51,11 +50,13 @@ def read_history(text: str | bytes) -> Recorded:
         binary = _from_binary(text) if isinstance(text, bytes) else None
         if binary is None:
             raise
-        return _recorded(list(binary.events), [json_format.MessageToDict(each) for each in binary.events])
+        return _recorded(list(binary.events), [json_format.MessageToDict(event) for event in binary.events])
     documents = documents_in(document)
     if documents is None:
         raise HistoryError("a history in JSON is an object with a list of events")
-    return _recorded([_event(each, at) for at, each in enumerate(documents, 1)], documents)
+    return _recorded(
+        [_event(document, position) for position, document in enumerate(documents, 1)], documents
+    )
 
 
 def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
@@ -68,7 +69,7 @@ def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
         _check_attributes(message)
         attributes = message.WhichOneof("attributes")
         if message.event_type not in _ATTRIBUTES and attributes is not None:
-            message.ClearField(attributes)  # Core would take the event for the kind that these are of
+            message.ClearField(attributes)  # Core goes by the attributes, and would take it for their kind
     events = tuple(
         [
             read_event(document) if message.event_type in _ATTRIBUTES else _unknown(document, message)
@@ -81,7 +82,7 @@ def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
 
 
 def _unknown(document: dict[str, Any], message: HistoryEvent) -> h.HistoryEvent:
-    """An event of a kind that is not known and may be ignored, whatever attributes it carries."""
+    """Return an event of an unknown kind that may be ignored, whatever attributes it carries."""
     event = read_event(document)
     if isinstance(event.attributes, h.UnknownEvent):
         return event
@@ -90,33 +91,33 @@ def _unknown(document: dict[str, Any], message: HistoryEvent) -> h.HistoryEvent:
 
 
 def _from_binary(data: bytes) -> History | None:
-    """Bytes as a History message, or as the answer of Temporal's own API with one in it; None where they are neither."""
+    """Parse bytes as a History message, or as an API response that contains one; None if they are neither."""
     for kind in (History, GetWorkflowExecutionHistoryResponse):
         try:
             message = kind.FromString(data)
         except Exception:
             continue
-        found: History = message if isinstance(message, History) else message.history
-        if found.events and found.events[0].WhichOneof("attributes") is not None:
-            return found
+        history: History = message if isinstance(message, History) else message.history
+        if history.events and history.events[0].WhichOneof("attributes") is not None:
+            return history
     return None
 
 
 def history_to_json(history: bytes) -> str:
-    """An encoded History message in JSON, as Temporal's own tools write it."""
+    """Return an encoded History message as JSON, in the format of Temporal's own tools."""
     return json_format.MessageToJson(History.FromString(history))
 
 
 def event_to_json(event: HistoryEvent) -> bytes:
-    """One event in JSON, in one line."""
+    """Return one event as one line of JSON."""
     return json.dumps(json_format.MessageToDict(event), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def with_next_task(history: bytes) -> bytes:
-    """The history of an open run as its worker receives it with the next workflow task.
+    """Return the history of an open run as its worker receives it with the next workflow task.
 
-    Core evaluates the last completed task only if it knows what follows. An event that workers ignore stands before the new
-    task: Core takes an empty task that directly follows another for a heartbeat.
+    Core evaluates the last completed task only if it knows what follows. An event that workers ignore precedes the new
+    task: Core takes an empty task directly after another for a heartbeat.
     """
     message = History.FromString(history)
     last = next(event for event in reversed(message.events) if event.event_type in _TASK_EVENTS)
@@ -149,34 +150,34 @@ def _add(message: History, kind: EventType.ValueType) -> HistoryEvent:
 
 
 def check_replayable(events: Sequence[h.HistoryEvent]) -> None:
-    """Raise `HistoryError` where a history that has been read cannot be replayed."""
+    """Raise `HistoryError` if a checked history cannot be replayed."""
     if len(events) == 1:
-        # Core would wait for ever for the task that is not there.
-        raise HistoryError("nothing to replay: the workflow of this history has not been given a task yet")
+        # Core would wait forever for the missing task.
+        raise HistoryError("nothing to replay: this history contains no workflow task yet")
 
 
-def _event(event: Any, at: int) -> HistoryEvent:
+def _event(event: Any, position: int) -> HistoryEvent:
     if not isinstance(event, dict):
-        raise HistoryError(f"event {at} is no JSON object")
+        raise HistoryError(f"event {position} is no JSON object")
     message = HistoryEvent()
     try:
         modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
         # Servers newer than us send fields that we do not know.
         return json_format.ParseDict(modern, message, ignore_unknown_fields=True)
     except Exception as error:
-        raise HistoryError(f"event {at} cannot be read: {str(error)[:200]}") from None
+        raise HistoryError(f"event {position} cannot be read: {str(error)[:200]}") from None
 
 
-def _modernise(value: dict[str, Any], kind: Descriptor, depth: int) -> dict[str, Any]:
-    """The same object with every enum in its modern spelling."""
+def _modernise(document: dict[str, Any], kind: Descriptor, depth: int) -> dict[str, Any]:
+    """Return a copy of the object with every enum in its modern spelling."""
     if depth > _DEEPEST:
         raise ValueError("it is nested too deeply")
     fields = kind.fields_by_camelcase_name
-    out = {}
-    for key, item in value.items():
+    converted = {}
+    for key, value in document.items():
         field = fields.get(key) or kind.fields_by_name.get(key)
-        out[key] = item if field is None else _modern_field(item, field, depth + 1)
-    return out
+        converted[key] = value if field is None else _modern_field(value, field, depth + 1)
+    return converted
 
 
 def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
@@ -185,7 +186,7 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
     if field.enum_type is not None and isinstance(value, str):
         return _modern_name(value, field.enum_type)
     if field.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str) and not _is_base64(value):
-        # Protobuf would leave out what it cannot read, and take the rest for the whole.
+        # Protobuf would skip invalid characters and decode the remainder without an error.
         raise ValueError(f"its field {field.json_name} is no base64")
     kind = field.message_type
     if kind is None or not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):
@@ -197,7 +198,7 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
 
 
 def _modern_name(name: str, enum: EnumDescriptor) -> str:
-    """Return an enum's value as it is spelled today: `EVENT_TYPE_TIMER_FIRED` for `TimerFired`."""
+    """Return an enum value in its modern spelling: `EVENT_TYPE_TIMER_FIRED` for `TimerFired`."""
     if name in enum.values_by_name:
         return name
     prefix = enum.values[0].name.removesuffix("_UNSPECIFIED")
@@ -206,13 +207,13 @@ def _modern_name(name: str, enum: EnumDescriptor) -> str:
 
 
 def _is_base64(text: str) -> bool:
-    """Whether a text is base64 of either alphabet, with its padding or without."""
+    """Whether a string is base64 of either alphabet, with or without padding."""
     bare = text.rstrip("=")
     return bool(_BASE64(bare)) and len(bare) % 4 != 1 and len(text) - len(bare) in (0, -len(bare) % 4)
 
 
 def _check_attributes(event: HistoryEvent) -> None:
-    """Whether an event is of a kind that is known, and says what events of its kind say."""
+    """Raise `HistoryError` if an event is of an unknown kind or carries the attributes of another kind."""
     kind = event.event_type
     expected = _ATTRIBUTES.get(kind)
     if expected is None:

@@ -1,8 +1,7 @@
-"""Which history can be brought about on a server again, and in which tasks: the plan of an import. Pure.
+"""The plan of an import: whether a history can be reproduced on a server, and by which workflow tasks. Pure.
 
-What cannot be brought about is refused here, before anything is begun: children, updates, activities that timed out, messages
-to other workflows. `normal` is
-what two runs of the same story have in common, by which they are compared.
+Events that cannot be reproduced are rejected before anything is started: children, updates, activities that timed out,
+messages to other workflows. `normal` returns a comparable form of a history.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from hourglass.errors import ServiceError
 
 
 def kind_of(name: str) -> EventType.ValueType:
-    """The kind of event of this name."""
+    """Return the event type of this name."""
     return EventType.Value(f"EVENT_TYPE_{name}")
 
 
@@ -30,9 +29,9 @@ COMMANDS: dict[int, str] = {
     kind_of("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"): "upsert_workflow_search_attributes",
     kind_of("WORKFLOW_PROPERTIES_MODIFIED"): "modify_workflow_properties",
 }
-"""Events that a command of the workflow leads to, with that command."""
+"""Event types that result from a command of the workflow, with that command."""
 
-_TOLD = frozenset(
+_INPUTS = frozenset(
     map(
         kind_of,
         (
@@ -45,12 +44,12 @@ _TOLD = frozenset(
         ),
     )
 )
-"""Events that a run hears of and that can be brought about."""
+"""Events delivered to a run that an import can reproduce."""
 
 ENDS = frozenset(map(kind_of, ("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_CANCELED")))
-"""The ends of activities that can be brought about."""
+"""Ends of activities that can be reproduced."""
 
-_SILENT = frozenset(
+_IGNORED = frozenset(
     map(
         kind_of,
         (
@@ -70,7 +69,7 @@ COMPLETED = kind_of("WORKFLOW_TASK_COMPLETED")
 SCHEDULED = kind_of("ACTIVITY_TASK_SCHEDULED")
 TIMER = kind_of("TIMER_STARTED")
 
-_WORDS = {
+_REASONS = {
     "CHILD": "it has started a child workflow",
     "EXTERNAL": "it has sent something to another workflow",
     "UPDATE": "it has had an update",
@@ -81,39 +80,40 @@ _WORDS = {
 
 @dataclass
 class PlannedTask:
-    """One workflow task: what the run heard of before it, and what it asked for."""
+    """One workflow task: the events delivered before it, and the events of the commands that it issued."""
 
-    told: list[HistoryEvent]
+    inputs: list[HistoryEvent]
     completed: HistoryEvent | None = None
-    asked: list[HistoryEvent] = field(default_factory=list)
+    issued: list[HistoryEvent] = field(default_factory=list)
 
 
 def plan(history: History) -> list[PlannedTask]:
-    """The tasks of a history; the last has no end: what it hears of is for the worker that goes on. Raises `ServiceError`
-    for a history that a server cannot be brought to.
+    """Split a history into workflow tasks. Raises `ServiceError` if an import cannot reproduce it.
+
+    The last task is not completed: its events are for the worker that continues the run.
     """
     first = history.events[0] if history.events else HistoryEvent()
     if first.WhichOneof("attributes") != "workflow_execution_started_event_attributes":
         raise refused("it does not begin with the start of a workflow")
     if first.workflow_execution_started_event_attributes.cron_schedule:
-        raise refused("it is a cron workflow: start it anew there, and its next run comes at its time")
+        raise refused("it is a cron workflow: start it again there, and its next run starts on schedule")
     tasks = [PlannedTask([])]
     for event in history.events:
         kind = event.event_type
-        if kind in _TOLD and not _comes_by_itself(event):
-            tasks[-1].told.append(event)
+        if kind in _INPUTS and not _was_never_started(event):
+            tasks[-1].inputs.append(event)
         elif kind == COMPLETED:
             tasks[-1].completed = event
             tasks.append(PlannedTask([]))
         elif kind in COMMANDS and len(tasks) > 1:
-            tasks[-2].asked.append(event)
-        elif kind not in _SILENT and kind not in _TOLD:
+            tasks[-2].issued.append(event)
+        elif kind not in _IGNORED and kind not in _INPUTS:
             raise refused(_reason(kind))
     return tasks
 
 
-def _comes_by_itself(event: HistoryEvent) -> bool:
-    """Whether an activity was cancelled before it started: a server writes that when it is asked to cancel it."""
+def _was_never_started(event: HistoryEvent) -> bool:
+    """Whether an activity was cancelled before it started: the server writes this event when cancellation is requested."""
     return (
         event.event_type == kind_of("ACTIVITY_TASK_CANCELED")
         and not event.activity_task_canceled_event_attributes.started_event_id
@@ -122,51 +122,51 @@ def _comes_by_itself(event: HistoryEvent) -> bool:
 
 def _reason(kind: EventType.ValueType) -> str:
     name = EventType.Name(kind).removeprefix("EVENT_TYPE_")
-    return next((words for part, words in _WORDS.items() if part in name), f"it has ended, by {name}")
+    return next((words for part, words in _REASONS.items() if part in name), f"it has ended, by {name}")
 
 
 def refused(why: str) -> ServiceError:
-    """The error for a history that cannot be brought to a server."""
+    """Return the error for a history that cannot be imported."""
     return ServiceError(
-        f"a server cannot go on with this history: {why}. It can be finished where it is, or started anew",
+        f"a server cannot continue this history: {why}. It can be finished where it is, or started again",
         status="FAILED_PRECONDITION",
     )
 
 
 def normal(history: History) -> list[tuple[Any, ...]]:
-    """What a run heard of and asked for, task by task, to be compared."""
+    """Return a history as comparable data: per task, its inputs and the events that it issued."""
     activities = {
         event.event_id: event.activity_task_scheduled_event_attributes.activity_id
         for event in history.events
         if event.event_type == SCHEDULED
     }
 
-    def name(event: HistoryEvent) -> tuple[int, str]:
-        said: Any = getattr(event, event.WhichOneof("attributes") or "")
+    def event_key(event: HistoryEvent) -> tuple[int, str]:
+        attributes: Any = getattr(event, event.WhichOneof("attributes") or "")
         return (
-            (event.event_type, activities.get(said.scheduled_event_id, ""))
+            (event.event_type, activities.get(attributes.scheduled_event_id, ""))
             if event.event_type in ENDS
-            else named(event)
+            else subject_of(event)
         )
 
     return [
-        (task.completed is not None, tuple(map(name, task.told)), tuple(map(name, task.asked)))
+        (task.completed is not None, tuple(map(event_key, task.inputs)), tuple(map(event_key, task.issued)))
         for task in plan(history)
     ]
 
 
-def is_equal(there: History, here: History) -> bool:
-    """Whether two runs have heard of and asked for the same, task by task."""
+def is_equal(imported: History, source: History) -> bool:
+    """Whether two runs have the same inputs and issued the same commands, task by task."""
     try:
-        return normal(there) == normal(here)
-    except ServiceError:  # it has gone on, to where no import goes
+        return normal(imported) == normal(source)
+    except ServiceError:  # a run has continued with events that no import can reproduce
         return False
 
 
-def named(event: HistoryEvent) -> tuple[int, str]:
-    """What an event is about: its kind, and the name or id that it carries."""
-    said: Any = getattr(event, event.WhichOneof("attributes") or "")
-    for each in ("activity_id", "timer_id", "marker_name", "signal_name"):
-        if found := getattr(said, each, ""):
-            return event.event_type, str(found)
+def subject_of(event: HistoryEvent) -> tuple[int, str]:
+    """Return an event's type and the name or id that it carries."""
+    attributes: Any = getattr(event, event.WhichOneof("attributes") or "")
+    for field_name in ("activity_id", "timer_id", "marker_name", "signal_name"):
+        if value := getattr(attributes, field_name, ""):
+            return event.event_type, str(value)
     return event.event_type, ""

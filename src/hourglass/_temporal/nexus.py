@@ -1,8 +1,8 @@
-"""Serves Nexus operations beside a handle: polls for calls, has them answered by the author's functions, and sends the answers.
+"""Nexus operations of a worker: polls for calls, runs the user's handlers, and sends the answers.
 
-Core's rules are those of activities: every task gets one answer, or shutdown hangs; polls and answers are never cancelled. The
-functions run in threads of their own, coroutines on a loop of their own. What cannot be decoded is the caller's fault
-(BAD_REQUEST), everything else that is raised is tried again by the server, unless it says otherwise.
+Core's rules are those of activities: every task needs exactly one answer, or shutdown hangs; polls and answers are
+never cancelled. Functions run in threads, coroutines on a separate loop. An argument that cannot be decoded is the
+caller's fault (BAD_REQUEST). The server retries any other exception, unless it is marked as not retryable.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from hourglass.errors import (
 logger = logging.getLogger("hourglass.worker")
 
 _RETRYABLE, _FINAL = 1, 2
-_PAUSE = 1.0  # after a poll that failed
+_PAUSE = 1.0  # seconds after a failed poll
 
 
 class NexusServer:
-    """Serves until the worker is shut down."""
+    """The Nexus part of a worker; serves until the worker is shut down."""
 
     def __init__(self, worker: core.Ref, services: NexusServices, namespace: str, task_queue: str) -> None:
         self._worker = worker
@@ -57,11 +57,11 @@ class NexusServer:
         self._serving = asyncio.get_running_loop().create_task(self._serve())
 
     def stopping(self) -> None:
-        """The worker takes no new work: calls that want to know are told."""
+        """Notify operations that the worker is shutting down."""
         self._shutdown.begin()
 
     async def ended(self) -> None:
-        """Wait until the last poll has ended and everything is answered. After `initiate_shutdown`."""
+        """Wait until the last poll has ended and all calls are answered. Call after `initiate_shutdown`."""
         await asyncio.wait({self._serving})
 
     async def _serve(self) -> None:
@@ -82,7 +82,7 @@ class NexusServer:
                 self._calls[token] = call
                 call.add_done_callback(partial(self._answered, token))
             elif (running := self._calls.get(task.cancel_task.task_token)) is not None:
-                running.cancel()  # the caller's server waits no longer: Core gets an answer all the same
+                running.cancel()  # the caller stopped waiting; Core still needs an answer
         if self._calls:
             await asyncio.wait(set(self._calls.values()))
 
@@ -137,28 +137,30 @@ class NexusServer:
         context = self._context(task, request, _callback(request))
         response: Any = StartOperationResponse()
         try:
-            value = await self._called(operation, payload_from(request.payload), context)
+            value = await self._run(operation, payload_from(request.payload), context)
             if isinstance(value, nexus.OperationHandle):
                 response.async_success.operation_token = value.token
                 response.async_success.links.extend(_links_to(value, request.request_id))
             else:
-                put_payload(response.sync_success.payload, await self._sealed(value, context.info))
+                put_payload(response.sync_success.payload, await self._encode_result(value, context.info))
         except nexus.OperationError as error:
-            put_failure(response.failure, await self._failure(error, context.info))
+            put_failure(response.failure, await self._operation_failure(error, context.info))
         return response
 
-    async def _called(self, operation: Any, payload: Any, context: nexus.CallContext) -> Any:
+    async def _run(self, operation: Any, payload: Any, context: nexus.CallContext) -> Any:
         try:
-            arguments = await asyncio.to_thread(_decoded, self._services, operation, payload, context.info)
+            arguments = await asyncio.to_thread(
+                _decode_arguments, self._services, operation, payload, context.info
+            )
         except PayloadError as error:
             raise nexus.HandlerError(str(error), type="BAD_REQUEST", retryable=False) from error
-        said = nexus.ExecuteNexusOperationStartInput(
+        call = nexus.ExecuteNexusOperationStartInput(
             operation=operation, args=arguments, headers=dict(context.info.headers)
         )
         inbound = self._services.inbound
         if inspect.iscoroutinefunction(operation.fn):
-            return await self._awaited(context, inbound.execute_async_nexus_operation_start, said)
-        return await self._in_thread(context, inbound.execute_nexus_operation_start, said)
+            return await self._run_on_loop(context, inbound.execute_async_nexus_operation_start, call)
+        return await self._run_in_thread(context, inbound.execute_nexus_operation_start, call)
 
     async def _cancel(self, task: Any) -> None:
         request = task.task.request.cancel_operation
@@ -168,34 +170,34 @@ class NexusServer:
         except UsageError as error:
             raise nexus.HandlerError(str(error), type="BAD_REQUEST", retryable=False) from error
         if handle.namespace != self._names["namespace"]:
-            raise nexus.HandlerError("what is to be cancelled is of another namespace", type="NOT_FOUND")
+            raise nexus.HandlerError("the operation belongs to another namespace", type="NOT_FOUND")
         context = self._context(task, request)
-        said = nexus.ExecuteNexusOperationCancelInput(
+        call = nexus.ExecuteNexusOperationCancelInput(
             operation=operation, handle=handle, headers=dict(context.info.headers)
         )
         inbound = self._services.inbound
         if inspect.iscoroutinefunction(operation.cancel_fn):
-            await self._awaited(context, inbound.execute_async_nexus_operation_cancel, said)
+            await self._run_on_loop(context, inbound.execute_async_nexus_operation_cancel, call)
         else:
-            await self._in_thread(context, inbound.execute_nexus_operation_cancel, said)
+            await self._run_in_thread(context, inbound.execute_nexus_operation_cancel, call)
 
-    async def _in_thread(self, context: nexus.CallContext, fn: Callable[[Any], Any], said: Any) -> Any:
-        inside = contextvars.copy_context()
-        inside.run(nexus.current.set, context)
+    async def _run_in_thread(self, context: nexus.CallContext, fn: Callable[[Any], Any], call: Any) -> Any:
+        variables = contextvars.copy_context()
+        variables.run(nexus.current.set, context)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._services.executor, lambda: inside.run(fn, said))
+        return await loop.run_in_executor(self._services.executor, lambda: variables.run(fn, call))
 
-    async def _awaited(
-        self, context: nexus.CallContext, fn: Callable[[Any], Coroutine[Any, Any, Any]], said: Any
+    async def _run_on_loop(
+        self, context: nexus.CallContext, fn: Callable[[Any], Coroutine[Any, Any, Any]], call: Any
     ) -> Any:
         async def inside() -> Any:
             nexus.current.set(context)
-            return await fn(said)
+            return await fn(call)
 
         return await asyncio.wrap_future(submit(inside(), "nexus"))
 
-    async def _sealed(self, value: Any, info: nexus.Info) -> Any:
-        converter, codec = _known_by(self._services, info)
+    async def _encode_result(self, value: Any, info: nexus.Info) -> Any:
+        converter, codec = _converters_for(self._services, info)
 
         def encode() -> Any:
             payload = converter.encode(value)
@@ -203,48 +205,49 @@ class NexusServer:
 
         return await asyncio.to_thread(encode)
 
-    async def _failure(self, error: nexus.OperationError, info: nexus.Info) -> Any:
+    async def _operation_failure(self, error: nexus.OperationError, info: nexus.Info) -> Any:
         ended: BaseException = (
             CancelledError(str(error))
             if error.canceled
             else ApplicationError(str(error), type="OperationError", non_retryable=True)
         )
         ended.__cause__ = error.__cause__
-        return await self._encoded(ended, info)
+        return await self._encode_error(ended, info)
 
-    async def _encoded(self, error: BaseException, info: nexus.Info) -> Any:
-        converter, codec = _known_by(self._services, info)
+    async def _encode_error(self, error: BaseException, info: nexus.Info) -> Any:
+        converter, codec = _converters_for(self._services, info)
         failure = converter.to_failure(error)
         if codec is None:
             return failure
         return await asyncio.to_thread(seal, failure, codec, converter)
 
     async def _put_error(self, completion: Any, error: BaseException, task: Any) -> None:
-        known = error if isinstance(error, nexus.HandlerError) else None
-        kind, retryable = _judged(error)
-        if known is None:
+        handler_error = error if isinstance(error, nexus.HandlerError) else None
+        kind, retryable = _classify(error)
+        if handler_error is None:
             logger.warning("a Nexus operation raised %s", type(error).__name__, exc_info=error)
         failure = completion.failure
-        failure.message = str(known) if known is not None else f"the operation raised {type(error).__name__}"
+        failure.message = (
+            str(handler_error)
+            if handler_error is not None
+            else f"the operation raised {type(error).__name__}"
+        )
         failure.nexus_handler_failure_info.type = kind
         if retryable is not None:
             failure.nexus_handler_failure_info.retry_behavior = _RETRYABLE if retryable else _FINAL
-        cause = error.__cause__ if known is not None else error
+        cause = error.__cause__ if handler_error is not None else error
         if cause is not None:
             try:
                 request = task.task.request
-                called = (
+                call = (
                     request.start_operation
                     if request.HasField("start_operation")
                     else request.cancel_operation
                 )
-                info = self._context(task, called).info
-                put_failure(failure.cause, await self._encoded(cause, info))
-            except Exception:  # a failure that cannot be encoded is told all the same
+                info = self._context(task, call).info
+                put_failure(failure.cause, await self._encode_error(cause, info))
+            except Exception:  # the failure is reported without its cause
                 logger.exception("the cause of a failed Nexus call could not be encoded")
-
-
-# --- what an error means to a caller's server -----------------------------------------------------
 
 
 _STATUSES: dict[str, tuple[str, bool | None]] = {
@@ -259,13 +262,14 @@ _STATUSES: dict[str, tuple[str, bool | None]] = {
     "UNIMPLEMENTED": ("NOT_IMPLEMENTED", None),
     "DEADLINE_EXCEEDED": ("UPSTREAM_TIMEOUT", None),
 }
-"""What an operation's own call of its server ended with: the type of Nexus's, and whether to try again, as Temporal's SDKs
-have it. A key that is refused is the handler's trouble, not its caller's: tried again.
+"""Nexus error type, and whether to retry, by the gRPC status of a call that the operation made; as in Temporal's SDKs.
+
+Authentication errors are not listed: they are the handler's problem, not the caller's, and are retried.
 """
 
 
-def _judged(error: BaseException) -> tuple[str, bool | None]:
-    """The type that a caller's server is told, and whether it should try again; None: as the type has it."""
+def _classify(error: BaseException) -> tuple[str, bool | None]:
+    """Return the error type for the caller's server, and whether to retry; None for the type's default."""
     match error:
         case nexus.HandlerError():
             return error.type, error.retryable
@@ -279,9 +283,6 @@ def _judged(error: BaseException) -> tuple[str, bool | None]:
             return "INTERNAL", None
 
 
-# --- links: which event of which workflow called, or was made -------------------------------------
-
-
 _EVENT: Any = Link.WorkflowEvent
 _EVENT_LINK = _EVENT.DESCRIPTOR.full_name
 _HISTORY = re.compile(r"/namespaces/([^/]+)/workflows/([^/]+)/([^/]+)/history")
@@ -292,7 +293,7 @@ _STARTED = "WorkflowExecutionStarted"
 def _callback(request: Any) -> nexus.NexusCallback | None:
     if not request.callback:
         return None
-    links = [_link_from(each) for each in request.links]
+    links = [_link_from(link) for link in request.links]
     return nexus.NexusCallback(
         url=request.callback,
         headers=dict(request.callback_header),
@@ -301,30 +302,33 @@ def _callback(request: Any) -> nexus.NexusCallback | None:
 
 
 def _link_from(link: Any) -> bytes | None:
-    """The link of a call as the server takes it with what is started; None for one that we do not know."""
-    where = urllib.parse.urlparse(link.url)
-    found = _HISTORY.fullmatch(where.path)
-    if link.type != _EVENT_LINK or where.scheme != "temporal" or found is None:
+    """Return a call's link in the encoding that the server expects at a start; None for an unknown kind of link."""
+    url = urllib.parse.urlparse(link.url)
+    match = _HISTORY.fullmatch(url.path)
+    if link.type != _EVENT_LINK or url.scheme != "temporal" or match is None:
         return None
-    namespace, workflow_id, run_id = map(urllib.parse.unquote, found.groups())
-    said = {name: texts[0] for name, texts in urllib.parse.parse_qs(where.query).items()}
+    namespace, workflow_id, run_id = map(urllib.parse.unquote, match.groups())
+    parameters = {name: values[0] for name, values in urllib.parse.parse_qs(url.query).items()}
     event = _EVENT(namespace=namespace, workflow_id=workflow_id, run_id=run_id)
-    name = said.get("eventType", "")
+    name = parameters.get("eventType", "")
     if not name.startswith("EVENT_TYPE_"):
         name = "EVENT_TYPE" + re.sub("([A-Z])", r"_\1", name).upper()
     kind = EventType.Value(name) if name in _EVENTS else 0
-    if said.get("referenceType") == "RequestIdReference":
-        event.request_id_ref.request_id, event.request_id_ref.event_type = said.get("requestID", ""), kind
+    if parameters.get("referenceType") == "RequestIdReference":
+        event.request_id_ref.request_id, event.request_id_ref.event_type = (
+            parameters.get("requestID", ""),
+            kind,
+        )
     else:
-        number = said.get("eventID", "0")
+        number = parameters.get("eventID", "0")
         event.event_ref.event_id = int(number) if number.isdigit() else 0
         event.event_ref.event_type = kind
-    written: bytes = Link(workflow_event=event).SerializeToString()
-    return written
+    encoded: bytes = Link(workflow_event=event).SerializeToString()
+    return encoded
 
 
 def _links_to(handle: nexus.OperationHandle[Any], request_id: str) -> list[Any]:
-    """What the caller's history shows of what was started."""
+    """Return links from the caller's history to the started workflow."""
     if not handle.workflow_id or not handle.run_id:
         return []
     parts = (handle.namespace, "workflows", handle.workflow_id, handle.run_id)
@@ -334,16 +338,16 @@ def _links_to(handle: nexus.OperationHandle[Any], request_id: str) -> list[Any]:
     return [NexusLink(url=url, type=_EVENT_LINK)]
 
 
-def _known_by(services: NexusServices, info: nexus.Info) -> tuple[Converter, Codec | None]:
-    """The converter and the codec for the values of an operation."""
+def _converters_for(services: NexusServices, info: nexus.Info) -> tuple[Converter, Codec | None]:
+    """Return the converter and codec for an operation's values."""
     context = NexusSerializationContext(info.endpoint, info.service, info.operation)
     codec = services.codec
     return in_context(services.converter, context), None if codec is None else in_context(codec, context)
 
 
-def _decoded(services: NexusServices, operation: Any, payload: Any, info: nexus.Info) -> list[Any]:
-    """The argument of a call, as its function wants it."""
-    converter, codec = _known_by(services, info)
+def _decode_arguments(services: NexusServices, operation: Any, payload: Any, info: nexus.Info) -> list[Any]:
+    """Decode the arguments of a call by the types of its function."""
+    converter, codec = _converters_for(services, info)
     opened = payload if codec is None else unseal(payload, codec, converter)
     if not operation.signature.parameters:
         return []

@@ -1,8 +1,9 @@
-"""Temporal's configuration file and `TEMPORAL_…` variables, read by temporalio's own reader; its errors become ours.
+"""Temporal's configuration file and `TEMPORAL_…` variables, read by temporalio's own reader.
 
-The reader takes a variable that is set to nothing as a value, ignores a switch that is neither true nor false, treats a missing
-file as an empty one, and quotes the file, with its secrets, in its errors. Here an empty variable counts as not set (but for a
-header, which it deletes), and the rest are errors of ours that name the place and hold no value.
+The reader accepts an empty variable as a value, ignores a boolean that is neither true nor false, treats a missing file
+as empty, and quotes the file, including secrets, in its errors. Here an empty variable counts as not set (except for a
+header, which it deletes). Invalid booleans, missing files and parse errors raise `TargetError` with the position and
+without any value.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _VALUE = re.compile(r"(?<=^invalid )(type|value): ([\w ]+) (?:\".*\"|`.*`), ")
 
 @dataclass(frozen=True)
 class ConfigurationSource:
-    """Where Temporal's configuration is read: a file's path or content, or Temporal's own file; and the environment."""
+    """The source of Temporal's configuration: a file's path or content, or Temporal's default file; and the environment."""
 
     environ: Mapping[str, str]
     source: Path | str | bytes | None = None
@@ -36,33 +37,37 @@ class ConfigurationSource:
         self, profile: str | None, *, disable_file: bool = False, disable_env: bool = False
     ) -> dict[str, Any]:
         """Return one profile as temporalio's dictionary, overridden by the environment. Raises `TargetError`."""
-        named = profile or (None if disable_env else self._variables.get("TEMPORAL_PROFILE"))
-        where = "the environment" if disable_file else f"profile {named or 'default'!r} of {self._file}"
+        profile_name = profile or (None if disable_env else self._variables.get("TEMPORAL_PROFILE"))
+        where = (
+            "the environment" if disable_file else f"profile {profile_name or 'default'!r} of {self._file}"
+        )
         if not disable_env:
             self._check_switches()
-        if not disable_file and (named or isinstance(self.source, Path)):
+        if not disable_file and (profile_name or isinstance(self.source, Path)):
             profiles = self.load_profiles(must_exist=True)
-            if named and named not in profiles:
-                known = ", ".join(sorted(profiles)) or "none"
-                raise TargetError(f"{self._file} has no profile {named!r} (it has: {known})")
-        found: dict[str, Any] = self._read(
+            if profile_name and profile_name not in profiles:
+                available = ", ".join(sorted(profiles)) or "none"
+                raise TargetError(f"{self._file} has no profile {profile_name!r} (it has: {available})")
+        loaded: dict[str, Any] = self._read(
             core.load_profile, profile=profile, disable_file=disable_file, disable_env=disable_env
         )
-        if found.get("tls", {}).get("disable_host_verification"):
+        if loaded.get("tls", {}).get("disable_host_verification"):
             raise TargetError(
                 f"{where}: Hourglass does not connect without verifying the server's certificate; "
                 "remove disable_host_verification"
             )
-        return found
+        return loaded
 
     def load_profiles(self, *, must_exist: bool = False) -> dict[str, dict[str, Any]]:
         """Return the file's profiles by name, without the environment. Raises `TargetError`."""
-        named = self._variables.get("TEMPORAL_CONFIG_FILE") if self.source is None and must_exist else None
-        path = Path(named) if named else self.source
+        config_file = (
+            self._variables.get("TEMPORAL_CONFIG_FILE") if self.source is None and must_exist else None
+        )
+        path = Path(config_file) if config_file else self.source
         if isinstance(path, Path) and not path.exists():
             raise TargetError(f"there is no configuration file {path}; TEMPORAL_CONFIG_FILE can name another")
-        found: dict[str, dict[str, Any]] = self._read(core.load_profiles)
-        return found
+        loaded: dict[str, dict[str, Any]] = self._read(core.load_profiles)
+        return loaded
 
     @property
     def _variables(self) -> dict[str, str]:
@@ -74,7 +79,7 @@ class ConfigurationSource:
 
     @property
     def _file(self) -> str:
-        """The file, or its content, as messages name it."""
+        """Return the name of the file, or of its content, for messages."""
         match self.source:
             case None:
                 return self._variables.get("TEMPORAL_CONFIG_FILE", "Temporal's configuration file")
@@ -89,7 +94,7 @@ class ConfigurationSource:
                 raise TargetError(f"{name} must be true or false")
 
     def _read(self, reader: Any, **options: Any) -> Any:
-        """Call one of temporalio's functions. Its errors quote lines and values of the file; ours do not."""
+        """Call one of temporalio's functions, without the lines and values of the file that its errors quote."""
         source = self.source
         try:
             return reader(

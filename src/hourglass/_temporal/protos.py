@@ -1,12 +1,11 @@
-"""Our values in Temporal's messages, both ways: payloads, durations, times, retry policies, versions and failures. Pure,
-and on the hot path. What an author may say of activities and workflows is in `specs`.
+"""Conversion between our values and protobuf: payloads, durations, times, retry policies, versions and failures. Pure,
+and on the hot path. The options of activities and workflows are in `specs`.
 
-Reading an unset message field yields defaults without creating it, so presence is asked only where it means
-something. Writing goes straight into the message that will be sent: copies cost more than the fields
-themselves.
+Reading an unset message field returns defaults without creating it, so presence is checked only where it has a meaning.
+Values are written directly into the message that will be sent, because copying costs more than the fields themselves.
 
-Failures have one small function per kind, both ways. A kind that we do not know (Nexus) arrives with `info=None` and
-keeps its message, stack and cause.
+Failures have one small function per kind and direction. A failure of an unknown kind (such as Nexus) is read with
+`info=None` and keeps its message, stack and cause.
 """
 
 from __future__ import annotations
@@ -43,50 +42,47 @@ from hourglass.converter import (
 )
 from hourglass.errors import RetryState, TimeoutType
 
-# --- payloads, durations, times, retry policies ----------------------------------------------------------------------
-
-
-_KNOWN: dict[bytes, str] = {
+_ENCODINGS: dict[bytes, str] = {
     name.encode(): name
     for name in ("json/plain", "binary/null", "binary/plain", "json/protobuf", "binary/protobuf")
 }
-_BYTES: dict[str, bytes] = {name: raw for raw, name in _KNOWN.items()}
+_ENCODING_BYTES: dict[str, bytes] = {name: raw for raw, name in _ENCODINGS.items()}
 
 NANOS = 1_000_000_000
-NO_PAYLOADS: dict[str, Payload] = {}  # shared by all that have none; data is never changed
+NO_PAYLOADS: dict[str, Payload] = {}  # shared: never modified
 
 
 def payload_from(message: Any) -> Payload:
-    """A payload as data."""
+    """Decode a payload message."""
     metadata = message.metadata
     raw = metadata.get("encoding", b"")
-    encoding = _KNOWN.get(raw)
+    encoding = _ENCODINGS.get(raw)
     if encoding is None:
         encoding = raw.decode("utf-8", "surrogateescape")
     if len(metadata) == (1 if raw else 0):
         return Payload(message.data, encoding)
-    rest = {key: value for key, value in metadata.items() if key != "encoding"}
-    return Payload(message.data, encoding, rest or None)
+    extra = {key: value for key, value in metadata.items() if key != "encoding"}
+    return Payload(message.data, encoding, extra or None)
 
 
 def payloads_from(messages: Iterable[Any]) -> Payloads:
-    """Payloads as data, in order."""
-    found = []
+    """Decode payload messages, in order."""
+    payloads = []
     for message in messages:
-        found.append(payload_from(message))
-    return tuple(found)
+        payloads.append(payload_from(message))
+    return tuple(payloads)
 
 
 def payloads_from_bytes(data: bytes) -> Payloads:
-    """An encoded Payloads message as data. Raises `ValueError`."""
+    """Decode a serialized Payloads message. Raises `ValueError`."""
     try:
         return payloads_from(PayloadsMessage.FromString(data).payloads)
     except Exception:
-        raise ValueError("these bytes are no payloads") from None
+        raise ValueError("not a serialized Payloads message") from None
 
 
 def payload_map_from(messages: Mapping[str, Any]) -> dict[str, Payload]:
-    """Return named payloads, sorted by name: protobuf's maps have another order in each process."""
+    """Return named payloads, sorted by name: the order of protobuf's maps differs between processes."""
     return {key: payload_from(messages[key]) for key in sorted(messages)} if messages else NO_PAYLOADS
 
 
@@ -95,7 +91,7 @@ def put_payload(message: Any, payload: Payload) -> None:
     message.data = payload.data
     encoding = payload.encoding
     if encoding:
-        raw = _BYTES.get(encoding)
+        raw = _ENCODING_BYTES.get(encoding)
         message.metadata["encoding"] = encoding.encode("utf-8", "surrogateescape") if raw is None else raw
     if payload.metadata:
         for key, value in payload.metadata.items():
@@ -115,16 +111,16 @@ def put_payload_map(messages: Any, payloads: Mapping[str, Payload]) -> None:
 
 
 def seconds_from(duration: Any) -> float:
-    """A duration in seconds; 0 where it is unset."""
+    """Return a duration in seconds; 0 if it is unset."""
     nanos = duration.nanos
     return float(duration.seconds + nanos / NANOS if nanos else duration.seconds)
 
 
 def put_seconds(duration: Any, seconds: float) -> None:
-    """Write a duration, also that of 0."""
-    whole = int(seconds)
-    if whole == seconds:  # nearly all are
-        duration.seconds = whole
+    """Write a duration. A duration of 0 is written, too."""
+    full_seconds = int(seconds)
+    if full_seconds == seconds:  # true of nearly all durations
+        duration.seconds = full_seconds
     else:
         put_nanos(duration, round(seconds * NANOS))
 
@@ -135,12 +131,12 @@ def put_nanos(message: Any, nanos: int) -> None:
 
 
 def nanos_from(timestamp: Any) -> int:
-    """A time in nanoseconds since the epoch; 0 where it is unset."""
+    """Return a time in nanoseconds since the epoch; 0 if it is unset."""
     return int(timestamp.seconds * NANOS + timestamp.nanos)
 
 
 def retry_rule_from(policy: Any) -> RetryRule:
-    """A retry policy as data."""
+    """Decode a retry policy."""
     return RetryRule(
         initial_interval=seconds_from(policy.initial_interval),
         backoff_coefficient=policy.backoff_coefficient,
@@ -161,13 +157,11 @@ def put_retry_rule(policy: Any, rule: RetryRule) -> None:
         policy.non_retryable_error_types.extend(rule.non_retryable_error_types)
 
 
-# --- versions --------------------------------------------------------------------------------------------------------
-
 _PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
 
 
 def put_override(message: Any, override: VersioningOverride) -> None:
-    """Write an override, in its own words and, where they have any, in those of servers before 1.29."""
+    """Write an override, in the current fields and, if possible, in those of servers before 1.29."""
     match override:
         case PinnedVersioningOverride(version):
             message.behavior = int(VersioningBehavior.PINNED)
@@ -187,7 +181,7 @@ def _put_version(message: Any, version: WorkerDeploymentVersion) -> None:
 
 
 def override_from(message: Any) -> VersioningOverride | None:
-    """An override as data; None where there is none."""
+    """Decode an override; None if there is none."""
     match message.WhichOneof("override"):
         case "pinned":
             return PinnedVersioningOverride(version_from(message.pinned.version))
@@ -200,18 +194,15 @@ def override_from(message: Any) -> VersioningOverride | None:
 
 
 def version_from(message: Any) -> WorkerDeploymentVersion:
-    """A version of workers as data."""
+    """Decode a deployment version."""
     return WorkerDeploymentVersion(message.deployment_name, message.build_id)
-
-
-# --- failures --------------------------------------------------------------------------------------------------------
 
 
 E = TypeVar("E", bound=IntEnum)
 
 
 def failure_from(message: Any) -> Failure:
-    """A failure as data, with its causes."""
+    """Decode a failure, with its causes."""
     kind = message.WhichOneof("failure_info")
     read = _READ.get(kind)
     return Failure(
@@ -244,14 +235,11 @@ def put_failure(message: Any, failure: Failure) -> None:
 
 
 def _member(kind: type[E], number: int) -> E:
-    # A number newer than us is no reason to fail a task.
+    # An unknown number comes from a newer server and must not fail the task.
     try:
         return kind(number)
     except ValueError:
         return kind(0)
-
-
-# --- failures: reading -----------------------------------------------------------------------------------------------
 
 
 def _application(info: Any) -> ApplicationFailure:
@@ -322,9 +310,6 @@ _READ: dict[str | None, Callable[[Any], FailureInfo]] = {
 }
 
 
-# --- failures: writing -----------------------------------------------------------------------------------------------
-
-
 def _put_application(info: Any, failure: ApplicationFailure) -> None:
     info.type = failure.type
     info.non_retryable = failure.non_retryable
@@ -388,5 +373,3 @@ _WRITE: dict[type[Any], tuple[str, Callable[[Any, Any], None]]] = {
     ActivityFailure: ("activity_failure_info", _put_activity),
     ChildWorkflowFailure: ("child_workflow_execution_failure_info", _put_child),
 }
-
-# --- activities -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a server, or the way to it, refuses, as errors of ours: each says what was refused, why, and what to do. Pure."""
+"""Errors of the server and of the connection as Hourglass errors: what was rejected, why, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from hourglass.errors import (
     WorkflowNotFoundError,
 )
 
-STATUS: tuple[str, ...] = tuple(each.value for each in ServiceStatus)
-"""gRPC's names of its numbers."""
+STATUS: tuple[str, ...] = tuple(status.value for status in ServiceStatus)
+"""Names of gRPC's status codes, by number."""
 
 
 class ServerRefusal:
-    """What an RPC error says: the name of its status, a message, and details as encoded messages."""
+    """The content of an RPC error: the name of its status, a message, and encoded details."""
 
     def __init__(self, code: int, message: str, details: bytes) -> None:
         self.status = STATUS[code] if 0 <= code < len(STATUS) else "UNKNOWN"
@@ -47,18 +47,19 @@ class ServerRefusal:
         self._details = details
 
     def detail(self, kind: type[Any]) -> Any | None:
-        """The first detail, if it is of this kind."""
+        """Return the first detail if it is of this kind, else None."""
         try:
             status = GrpcStatus.FromString(self._details)
-        except Exception:  # details are a courtesy of the server: without them the message must do
+        except Exception:  # details are optional: the message alone must do
             return None
-        found = kind()
-        return found if status.details and status.details[0].Unpack(found) else None
+        detail = kind()
+        return detail if status.details and status.details[0].Unpack(detail) else None
 
     def of_parts(self) -> list[ServerRefusal]:
-        """What is said of the parts of a request of several; a part that was given up for another's sake says nothing."""
-        whole = self.detail(MultiOperationExecutionFailure)
-        statuses = [] if whole is None else whole.statuses
+        """Return the errors of a multi-operation request's parts, without parts that were aborted because another
+        failed."""
+        failure = self.detail(MultiOperationExecutionFailure)
+        statuses = [] if failure is None else failure.statuses
         return [
             ServerRefusal(part.code, part.message, GrpcStatus(details=part.details).SerializeToString())
             for part in statuses
@@ -67,7 +68,7 @@ class ServerRefusal:
 
 
 def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
-    """The server does not have this namespace."""
+    """Return the error for a namespace that the server does not have."""
     return NamespaceNotFoundError(
         f"the server at {target} has no namespace {namespace!r}. Create it with "
         f"`temporal operator namespace create -n {namespace} --address {target}`, or check the name "
@@ -79,7 +80,7 @@ def no_namespace(namespace: str, target: str) -> NamespaceNotFoundError:
 def error_for(
     refusal: ServerRefusal, request: sv.Request[Any], namespace: str, target: str
 ) -> HourglassError:
-    """The error to raise for a refused request."""
+    """Return the exception for a rejected request."""
     if isinstance(request, wf.UpdateWithStart):
         parts = refusal.of_parts()
         at_start = parts and parts[0].detail(WorkflowExecutionAlreadyStartedFailure) is not None
@@ -107,16 +108,16 @@ def error_for(
 
 
 def denied(status: str, message: str, namespace: str, target: str) -> ServiceError:
-    """The server does not let us in."""
+    """Return the error for denied access."""
     return ServiceError(
-        f"the server at {target} refuses access to the namespace {namespace!r}: {message or status}. "
+        f"the server at {target} denies access to the namespace {namespace!r}: {message or status}. "
         "Check the API key or the TLS certificate, and that it is allowed to use this namespace",
         status=status,
     )
 
 
 def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
-    """There was no answer in time."""
+    """Return the error for a request without an answer in time."""
     hint = ""
     if isinstance(request, wf.QueryWorkflow):
         hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
@@ -132,7 +133,7 @@ def _not_found(
         return no_namespace(namespace, target)
     if isinstance(request, (ac.CompleteActivity, ac.HeartbeatActivity)):
         return ServiceError(
-            "this activity does not wait any more: it has ended, timed out or been cancelled, or its "
+            "this activity is no longer pending: it has ended, timed out or been cancelled, or its "
             f"workflow has closed ({refusal.message})",
             status=refusal.status,
         )
@@ -143,14 +144,14 @@ def _not_found(
     workflow_id = getattr(request, "workflow_id", "")
     if not workflow_id and (activity_id := getattr(request, "activity_id", "")):
         return ActivityNotFoundError(
-            f"activity {activity_id!r} is not there or has ended, in namespace {namespace!r}: {refusal.message}",
+            f"activity {activity_id!r} does not exist or has ended, in namespace {namespace!r}: {refusal.message}",
             status=refusal.status,
         )
     if not workflow_id:
         return ServiceError(f"{_name(request)} found nothing: {refusal.message}", status=refusal.status)
     run = f", run {request.run_id}," if getattr(request, "run_id", "") else ""  # type: ignore[attr-defined]
     return WorkflowNotFoundError(
-        f"workflow {workflow_id!r}{run} is not there or has closed, in namespace {namespace!r}: "
+        f"workflow {workflow_id!r}{run} does not exist or has closed, in namespace {namespace!r}: "
         f"{refusal.message}",
         status=refusal.status,
     )
@@ -159,11 +160,11 @@ def _not_found(
 def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
     if isinstance(request, CreateSchedule):
         return ScheduleAlreadyExistsError(
-            f"there is a schedule {request.schedule_id!r} already", schedule_id=request.schedule_id
+            f"the schedule {request.schedule_id!r} already exists", schedule_id=request.schedule_id
         )
     if isinstance(request, ac.StartActivity):
-        found = refusal.detail(ActivityExecutionAlreadyStartedFailure)
-        run_id = "" if found is None else found.run_id
+        detail = refusal.detail(ActivityExecutionAlreadyStartedFailure)
+        run_id = "" if detail is None else detail.run_id
         return ActivityAlreadyStartedError(
             f"activity {request.activity_id!r} has already started (run {run_id})",
             activity_id=request.activity_id,
@@ -182,17 +183,17 @@ def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
 
 
 def _name(request: sv.Request[Any]) -> str:
-    which = getattr(request, "workflow_id", "") or getattr(request, "schedule_id", "")
-    return f"{type(request).__name__}({which!r})" if which else type(request).__name__
+    subject = getattr(request, "workflow_id", "") or getattr(request, "schedule_id", "")
+    return f"{type(request).__name__}({subject!r})" if subject else type(request).__name__
 
 
-_SAID = re.compile(
+_SYSTEM_MESSAGE = re.compile(
     r'(?:code: \d+, kind: \w+, message: "|error: "failed to lookup address information: )([^"]+)"'
 )
 _STATUS = re.compile(r"code: '?([A-Za-z ]+)")
 
-# What TLS, and the lack of it, sounds like in Core, and what it means.
-_TRANSPORT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+# Core's messages about TLS and other protocols, with explanations.
+_TRANSPORT_PROBLEMS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
         (
@@ -210,32 +211,32 @@ _TRANSPORT: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"InvalidCertificate\(NotValidForName",
-            "the server's TLS certificate is for another name{names}. Connect by a name that it carries, or say it: "
+            "the server's TLS certificate is for another name{names}. Connect by a name that it contains, or pass "
             "TLSConfig(domain=…)",
         ),
         (r"InvalidCertificate", "the server's TLS certificate cannot be accepted ({detail})"),
         (
             r"fatal alert: (?:CertificateRequired|HandshakeFailure)",
-            "the server wants a TLS certificate of ours: TLSConfig(client_cert=…, client_private_key=…)",
+            "the server requires a client certificate: TLSConfig(client_cert=…, client_private_key=…)",
         ),
         (
             r"fatal alert: (?:BadCertificate|UnknownCA|CertificateUnknown|CertificateExpired|CertificateRevoked|AccessDenied)",
-            "the server does not accept our TLS certificate ({detail})",
+            "the server rejects our TLS certificate ({detail})",
         ),
-        (r"fatal alert", "the server broke off the TLS handshake ({detail})"),
+        (r"fatal alert", "the server aborted the TLS handshake ({detail})"),
         (
             r"InvalidContentType|CorruptMessage",
             "the server does not speak TLS at this port. Connect without it (tls=False, and no API key), or to another port",
         ),
         (
             r"PrivateKeyParseError|CertificateParseError|InconsistentKeys|KeyMismatch",
-            "our TLS certificate or private key cannot be read: both must be PEM, and belong together",
+            "our TLS certificate or private key cannot be read: both must be PEM, and must match",
         ),
         (
             r'hyper::Error\(Canceled, "connection closed"\)|hyper::Error\(Http2|connection closed before|h2 protocol error'
             r"|Io, (?:Kind\(|Custom \{ kind: )(?:ConnectionReset|BrokenPipe|UnexpectedEof)",
-            "what listens there closed the connection, or does not speak gRPC. Does the server need TLS (tls=True, or an API "
-            "key)? Is the port that of gRPC (7233), not that of the web UI",
+            "the process at this address closed the connection, or does not speak gRPC. Does the server need TLS (tls=True, "
+            "or an API key)? Is the port that of gRPC (7233), not that of the web UI",
         ),
     )
 )
@@ -243,21 +244,21 @@ _CERTIFICATE_NAMES = re.compile(r'DnsName\(\\*"([^"\\]+)\\*"\)')
 _TLS_DETAIL = re.compile(r"(?:InvalidCertificate\(|fatal alert: )(\w+)")
 
 
-def transport_trouble(reason: str) -> str | None:
-    """What Core says of TLS, in plain words; None where it is about something else."""
-    for pattern, words in _TRANSPORT:
+def explain_transport(reason: str) -> str | None:
+    """Explain Core's message about TLS or the protocol; None if it is about something else."""
+    for pattern, explanation in _TRANSPORT_PROBLEMS:
         if pattern.search(reason):
-            carried = _CERTIFICATE_NAMES.findall(reason.partition("presented")[2])
+            names = _CERTIFICATE_NAMES.findall(reason.partition("presented")[2])
             detail = _TLS_DETAIL.search(reason)
-            return words.format(
-                names=f": {', '.join(carried)}" if carried else "",
+            return explanation.format(
+                names=f": {', '.join(names)}" if names else "",
                 detail=detail.group(1) if detail else "TLS",
             )
     return None
 
 
 def unreachable(target: str, reason: str) -> ConnectionFailedError:
-    """No server answers there."""
+    """Return the error for a server that does not answer."""
     return ConnectionFailedError(
         f"cannot connect to a Temporal server at {target}: {reason}. Check the address, or start one with "
         "`temporal server start-dev`",
@@ -266,17 +267,19 @@ def unreachable(target: str, reason: str) -> ConnectionFailedError:
 
 
 def connection_refused(reason: str, target: str, namespace: str) -> ServiceError:
-    """The error for what Core says when it cannot connect."""
+    """Return the error for Core's reason why it could not connect."""
     reason = " ".join(reason.removeprefix("Failed client connect: ").split())
     status = _STATUS.search(reason)
-    name = status.group(1).strip().lower().replace(" ", "") if status else ""
-    if name in ("permissiondenied", "unauthenticated") or "caller does not have permission" in reason:
-        kind = "UNAUTHENTICATED" if name == "unauthenticated" else "PERMISSION_DENIED"
+    status_name = status.group(1).strip().lower().replace(" ", "") if status else ""
+    if status_name in ("permissiondenied", "unauthenticated") or "caller does not have permission" in reason:
+        kind = "UNAUTHENTICATED" if status_name == "unauthenticated" else "PERMISSION_DENIED"
         return denied(kind, "", namespace, target)
-    plain = transport_trouble(reason)
-    if plain is not None:
+    explanation = explain_transport(reason)
+    if explanation is not None:
         return ConnectionFailedError(
-            f"cannot connect to a Temporal server at {target}: {plain}", status="UNAVAILABLE"
+            f"cannot connect to a Temporal server at {target}: {explanation}", status="UNAVAILABLE"
         )
-    said = _SAID.search(reason)  # what the system said, where Core quotes it among the names of its parts
-    return unreachable(target, said.group(1).lower() if said else reason[:300])
+    system_message = _SYSTEM_MESSAGE.search(
+        reason
+    )  # the operating system's message, which Core quotes within its own
+    return unreachable(target, system_message.group(1).lower() if system_message else reason[:300])

@@ -1,8 +1,8 @@
-"""A slot supplier of the author's, as Core calls it.
+"""Adapter that lets Core call a custom slot supplier.
 
-Core awaits `reserve_slot` on the loop that made the worker, which is the control loop, where no code of the author's may run:
-it is passed on to a loop of its own, in a thread of its own. The other calls come in Core's threads. Nothing that the
-author's code raises reaches Core, but for `reserve_slot`: that Core repeats.
+Core awaits `reserve_slot` on the loop that created the worker: the control loop, where user code must not run. The call
+is therefore forwarded to a separate loop in its own thread. Core makes the other calls on its own threads. Exceptions
+of the supplier are logged and never reach Core, except those of `reserve_slot`, which Core retries.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from hourglass._loops import submit
 
 logger = logging.getLogger("hourglass.worker")
 
-_PAUSE = 1.0  # after an exception: Core asks again at once
+_RETRY_PAUSE = 1.0  # seconds to wait before re-raising an exception, because Core retries immediately
 
 
 class SuppliedSlots:
-    """What Core calls; the arguments are its own objects, which have the fields of our protocols."""
+    """The supplier object that Core calls. Core passes its own context objects, which have the fields of our protocols."""
 
     def __init__(self, supplier: CustomSlotSupplier) -> None:
         self._supplier = supplier
 
     async def reserve_slot(self, ctx: Any, reserve_cb: Callable[[Any], None]) -> Any:
-        """Wait for a slot. What `reserve_cb` is given, Core cancels where it needs the slot no longer."""
-        waiting = asyncio.wrap_future(submit(self._supplier.reserve_slot(ctx), "slots"))
-        reserve_cb(waiting)
+        """Wait for a slot. Core cancels the future passed to `reserve_cb` when it no longer needs the slot."""
+        reservation = asyncio.wrap_future(submit(self._supplier.reserve_slot(ctx), "slots"))
+        reserve_cb(reservation)
         try:
-            return await waiting
+            return await reservation
         except Exception:
             self._log("reserve_slot")
-            await sleep(_PAUSE)
+            await sleep(_RETRY_PAUSE)
             raise
 
     def try_reserve_slot(self, ctx: Any) -> Any:
-        """A slot, or None."""
+        """Return a slot if one is free, else None."""
         return self._call("try_reserve_slot", ctx)
 
     def mark_slot_used(self, ctx: Any) -> None:
-        """A slot is used."""
+        """Forward Core's notice that a slot is in use."""
         self._call("mark_slot_used", ctx)
 
     def release_slot(self, ctx: Any) -> None:
-        """A slot is free."""
+        """Forward Core's notice that a slot was released."""
         self._call("release_slot", ctx)
 
     def _call(self, method: str, ctx: Any) -> Any:

@@ -1,8 +1,8 @@
-"""What an author may say of activities, starts and children, in Temporal's messages, both ways. Pure, and on the hot path.
+"""Specs of activities, starts and children in Temporal's messages, both ways. Pure, and on the hot path.
 
-There is a table for each message: what a field of a spec is called there, where that is not its own name. How a value is written
-follows from the field's type. A field that has no place in a message says so, with None and the reason. A field that is
-added to a spec without a line here keeps this module from being imported: every name is looked up in the message.
+Each kind of message has a table from a spec's fields to the message's fields, where the names differ. The field's type
+determines how its value is written. A field that the message does not have is mapped to None, with the reason. A spec
+field without a place in the message prevents the import of this module: every name is looked up in the message.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ S = TypeVar("S", bound=Spec)
 
 
 class _Kind(NamedTuple):
-    """How values of one type are written to the field of a message, and read from it."""
+    """The functions that write values of one type to a field of a message, and read them."""
 
     put: Callable[[Any, str, Any], None]
     get: Callable[[Any, str], Any]
 
 
-def _if_there(read: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+def _if_present(read: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
     return lambda message, name: read(getattr(message, name)) if message.HasField(name) else None
 
 
@@ -73,10 +73,11 @@ _KINDS: dict[Any, _Kind] = {
         lambda message, name: seconds_from(getattr(message, name)),
     ),
     RetryRule | None: _Kind(
-        lambda message, name, value: put_retry_rule(getattr(message, name), value), _if_there(retry_rule_from)
+        lambda message, name, value: put_retry_rule(getattr(message, name), value),
+        _if_present(retry_rule_from),
     ),
     Payload | None: _Kind(
-        lambda message, name, value: put_payload(getattr(message, name), value), _if_there(payload_from)
+        lambda message, name, value: put_payload(getattr(message, name), value), _if_present(payload_from)
     ),
     VersioningOverride | None: _Kind(
         lambda message, name, value: put_override(getattr(message, name), value),
@@ -90,7 +91,7 @@ _KINDS: dict[Any, _Kind] = {
 
 
 class _SpecField(NamedTuple):
-    """Where a field of a spec stands in a message."""
+    """The place of a spec's field in a message: its name, inside the messages `within`."""
 
     field: str
     within: tuple[str, ...]
@@ -99,8 +100,10 @@ class _SpecField(NamedTuple):
 
 
 class SpecIn(Generic[S]):
-    """A spec in one kind of message. `names`: the path of a field that is called otherwise there; None: it is not there.
-    `since`: of a field that messages of older releases of temporalio do not have, the release that brought it.
+    """A spec inside one kind of message.
+
+    `names` maps a spec's field to its path in the message if they differ, or to None if the message does not have it.
+    `since` names the release of temporalio that added a field.
     """
 
     def __init__(
@@ -123,29 +126,29 @@ class SpecIn(Generic[S]):
                 continue
             *within, name = path.split(".")
             try:
-                found = reduce(getattr, (*within, name), message())
+                default = reduce(getattr, (*within, name), message())
             except AttributeError:
                 raise TypeError(
-                    f"{spec.__name__}.{field} has no place in {getattr(message, '__name__', message)}: its table in {__name__} "
-                    "wants the field's name there, or None and the reason"
+                    f"{spec.__name__}.{field} has no place in {getattr(message, '__name__', message)}: add the field's name "
+                    f"there, or None and the reason, to its table in {__name__}"
                 ) from None
-            plain = isinstance(found, float)  # all other floats of ours are durations
-            kind = _PLAIN if plain else _KINDS.get(hints[field], _PLAIN)
+            is_plain = isinstance(default, float)  # all other floats of specs are durations
+            kind = _PLAIN if is_plain else _KINDS.get(hints[field], _PLAIN)
             self._places.append(_SpecField(field, tuple(within), name, kind))
         self._raw = attrgetter(*(".".join((*place.within, place.name)) for place in self._places))
 
     @property
     def names(self) -> frozenset[str]:
-        """The message's own fields in which the spec stands."""
+        """The fields of the message that contain the spec."""
         return frozenset((*place.within, place.name)[0] for place in self._places)
 
     @property
     def carried(self) -> frozenset[str]:
-        """The fields of the spec that the message carries."""
+        """The fields of the spec that the message contains."""
         return frozenset(place.field for place in self._places)
 
     def put(self, message: Any, spec: S) -> None:
-        """Write what is set. Raises `UsageError` for what the installed temporalio cannot carry."""
+        """Write the fields that are set. Raises `UsageError` for a field that the installed temporalio does not have."""
         for field, (major, minor) in self._absent.items():
             if getattr(spec, field):
                 raise UsageError(f"{field} needs temporalio {major}.{minor} or newer, not {installed()}")
@@ -155,16 +158,17 @@ class SpecIn(Generic[S]):
                 place.kind.put(reduce(getattr, place.within, message), place.name, value)
 
     def key(self, message: Any) -> tuple[object, ...]:
-        """What a message says of the spec, unread: the same for messages that say the same. Of specs without payloads."""
+        """Return a hashable key of the undecoded fields; equal for messages with equal specs. For specs without
+        payloads."""
         return tuple(
             [
-                each.SerializeToString() if hasattr(each, "SerializeToString") else each
-                for each in self._raw(message)
+                value.SerializeToString() if hasattr(value, "SerializeToString") else value
+                for value in self._raw(message)
             ]
         )
 
     def get(self, message: Any) -> S:
-        """The spec that a message holds."""
+        """Decode the spec."""
         return self.spec(
             **{
                 place.field: place.kind.get(
@@ -180,24 +184,22 @@ _PRIORITY: dict[str, str | None] = {
 }
 
 
-# --- activities ------------------------------------------------------------------------------------------------------
-
 REMOTE = SpecIn(
     ActivitySpec,
     ScheduleActivity,
     {
         **_PRIORITY,
         "disable_eager_execution": "do_not_eagerly_execute",
-        "local_retry_threshold": None,  # of local activities
+        "local_retry_threshold": None,  # only for local activities
     },
 )
 LOCAL = SpecIn(
     ActivitySpec,
     ScheduleLocalActivity,
     {
-        "task_queue": None,  # it runs on the worker that asks for it
-        "heartbeat_timeout": None,  # Core sees itself whether it lives
-        **dict.fromkeys(_PRIORITY),  # it waits in no queue
+        "task_queue": None,  # it runs on the worker that schedules it
+        "heartbeat_timeout": None,  # Core runs in the same process and needs no heartbeats
+        **dict.fromkeys(_PRIORITY),  # it is not queued
         "disable_eager_execution": None,
     },
 )
@@ -206,8 +208,8 @@ TASK = SpecIn(
     ActivityStart,
     {
         **_PRIORITY,
-        "task_queue": None,  # the worker's own: Core does not tell
-        "schedule_to_start_timeout": None,  # over when the attempt begins
+        "task_queue": None,  # the worker's own; Core does not send it
+        "schedule_to_start_timeout": None,  # no longer relevant when the attempt starts
         **dict.fromkeys(THE_WORKERS),
     },
 )
@@ -216,31 +218,32 @@ _task_specs: dict[tuple[object, ...], ActivitySpec] = {}
 
 
 def spec_of_task(start: Any, task_queue: str) -> ActivitySpec:
-    """The spec of Core's activity task; one object for all attempts that say the same, as those of one activity do."""
+    """Return the spec of Core's activity task; one shared object for equal specs, such as those of one activity's
+    attempts."""
     key = (task_queue, start.HasField("retry_policy"), *TASK.key(start))
-    found = _task_specs.get(key)
-    if found is None:
+    spec = _task_specs.get(key)
+    if spec is None:
         if len(_task_specs) >= 256:
             _task_specs.clear()
-        found = msgspec.structs.replace(TASK.get(start), task_queue=task_queue)
-        _task_specs[key] = found
-    return found
+        spec = msgspec.structs.replace(TASK.get(start), task_queue=task_queue)
+        _task_specs[key] = spec
+    return spec
 
 
-_ALONE: dict[str, str | None] = {
+_STANDALONE: dict[str, str | None] = {
     **_PRIORITY,
     "task_queue": "task_queue.name",
     **dict.fromkeys(THE_WORKERS),
 }
-ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _ALONE)
-ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _ALONE)
-ACTIVITY_INFO = SpecIn(ActivitySpec, ActivityExecutionInfo, _ALONE | {"task_queue": "task_queue"})
-"""Activities that a client starts, the options of any, and what a description says of them."""
+ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _STANDALONE)
+ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _STANDALONE)
+ACTIVITY_INFO = SpecIn(ActivitySpec, ActivityExecutionInfo, _STANDALONE | {"task_queue": "task_queue"})
+"""Places of a spec in standalone starts, in activity options, and in activity descriptions."""
 
 
 @lru_cache(maxsize=1024)
 def remote_bytes(spec: ActivitySpec, task_queue: str) -> bytes:
-    """A spec, serialized as a part of Core's command, for a worker of this queue: all calls of an activity share it."""
+    """Serialize a spec as part of Core's command, for a worker of this queue: all calls of an activity share the bytes."""
     message = ScheduleActivity(task_queue=task_queue)
     REMOTE.put(message, spec)
     return message.SerializeToString()
@@ -248,13 +251,11 @@ def remote_bytes(spec: ActivitySpec, task_queue: str) -> bytes:
 
 @lru_cache(maxsize=1024)
 def local_bytes(spec: ActivitySpec) -> bytes:
-    """The same for a local activity."""
+    """Serialize a spec as part of Core's command for a local activity."""
     message = ScheduleLocalActivity()
     LOCAL.put(message, spec)
     return message.SerializeToString()
 
-
-# --- starts ----------------------------------------------------------------------------------------------------------
 
 _TIMEOUTS: dict[str, str | None] = {
     "execution_timeout": "workflow_execution_timeout",
@@ -263,19 +264,19 @@ _TIMEOUTS: dict[str, str | None] = {
     "search_attributes": "search_attributes.indexed_fields",
     **_PRIORITY,
 }
-_OF_CLIENTS: dict[str, str | None] = _TIMEOUTS | {
+_CLIENT_START: dict[str, str | None] = _TIMEOUTS | {
     "task_queue": "task_queue.name",
     "memo": "memo.fields",
     "static_summary": "user_metadata.summary",
     "static_details": "user_metadata.details",
 }
 
-START = SpecIn(StartSpec, StartWorkflowExecutionRequest, _OF_CLIENTS)
+START = SpecIn(StartSpec, StartWorkflowExecutionRequest, _CLIENT_START)
 SCHEDULED = SpecIn(
     StartSpec,
     NewWorkflowExecutionInfo,
-    _OF_CLIENTS
-    | {"cron_schedule": None},  # a server refuses one in a schedule; what another SDK wrote is kept as it is
+    _CLIENT_START
+    | {"cron_schedule": None},  # servers reject one in a schedule; a value from another SDK is preserved
 )
 CHILD_START = SpecIn(
     StartSpec,
@@ -288,8 +289,8 @@ STARTED = SpecIn(
     _TIMEOUTS
     | {
         "memo": "memo.fields",
-        "task_queue": None,  # the worker's own: Core does not tell
-        "static_summary": None,  # a server's alone
+        "task_queue": None,  # the worker's own; Core does not send it
+        "static_summary": None,  # known to the server only
         "static_details": None,
     },
 )
@@ -298,7 +299,7 @@ CONTINUED = SpecIn(
     ContinueAsNewWorkflowExecution,
     _TIMEOUTS
     | {
-        # The next run goes on with what the first was started with: Core's command has no place for these.
+        # The next run inherits these from the first: Core's command has no fields for them.
         "execution_timeout": None,
         "cron_schedule": None,
         **dict.fromkeys(_PRIORITY),
@@ -312,7 +313,7 @@ NOTES = SpecIn(
     dict.fromkeys(StartSpec.__struct_fields__)
     | {"static_summary": "user_metadata.summary", "static_details": "user_metadata.details"},
 )
-"""The notes of a child, which stand beside Core's command for it."""
+"""The summary and details of a child, which are outside Core's command for it."""
 
 CHILD = SpecIn(
     ChildWorkflowSpec,

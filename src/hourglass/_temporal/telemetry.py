@@ -1,16 +1,16 @@
-"""What Core says of itself: its log goes to Python's logging, its metrics beside ours.
+"""Core's telemetry: its log in Python's logging, its metrics beside ours, and worker heartbeats.
 
-Must not know: Rust objects (see `core`). What `hourglass.metrics.set_telemetry` was told decides, else the environment, for
-Core's runtime is made with the first connection:
+Must not know: Rust objects (see `core`). The options of `hourglass.metrics.set_telemetry` take precedence over the
+environment. They are read when Core's runtime is created, with the first connection.
 
-- `HOURGLASS_CORE_LOG`: what Core logs, in Rust's filter syntax. Without it Core's errors alone, and of what it says about
-  them only fields that cannot hold payloads.
-- `HOURGLASS_CORE_METRICS`: `status` for the registry of a worker, and so for its `/metrics`; or `host:port`, where Core itself
-  answers Prometheus; or `otlp:URL`, a collector. Without it Core counts nothing.
-- `HOURGLASS_WORKER_HEARTBEAT`: every so many seconds, 1 to 60, a worker tells the server how it is; `0` for never.
+- `HOURGLASS_CORE_LOG`: a filter in Rust's syntax. Default: errors only, with only those fields that cannot contain
+  payloads.
+- `HOURGLASS_CORE_METRICS`: `status` adds Core's metrics to the worker's registry and its `/metrics`; `host:port` makes
+  Core serve Prometheus itself; `otlp:URL` sends them to a collector. Default: no metrics.
+- `HOURGLASS_WORKER_HEARTBEAT`: seconds between worker heartbeats to the server, 1 to 60; `0` disables them.
 
-Core calls `forward_errors` on a thread of its own, some milliseconds late and many entries at once. Invariant: what is buffered
-by Core is fetched every few seconds, for it forgets what does not fit.
+Core calls the log forwarders on its own thread, some milliseconds late, with many entries per call. Invariant: buffered
+metrics are fetched every few seconds, because Core discards what does not fit into its buffer.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _ERRORS = "ERROR,temporalio_common::payload_limits=WARN"
 _HEARTBEAT = 60.0
 
 
-def runtime_settings(environ: Mapping[str, str], said: TelemetryConfig | None = None) -> TemporalSettings:
-    """A runtime: what it logs, counts, and tells the server of its workers. What was said in so many words counts first."""
-    config = said or TelemetryConfig(metrics=_named(environ.get("HOURGLASS_CORE_METRICS", "")))
-    wanted = environ.get("HOURGLASS_CORE_LOG", "") if config.logging is None else _filter(config.logging)
-    forward = forward_everything if wanted else forward_errors
+def runtime_settings(environ: Mapping[str, str], config: TelemetryConfig | None = None) -> TemporalSettings:
+    """Return the settings of Core's runtime. `config` takes precedence over the environment."""
+    config = config or TelemetryConfig(metrics=_parse_metrics(environ.get("HOURGLASS_CORE_METRICS", "")))
+    log_filter = environ.get("HOURGLASS_CORE_LOG", "") if config.logging is None else _filter(config.logging)
+    forward = forward_everything if log_filter else forward_errors
     return TemporalSettings(
         telemetry=TemporalSettings(
-            logging=TemporalSettings(filter=wanted or _ERRORS, forward_to=forward, format=None),
+            logging=TemporalSettings(filter=log_filter or _ERRORS, forward_to=forward, format=None),
             metrics=_metrics(config),
         ),
         worker_heartbeat_interval_millis=_heartbeat(environ.get("HOURGLASS_WORKER_HEARTBEAT", "")),
@@ -63,19 +63,17 @@ def _filter(logging: LoggingConfig) -> str:
 
 def _heartbeat(text: str) -> int | None:
     try:
-        every = float(text) if text else _HEARTBEAT
+        interval = float(text) if text else _HEARTBEAT
     except ValueError:
-        every = -1.0
-    if every == 0:
+        interval = -1.0
+    if interval == 0:
         return None
-    if not 1 <= every <= 60:
+    if not 1 <= interval <= 60:
         raise TargetError(
             f"HOURGLASS_WORKER_HEARTBEAT is a number of seconds from 1 to 60, or 0, not {text!r}"
         )
-    return int(every * 1000)
+    return int(interval * 1000)
 
-
-# --- the log ----------------------------------------------------------------------------------------------------------
 
 _HARMLESS = (
     "limit",
@@ -89,16 +87,16 @@ _HARMLESS = (
     "activity_id",
     "attempt",
 )
-"""Fields of an entry that hold no payloads, and no messages of failures."""
+"""Fields of a log entry that contain neither payloads nor failure messages."""
 
 
 def forward_errors(entries: Sequence[Any]) -> None:
-    """Log what Core said, without what may hold payloads."""
+    """Log Core's entries, restricted to fields that cannot contain payloads."""
     _forward(entries, _HARMLESS)
 
 
 def forward_everything(entries: Sequence[Any]) -> None:
-    """Log what Core said, all of it: it was asked for."""
+    """Log Core's entries with all fields."""
     _forward(entries, None)
 
 
@@ -107,15 +105,15 @@ def _forward(entries: Sequence[Any], only: Sequence[str] | None) -> None:
         if not logger.isEnabledFor(entry.level):
             continue
         fields: dict[str, Any] = entry.fields
-        told = fields if only is None else {name: fields[name] for name in only if name in fields}
-        more = " ".join(f"{name}={value}" for name, value in told.items())
+        shown = fields if only is None else {name: fields[name] for name in only if name in fields}
+        details = " ".join(f"{name}={value}" for name, value in shown.items())
         record = logger.makeRecord(
             logger.name,
             entry.level,
             "(core)",
             0,
             "%s: %s%s",
-            (entry.target, entry.message, f" ({more})" if more else ""),
+            (entry.target, entry.message, f" ({details})" if details else ""),
             None,
         )
         record.created = entry.time
@@ -123,54 +121,52 @@ def _forward(entries: Sequence[Any], only: Sequence[str] | None) -> None:
         logger.handle(record)
 
 
-# --- metrics ----------------------------------------------------------------------------------------------------------
-
-
 _OTLP = ("otlp+http:", "otlp:")
 
 
-def _named(wanted: str) -> PrometheusConfig | OpenTelemetryConfig | Literal["status"] | None:
-    """What a text of the environment means."""
-    if not wanted:
+def _parse_metrics(setting: str) -> PrometheusConfig | OpenTelemetryConfig | Literal["status"] | None:
+    """Parse the value of `HOURGLASS_CORE_METRICS`."""
+    if not setting:
         return None
-    if wanted == "status":
+    if setting == "status":
         return "status"
     try:
         for prefix in _OTLP:
-            if wanted.startswith(prefix):
-                return OpenTelemetryConfig(wanted.removeprefix(prefix), http=prefix == _OTLP[0])
-        return PrometheusConfig(wanted)
+            if setting.startswith(prefix):
+                return OpenTelemetryConfig(setting.removeprefix(prefix), http=prefix == _OTLP[0])
+        return PrometheusConfig(setting)
     except UsageError:
         raise TargetError(
             f"HOURGLASS_CORE_METRICS is {STATUS!r}, host:port, such as 127.0.0.1:9464, or a collector, such as "
-            f"otlp:http://localhost:4317 or otlp+http:http://localhost:4318/v1/metrics, not {wanted!r}"
+            f"otlp:http://localhost:4317 or otlp+http:http://localhost:4318/v1/metrics, not {setting!r}"
         ) from None
 
 
 def _metrics(config: TelemetryConfig) -> TemporalSettings | None:
-    """Core's own metrics: in its buffer, as Prometheus reads them, or sent to a collector; names as Temporal documents them."""
-    wanted = config.metrics
-    if wanted is None:
+    """Return the settings of Core's metrics: buffered, served as Prometheus, or sent to a collector. Names are
+    Temporal's."""
+    exporter = config.metrics
+    if exporter is None:
         return None
     prometheus = collector = None
-    if isinstance(wanted, PrometheusConfig):
+    if isinstance(exporter, PrometheusConfig):
         prometheus = TemporalSettings(
-            bind_address=wanted.bind_address,
-            counters_total_suffix=wanted.counters_total_suffix,
-            unit_suffix=wanted.unit_suffix,
-            durations_as_seconds=wanted.durations_as_seconds,
-            histogram_bucket_overrides=wanted.histogram_bucket_overrides,
+            bind_address=exporter.bind_address,
+            counters_total_suffix=exporter.counters_total_suffix,
+            unit_suffix=exporter.unit_suffix,
+            durations_as_seconds=exporter.durations_as_seconds,
+            histogram_bucket_overrides=exporter.histogram_bucket_overrides,
         )
-    elif isinstance(wanted, OpenTelemetryConfig):
-        every = wanted.metric_periodicity
+    elif isinstance(exporter, OpenTelemetryConfig):
+        interval = exporter.metric_periodicity
         collector = TemporalSettings(
-            url=wanted.url,
-            headers=dict(wanted.headers),
-            metric_periodicity_millis=None if every is None else max(1, round(every * 1000)),
-            metric_temporality_delta=wanted.metric_temporality is OpenTelemetryMetricTemporality.DELTA,
-            durations_as_seconds=wanted.durations_as_seconds,
-            http=wanted.http,
-            histogram_bucket_overrides=wanted.histogram_bucket_overrides,
+            url=exporter.url,
+            headers=dict(exporter.headers),
+            metric_periodicity_millis=None if interval is None else max(1, round(interval * 1000)),
+            metric_temporality_delta=exporter.metric_temporality is OpenTelemetryMetricTemporality.DELTA,
+            durations_as_seconds=exporter.durations_as_seconds,
+            http=exporter.http,
+            histogram_bucket_overrides=exporter.histogram_bucket_overrides,
         )
     exported = prometheus is not None or collector is not None
     return TemporalSettings(
@@ -187,25 +183,25 @@ _KINDS: tuple[Kind, ...] = ("counter", "gauge", "histogram")
 
 
 class CoreMetrics:
-    """What Core has counted in this process, as families of metrics."""
+    """The metrics that Core has recorded in this process, as families."""
 
     def __init__(self) -> None:
         self._registry = Registry()
 
     def add(self, updates: Sequence[Any]) -> None:
-        """Take what Core had buffered."""
+        """Record updates from Core's buffer."""
         for update in updates:
             metric = update.metric
             try:
-                found = self._registry.metric(
+                recorder = self._registry.metric(
                     metric.name, _KINDS[metric.kind], metric.description or "", metric.unit or ""
                 )
-                found.record(
+                recorder.record(
                     update.value, labels_of({name: str(value) for name, value in update.attributes.items()})
                 )
-            except (UsageError, IndexError):  # a name or a kind that a later Core has and we do not know
+            except (UsageError, IndexError):  # an invalid name or unknown kind, from a newer Core
                 continue
 
     def families(self) -> list[Family]:
-        """Where they stand."""
+        """Return the current values."""
         return self._registry.collect()

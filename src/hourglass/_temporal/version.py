@@ -1,7 +1,7 @@
-"""Which releases of `temporalio` we work with. It speaks before Core is loaded, and knows nothing of it.
+"""Supported releases of `temporalio`, checked before Core is loaded.
 
-`temporalio.bridge` calls itself unstable and changes between minor releases; a wrong one fails in strange
-places much later, so it is refused by name at once.
+`temporalio.bridge` is documented as unstable and changes between minor releases. An unsupported release fails much
+later and in unrelated places, so it is rejected at import.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from importlib import metadata
 from hourglass.errors import UsageError
 
 OLDEST, NEWEST = (1, 34), (1, 35)
-"""The minor releases that the tests of the contract hold for, the first and the last. What differs is asked for by `has`: before
-1.35 a runtime that is dropped may wait for ever for its threads, and Core's command for a child has no `versioning_override`.
-Core of 1.33 writes no order into the markers of local activities, and none of the groups of their events; with 1.31 no workflow
-task is completed.
+"""The oldest and newest minor releases that the contract tests cover.
+
+Use `has` for differences between them: before 1.35 dropping a runtime may wait forever for its threads, and Core's
+command for a child has no `versioning_override`. Core of 1.33 writes neither the order nor the event groups into
+markers of local activities; with 1.31 no workflow task completes.
 """
 
 WANTED = f'"temporalio>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"'
@@ -25,7 +26,7 @@ ANYWAY = "HOURGLASS_ANY_CORE"
 
 
 def refusal(installed: str | None, anyway: bool) -> str | None:
-    """Why this release of temporalio is not good enough, or None. `anyway` lets any release pass."""
+    """Return why this release of temporalio is not supported, or None. `anyway` accepts any installed release."""
     if installed is None:
         return f"Temporal targets need the package temporalio, which is not installed: pip install {WANTED}"
     if anyway or OLDEST <= release(installed) <= NEWEST:
@@ -37,13 +38,13 @@ def refusal(installed: str | None, anyway: bool) -> str | None:
 
 
 def release(version: str) -> tuple[int, int]:
-    """The major and minor number of a release; (0, 0) for what has none."""
+    """Parse the major and minor number; (0, 0) if there are none."""
     parts = re.match(r"(\d+)\.(\d+)(?=\.|$|[a-z])", version)
     return (int(parts[1]), int(parts[2])) if parts else (0, 0)
 
 
 def installed() -> str | None:
-    """The installed release of temporalio, or None."""
+    """Return the installed release of temporalio, or None."""
     try:
         return metadata.version("temporalio")
     except metadata.PackageNotFoundError:
@@ -51,13 +52,13 @@ def installed() -> str | None:
 
 
 def has(since: tuple[int, int]) -> bool:
-    """Whether the installed temporalio is of this release or a newer one; True for one that is let pass though it is unknown."""
-    found = release(installed() or "")
-    return found == (0, 0) or found >= since
+    """Whether the installed temporalio is this release or newer; True for an unparsable version."""
+    current = release(installed() or "")
+    return current == (0, 0) or current >= since
 
 
 def check() -> None:
-    """Raise `UsageError` where the installed temporalio is not one that we know."""
+    """Raise `UsageError` if the installed temporalio is not supported."""
     reason = refusal(installed(), os.environ.get(ANYWAY, "") not in ("", "0"))
     if reason is not None:
         raise UsageError(reason)

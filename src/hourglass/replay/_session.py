@@ -34,7 +34,8 @@ from hourglass._evaluator.events import (
 )
 from hourglass._evaluator.state import CommandId, PathStep
 from hourglass._loops import new_event_loop
-from hourglass._worker.health import hung
+from hourglass._worker.health import stopping
+from hourglass._worker.health.stacks import frame_of
 from hourglass.errors import HistoryError
 from hourglass.replay._moments import MomentRecorder
 
@@ -185,7 +186,7 @@ class ReplaySession:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        with suppress(hung.LaneStopped):
+        with suppress(stopping.LaneStopped):
             self._loop.run_forever()
         self._loop.close()
 
@@ -225,8 +226,8 @@ class ReplaySession:
         while not idle.wait(delay) and self._thread.is_alive():
             attempt += 1
             thread_id = self._thread.ident or 0
-            if execution.is_evaluating and hung.may_interrupt(hung.frame_of(thread_id), attempt):
-                hung.raise_briefly(thread_id, hung.moment(attempt))
+            if execution.is_evaluating and stopping.may_interrupt(frame_of(thread_id), attempt):
+                stopping.raise_briefly(thread_id, stopping.wait_of(attempt))
             delay = min(delay * 2, 5.0)
 
     def walk(

@@ -8,7 +8,8 @@ with dev_server() as server, Client.connect(server.target) as client:
     ...
 
 _activity_environment  `ActivityEnvironment`
-_attempts              runs attempts of activities, and records what was called
+_activities            executes attempts: the worker's activity executor with a runner for tests
+_calls                 the recorded calls of activities
 _dev_server            a real Temporal dev server for tests and for trying things out
 _driver                the driver: does one step after another, and lets virtual time pass; its task queues, and
                        the choice of what happens next
@@ -19,6 +20,7 @@ _guard                 notices and interrupts workflow code that never comes bac
 _registry              workflows and activities by name, with the fakes and mishaps that a test has given them
 _time_skipper          `TimeSkipper`
 _threads               loops and threads that all environments of a process share
+_virtual_time          dates and durations in nanoseconds, and timers on the virtual clock
 _trouble               what a test must hear of: parked runs, and why nothing happens any more
 plugin                 pytest fixtures, there wherever Hourglass and pytest are installed
 _explore               `env.explore`
@@ -33,7 +35,7 @@ from hourglass.testing._dev_server import DevServer, dev_server
 
 if TYPE_CHECKING:
     from hourglass.testing._activity_environment import ActivityEnvironment
-    from hourglass.testing._attempts import Call, call
+    from hourglass.testing._calls import Call, call
     from hourglass.testing._driver import Chooser, Shuffled, Step
     from hourglass.testing._environment import AsyncEnvironment, Environment
     from hourglass.testing._explore.explorer import Exploration
@@ -64,7 +66,7 @@ _MODULES = {
     "ActivityEnvironment": "_activity_environment",
     "Arrival": "_explore.possible",
     "AsyncEnvironment": "_environment",
-    "Call": "_attempts",
+    "Call": "_calls",
     "Chooser": "_driver",
     "Environment": "_environment",
     "Exploration": "_explore.explorer",
@@ -72,7 +74,7 @@ _MODULES = {
     "Shuffled": "_driver",
     "Step": "_driver",
     "TimeSkipper": "_time_skipper",
-    "call": "_attempts",
+    "call": "_calls",
     "sometime": "_explore.possible",
 }
 

@@ -1,8 +1,8 @@
 """The driver: makes everything in an environment happen, one step at a time, in one thread, and lets time pass.
 
-It is what a worker's tree is in production, without its threads: it takes activations and attempts from the engine, the
-evaluations of production answer the one, `Attempts` the others. User code runs outside the event loop, as in a
-worker.
+It is what a worker's tree is in production, without its threads: it takes activations and attempts from the engine; the
+worker's evaluations answer the activations, and its activity executor executes the attempts (`_activities`). User code runs
+outside the event loop, as in a worker.
 
 Invariants:
 
@@ -24,7 +24,13 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from hourglass._contract.handle import ActivityItem, ActivityResult, HandleConfig
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityItem,
+    ActivityResult,
+    ActivityTask,
+    HandleConfig,
+)
 from hourglass._contract.service import Connection, new_id
 from hourglass._contract.workflows import WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
@@ -33,9 +39,22 @@ from hourglass._embedded.clock import Bell
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._evaluator.commands import Completion, Succeeded
 from hourglass._evaluator.events import Activation, RunEvicted, is_eviction
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.activities.attempts import attempt_name
+from hourglass._worker.activities.executors import ActivityExecutor
+from hourglass._worker.activities.publishing import ProgressSender
 from hourglass._worker.health.parked import task_failed
 from hourglass._worker.lanes.evaluation import Evaluations, Verdict
+from hourglass.activity._context import Equipment
 from hourglass.errors import InternalError, UsageError
+from hourglass.testing._activities import (
+    HEARTBEAT_INTERVAL,
+    ActivityStage,
+    EnvironmentMailbox,
+    EnvironmentRunner,
+    Mishap,
+    Performance,
+)
 from hourglass.testing._guard import Guard
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._threads import QuietLoop
@@ -64,6 +83,18 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+class StepAdder(Protocol):
+    """The driver, as task queues and runners see it."""
+
+    def add(self, step: Step) -> None:
+        """Add a step that is possible from now on."""
+        ...
+
+    def wake_up(self, name: str, wake: Callable[[], None]) -> None:
+        """Add the step that ends a fake's virtual duration."""
+        ...
 
 
 class Chooser(Protocol):
@@ -114,12 +145,27 @@ class ServedQueue:
         loop: QuietLoop,
         bell: Bell,
         evaluations: Callable[[str], Evaluations],
+        stage: ActivityStage,
+        steps: StepAdder,
     ) -> None:
+        """Create the queue; on the loop."""
         self.name = name
         self._connection = connection
         self._loop = loop
         self._bell = bell
         self._make = evaluations
+        self._steps = steps
+        self.runner = EnvironmentRunner(stage, steps)
+        self.executor = ActivityExecutor(
+            stage.equipment,
+            self._heartbeat,
+            lambda _: self.runner,
+            heartbeat_interval=HEARTBEAT_INTERVAL,
+            publisher=ProgressSender(connection, converter=stage.equipment.converter),
+            mailbox=EnvironmentMailbox(loop),
+            timers=stage.timers,
+            is_quiet=True,
+        )
 
     async def open(self) -> None:
         """Begin to serve; on the loop."""
@@ -164,17 +210,41 @@ class ServedQueue:
         for run_id in verdict.evict:
             self.handle.request_eviction(run_id)
 
-    def report(self, result: ActivityResult) -> None:
-        """Answer for an attempt."""
-        self._loop.call(self.handle.complete_activity, result)
+    def begin(self, task: ActivityTask, mishap: Mishap | None = None) -> None:
+        """Start an attempt, which a mishap may befall."""
+        if mishap is not None:
+            self.runner.plan(task.token, mishap)
+        self.executor.begin(task, self)
+
+    def executed(self, result: ActivityResult) -> None:
+        """Report the result of an attempt: now, or, where it ran on another thread, as a step of its own."""
+        performance = self.runner.ended(result)
+        if performance is not None and performance.is_elsewhere:
+            self._steps.add(Step("ended", performance.name, partial(self._report, result, performance)))
+        else:
+            self._report(result, performance)
+
+    def _report(self, result: ActivityResult, performance: Performance | None) -> None:
+        if performance is None or not performance.mishap.result_lost:
+            self._loop.call(self.handle.complete_activity, result)
+
+    def _heartbeat(self, token: bytes, details: Payloads) -> None:
+        self.handle.heartbeat(token, details)
 
     def crash(self) -> None:
         """Lose everything that a worker knows, as if its process had died, and begin anew."""
-        self.close()
+        self._close()
         self._loop.do(self.open())
 
     def close(self) -> None:
         """Drop all fibers, in their own thread, and let go of the handle."""
+        self._close()
+        self.executor.stop()
+
+    def _close(self) -> None:
+        for attempt in list(self.executor.attempts.values()):
+            self.executor.abandon(attempt)
+        self.runner.abandon()
         self.evaluations.close()
         self._loop.do(self.handle.finalize())
 
@@ -197,28 +267,6 @@ def queues_of(completion: Completion) -> list[str]:
 T = TypeVar("T")
 
 _PATIENCE = 10.0
-
-
-class Performer(Protocol):
-    """Runs attempts of activities."""
-
-    @property
-    def running(self) -> int:
-        """How many run in threads of their own."""
-        ...
-
-    @property
-    def asleep(self) -> int:
-        """How many wait for virtual time."""
-        ...
-
-    def step(self, queue: ServedQueue, item: ActivityItem) -> tuple[StepKind, str, Callable[[], None]]:
-        """What a polled item means."""
-        ...
-
-    def abandon(self) -> None:
-        """Forget all attempts."""
-        ...
 
 
 class Interrupted(BaseException):
@@ -248,6 +296,8 @@ class EnvironmentDriver:
 
     make_queue: Callable[..., ServedQueue] = ServedQueue
     make_troubles: Callable[[], Troubles] = Troubles
+    inline = False
+    """Whether real `def` activities run on the environment's thread."""
     gates = False
     """Whether the engine asks before it gives anything out; else it does so once a run is parked."""
 
@@ -262,6 +312,7 @@ class EnvironmentDriver:
         horizon_ns: int,
         guard: Guard,
         policy: DriverPolicy,
+        equipment: Equipment,
     ) -> None:
         self.connection: Connection = connection
         self.engine = connection.engine
@@ -273,7 +324,7 @@ class EnvironmentDriver:
         self.troubles = self.make_troubles()
         self.chooser = chooser
         self.guard = guard
-        self.performer: Performer | None = None
+        self.stage = ActivityStage(registry, self.troubles, clock, equipment, inline=self.inline)
         self.waited_for: list[WaitForClose] = []
         # Client calls that activities make from other threads, and that the driver must answer.
         self.outside: set[asyncio.Task[Any]] = set()
@@ -311,10 +362,6 @@ class EnvironmentDriver:
         """Have the wait that is going on end with `Interrupted`."""
         self._interrupted = True
         self.loop.call_soon_threadsafe(self.ring)
-
-    def from_outside(self, step: Step) -> None:
-        """A step that another thread has brought about."""
-        self.loop.call_soon_threadsafe(self.add, step)
 
     # --- waiting ------------------------------------------------------------------------------------------
 
@@ -373,6 +420,10 @@ class EnvironmentDriver:
             self.steps.append(step)
             self.ring()
 
+    def wake_up(self, name: str, wake: Callable[[], None]) -> None:
+        """Add the step that ends a fake's virtual duration."""
+        self.add(Step("woke", name, wake))
+
     def ring(self) -> None:
         """Wake the driver where it waits for other threads."""
         self._bell.ring()
@@ -386,6 +437,8 @@ class EnvironmentDriver:
                 self.loop,
                 self._bell,
                 lambda name: self._evaluations(name, self.troubles),
+                self.stage,
+                self,
             )
             await queue.open()
 
@@ -395,8 +448,6 @@ class EnvironmentDriver:
         """
         self.check()
         self.steps.clear()
-        if self.performer is not None:
-            self.performer.abandon()
         for queue in self._queues.values():
             queue.crash()
 
@@ -420,8 +471,6 @@ class EnvironmentDriver:
     def _close(self) -> None:
         self.closed = True
         self.steps.clear()
-        if self.performer is not None:
-            self.performer.abandon()
         for queue in self._queues.values():
             queue.close()
         for task in self.outside:
@@ -431,7 +480,6 @@ class EnvironmentDriver:
         self.loop.settle()  # what has heard of that: the loop outlives the environment, and shall not keep it
         self._queues.clear()
         self.clock.forget_all()
-        self.performer = None
         del self.policy.driver, self._evaluations
 
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
@@ -459,11 +507,10 @@ class EnvironmentDriver:
                     self.steps.append(self._step(queue, item))
 
     def _wait_or_move(self) -> None:
-        performer = self.performer
-        assert performer is not None
-        if performer.running > len(self.outside):
+        stage = self.stage
+        if len(stage.running) > len(self.outside):
             self.loop.do(self._bell.wait())
-        elif self.engine.runs.in_flight and not performer.asleep and not performer.running:
+        elif self.engine.runs.in_flight and not stage.asleep and not stage.running:
             self._await_others()
         elif self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has come to the environment's horizon")
@@ -472,7 +519,7 @@ class EnvironmentDriver:
 
     def _await_others(self) -> None:
         """The engine or another thread has something to do: that takes no virtual time."""
-        if self.performer is not None and self.performer.running > len(self.outside):
+        if len(self.stage.running) > len(self.outside):
             self.loop.do(self._bell.wait())
         elif not self.loop.do(self._bell.wait(_PATIENCE)):
             raise InternalError(f"nothing happens in the environment for {_PATIENCE:g} s of real time")
@@ -498,8 +545,11 @@ class EnvironmentDriver:
     def _step(self, queue: ServedQueue, item: Activation | ActivityItem) -> Step:
         if isinstance(item, Activation):
             return Step("activation", item.run_id, partial(self._evaluate, queue, item))
-        assert self.performer is not None
-        return Step(*self.performer.step(queue, item))
+        if isinstance(item, ActivityCancel):
+            attempt = queue.executor.attempts.get(item.token)
+            cancel = partial(queue.executor.cancel, item.token, item.reason)
+            return Step("cancel", "an attempt" if attempt is None else attempt.name, cancel)
+        return Step("attempt", attempt_name(item), partial(queue.begin, item))
 
     def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
         for event in activation.events:

@@ -23,12 +23,12 @@ from hourglass._forks import ForkStage, at_fork
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError, WorkflowParked
-from hourglass.testing._attempts import span
 from hourglass.testing._explore.choices import chosen_sorts
 from hourglass.testing._explore.explorer import Exploration, ExplorationPlan, explore, replay, start_options
 from hourglass.testing._explore.possible import Arrival, checked_arrivals
 from hourglass.testing._explore.properties import Properties, checked_allowed
 from hourglass.testing._fixture import EnvironmentBase, Fixture, FixtureSettings
+from hourglass.testing._virtual_time import span
 
 
 class Environment(EnvironmentBase):

@@ -31,14 +31,14 @@ from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import check_exceptions
 from hourglass._evaluator.options import Duration, optional_seconds, seconds
-from hourglass._worker.lanes.cache import CacheLimits
-from hourglass._worker.lanes.evaluation import Evaluations, Verify
+from hourglass._worker.lanes.cache import CacheLimits, StateCache
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verify
 from hourglass._worker.lanes.generations import Generations
 from hourglass._worker.lanes.watcher import Action, Watcher
 from hourglass._worker.portal import Portal
 from hourglass._worker.tree.plan import checked_verify, checked_watch
 from hourglass.activity import Activity
-from hourglass.activity._context import Resources
+from hourglass.activity._context import PAYLOAD_LIMIT, Equipment, Resources
 from hourglass.activity._current import in_activity
 from hourglass.activity._definition import ActivitySource
 from hourglass.client import Client, _operations
@@ -48,7 +48,7 @@ from hourglass.client._session import ClientOperation, ClientSession, Link
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
-from hourglass.testing._attempts import Attempts, Call, as_datetime, as_ns, span
+from hourglass.testing._calls import Call
 from hourglass.testing._driver import Chooser, DriverPolicy, EnvironmentDriver, InOrder, Step
 from hourglass.testing._guard import DEADLOCK_TIMEOUT, Guard
 from hourglass.testing._registry import (
@@ -62,6 +62,7 @@ from hourglass.testing._registry import (
 )
 from hourglass.testing._threads import current_loop
 from hourglass.testing._trouble import Troubles
+from hourglass.testing._virtual_time import as_datetime, as_ns, span
 from hourglass.workflow import Channel
 from hourglass.workflow._definitions import WorkflowSource
 
@@ -96,6 +97,7 @@ class EnvironmentLink(Link):
         self.namespace = connection.namespace
         self.closed = False
         self.requested_updates = {}
+        self.unserved = set()
         self._connection = connection
 
     @property
@@ -271,24 +273,26 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         exceptions = check_exceptions(self.failure_exceptions)
         generations = Generations(most=_GENERATIONS)
         return lambda queue, troubles: Evaluations(
-            registry.workflow,
-            RunSettings(
-                task_queue=queue,
-                namespace=namespace,
-                converter=self.converter,
-                failure_exceptions=exceptions,
-                interceptors=workflow_interceptors(self.interceptors),
-                metrics=self.metrics,
-                on_activity=registry.meet_activity,
-                steps=registry.steps,
-            ),
-            limits=_LIMITS,
-            verify=verify,
-            watcher=Watcher(watch) if watch is not None else None,
-            parked=troubles,
-            first_check=_FIRST_CHECK,
-            on_demand=self.verify_on_demand,
-            generations=generations,
+            LaneContext(
+                registry.workflow,
+                RunSettings(
+                    task_queue=queue,
+                    namespace=namespace,
+                    converter=self.converter,
+                    failure_exceptions=exceptions,
+                    interceptors=workflow_interceptors(self.interceptors),
+                    metrics=self.metrics,
+                    on_activity=registry.meet_activity,
+                    steps=registry.steps,
+                ),
+                verify=verify,
+                watcher=Watcher(watch) if watch is not None else None,
+                cache=StateCache(_LIMITS),
+                parked=troubles,
+                first_check=_FIRST_CHECK,
+                on_demand=self.verify_on_demand,
+                generations=generations,
+            )
         )
 
 
@@ -306,6 +310,7 @@ class Fixture:
         loop, clock = current_loop(), setting.clock()
         registry = setting.registry() if registry is None else registry
         policy = DriverPolicy()
+        self.resources = Resources(setting.resources)
         connection = loop.do(connect_memory(identity=IDENTITY, clock=clock, policy=policy))
         self.driver = make_driver(
             connection,
@@ -317,23 +322,21 @@ class Fixture:
             to_ns(seconds(setting.horizon, "horizon")),
             Guard(setting.deadlock_timeout),
             policy,
+            Equipment(
+                converter=setting.converter,
+                client=lambda: self.client,
+                payload_limit=PAYLOAD_LIMIT,
+                inbound=activity_chain(setting.interceptors),
+                registry=setting.metrics,
+                resources=self.resources,
+            ),
         )
         link = EnvironmentLink(connection)
         self.session = EnvironmentSession(
             link, setting.converter, None, setting.interceptors, driver=self.driver, runner=runner
         )
-        self.client = client = Client(self.session)
-        self.resources = Resources(setting.resources)
+        self.client = Client(self.session)
         self.resources.open()
-        self.attempts = Attempts(
-            self.driver,
-            setting.converter,
-            lambda: client,
-            inbound=activity_chain(setting.interceptors),
-            registry=setting.metrics,
-            resources=self.resources,
-        )
-        self.driver.performer = self.attempts
 
     def close(self) -> None:
         """End it, in its own thread. Raises `WorkflowParked` for an open run that did something else when it was executed a
@@ -558,7 +561,7 @@ class EnvironmentBase:
     def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
         """Every attempt of an activity so far, in order: compare them with `call(…)`."""
         name, _ = self._fixture.driver.registry.definition(activity)
-        return self._fixture.attempts.calls(name)
+        return self._fixture.driver.stage.calls(name)
 
     # --- later ----------------------------------------------------------------------------------------------
 

@@ -15,16 +15,9 @@ from time import sleep
 from types import TracebackType
 
 from hourglass._forks import ForkStage, at_fork
-from hourglass._worker.health.hung import (
-    HungStack,
-    LaneStopped,
-    frame_of,
-    is_debugged,
-    may_interrupt,
-    moment,
-    raise_briefly,
-    take_stack,
-)
+from hourglass._worker.health.debuggers import is_debugged
+from hourglass._worker.health.stacks import HungStack, frame_of, take_stack
+from hourglass._worker.health.stopping import LaneStopped, may_interrupt, raise_briefly, wait_of
 from hourglass.errors import WorkflowStuck
 
 DEADLOCK_TIMEOUT = 5.0
@@ -94,7 +87,7 @@ class Guard:
         # The stack is set before `_busy` is read: `__exit__` clears `_busy` first and looks for a stack then. So
         # either it finds the stack, and waits for us, or we see that it has left, and raise nothing behind it.
         if self._busy and may_interrupt(frame, self._attempts):
-            raise_briefly(self._thread_id, moment(self._attempts))
+            raise_briefly(self._thread_id, wait_of(self._attempts))
 
 
 class _GuardThread:

@@ -81,6 +81,8 @@ class QuietLoop(asyncio.SelectorEventLoop):
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call something that belongs to this loop, in this thread."""
+        if asyncio._get_running_loop() is self:
+            return function(*args)
         asyncio._set_running_loop(self)
         try:
             return function(*args)

@@ -18,8 +18,8 @@ from hourglass._contract.service import Connection
 from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, WaitForClose
 from hourglass._evaluator.events import RunEvicted
 from hourglass._worker.code_origin import is_library, is_ours, where_raised
-from hourglass._worker.health.hung import LaneStopped
 from hourglass._worker.health.parked import ParkedRuns
+from hourglass._worker.health.stopping import LaneStopped
 from hourglass.converter import default_converter
 from hourglass.errors import HourglassError, NondeterminismError, ServiceError, WorkflowParked, WorkflowStuck
 

@@ -34,7 +34,7 @@ from hourglass._forks import ForkStage, at_fork, leak
 from hourglass._worker.activities.program_loop import ProgramLoop
 from hourglass._worker.code_origin import without_our_frames
 from hourglass._worker.daemon_executor import DaemonExecutor
-from hourglass._worker.health import hung
+from hourglass._worker.health import debuggers
 from hourglass._worker.interpreter import InterpreterOptions
 from hourglass._worker.lanes.cache import FEWEST_CACHED, most_cached
 from hourglass._worker.lanes.evaluation import Verify
@@ -52,7 +52,8 @@ from hourglass._worker.tree.plan import (
     checked_watch,
 )
 from hourglass._worker.tree.services import QueueServices
-from hourglass._worker.tree.status import StatusServer, worker_metrics
+from hourglass._worker.tree.status import StatusServer
+from hourglass._worker.tree.worker_metrics import worker_metrics
 from hourglass._worker.tree.worker_view import StopSignals, WorkerFacts, WorkerLife
 from hourglass.activity._context import PAYLOAD_LIMIT, Resources
 from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
@@ -434,7 +435,7 @@ class Worker(WorkerFacts):
         worker_started()
         margin = self._plan.config.graceful_shutdown + _EXIT_MARGIN
         self._forget_exit = self._portal.at_exit(self._end, margin)
-        hung.install()
+        debuggers.install()
         logger.info("worker on task queue %r of %s runs", self.task_queue, self._client.target)
         return True
 

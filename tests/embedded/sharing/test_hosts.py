@@ -605,7 +605,7 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
                 while True:
                     await handle.poll_activation()
             await two.call(wf.TerminateWorkflow(workflow_id="w"))
-            assert "has another owner now" in caplog.text
+            assert "another process owns the file" in caplog.text
             assert unix_socket.identity(two.path) is not None, (
                 "the former owner left the socket of the new one"
             )

@@ -173,7 +173,7 @@ def test_where_no_socket_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr("socket.socket.bind", bind)
-    with pytest.raises(StorageError, match=r"a.db-sock cannot be made .*put the file on a local disk"):
+    with pytest.raises(StorageError, match=r"a.db-sock cannot be created .*put the file on a local disk"):
         unix_socket.listen(str(tmp_path / "a.db"))
 
 

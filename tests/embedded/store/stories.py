@@ -10,7 +10,7 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.store.store import Change
+from hourglass._embedded.store.store import RunChange
 from hourglass._embedded.transitions.run import OpenActivity, PendingTask, PendingTimer, Run
 from hourglass._history import events as h
 from hourglass.converter import ApplicationFailure, Failure, Payload
@@ -38,15 +38,15 @@ class Story:
     def run_id(self) -> str:
         return self.run.run_id
 
-    def start(self, **changes: Any) -> Change:
+    def start(self, **changes: Any) -> RunChange:
         first = [self.run.started, h.WorkflowTaskScheduled(task_queue="default", task_timeout=10.0)]
         task = PendingTask(number=1, scheduled_event_id=2, available_ns=self.now_ns)
         return self.step(first, task=task, task_count=1, **changes)
 
-    def signal(self, size: int = 10) -> Change:
+    def signal(self, size: int = 10) -> RunChange:
         return self.step([h.WorkflowExecutionSignaled(signal_name="go", arguments=(Payload(b"x" * size),))])
 
-    def schedule(self, count: int = 1) -> Change:
+    def schedule(self, count: int = 1) -> RunChange:
         first = self.run.length + 1
         specs = [
             made(
@@ -71,7 +71,7 @@ class Story:
         }
         return self.step(specs, frozenset(new), activities=self.run.activities | new)
 
-    def begin_attempt(self, scheduled: int) -> Change:
+    def begin_attempt(self, scheduled: int) -> RunChange:
         activity = msgspec.structs.replace(
             self.run.activities[scheduled],
             started_ns=self.now_ns,
@@ -81,7 +81,7 @@ class Story:
         )
         return self.step([], frozenset({scheduled}), activities=self.run.activities | {scheduled: activity})
 
-    def complete_activity(self, scheduled: int) -> Change:
+    def complete_activity(self, scheduled: int) -> RunChange:
         left = {key: value for key, value in self.run.activities.items() if key != scheduled}
         start = self.run.length + 1
         events = [
@@ -92,23 +92,23 @@ class Story:
         ]
         return self.step(events, frozenset({scheduled}), activities=left)
 
-    def start_timer(self, due_ns: int = 10**18) -> Change:
+    def start_timer(self, due_ns: int = 10**18) -> RunChange:
         number = self.run.length + 1
         timer = PendingTimer(timer_id=f"t{number}", started_event_id=number, due_ns=due_ns)
         event = h.TimerStarted(timer_id=timer.timer_id, duration_ns=5, task_completed_event_id=1)
         return self.step([event], frozenset({number}), timers=self.run.timers | {number: timer})
 
-    def fire_timer(self, number: int) -> Change:
+    def fire_timer(self, number: int) -> RunChange:
         timer = self.run.timers[number]
         left = {key: value for key, value in self.run.timers.items() if key != number}
         event = h.TimerFired(timer_id=timer.timer_id, started_event_id=number)
         return self.step([event], frozenset({number}), timers=left)
 
-    def hold(self) -> Change:
+    def hold(self) -> RunChange:
         held = h.WorkflowExecutionSignaled(signal_name="later", arguments=(Payload(b"1"),))
         return self.step([], held=(*self.run.held, held))
 
-    def close(self) -> Change:
+    def close(self) -> RunChange:
         final = h.WorkflowExecutionCompleted(result=Payload(b"true"), task_completed_event_id=1)
         gone = frozenset((*self.run.activities, *self.run.timers))
         return self.step(
@@ -132,7 +132,7 @@ class Story:
         wake_ns: int = 5_000,
         request: bool = True,
         **fields: Any,
-    ) -> Change:
+    ) -> RunChange:
         self.now_ns += 1_000
         first = self.run.length + 1
         events = tuple(
@@ -142,10 +142,10 @@ class Story:
         self.run = msgspec.structs.replace(self.run, length=self.run.length + len(events), **fields)
         self._requests += 1
         requests = (f"{self.run_id}-request-{self._requests}",) if request else ()
-        return Change(run=self.run, events=events, touched=touched, wake_ns=wake_ns, request_ids=requests)
+        return RunChange(run=self.run, events=events, touched=touched, wake_ns=wake_ns, request_ids=requests)
 
 
-def random_step(story: Story, chance: random.Random) -> Change:
+def random_step(story: Story, chance: random.Random) -> RunChange:
     """Any next step that the run allows."""
     steps = [story.signal, story.schedule, story.start_timer, story.hold]
     for scheduled in story.run.activities:
@@ -158,7 +158,7 @@ def random_step(story: Story, chance: random.Random) -> Change:
     return chance.choice(steps)()
 
 
-def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story, Change]]:
+def random_changes(stories: int, steps: int, seed: int) -> Iterator[tuple[Story, RunChange]]:
     """Steps of several runs, mixed, each run from its start on."""
     chance = random.Random(seed)
     told = [Story(f"run-{seed}-{place}", f"workflow-{place % 3}") for place in range(stories)]

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import Change, Refusal, Unwritable
+from hourglass._embedded.store.store import Refusal, RunChange, Unwritable
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -31,17 +31,17 @@ def go(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(limited())
 
 
-def unbindable(change: Change) -> Change:
+def unbindable(change: RunChange) -> RunChange:
     """The same change with a number that SQLite cannot hold."""
     return msgspec.structs.replace(change, wake_ns=TOO_LATE)
 
 
-def unencodable(change: Change) -> Change:
+def unencodable(change: RunChange) -> RunChange:
     """The same change with a state that cannot become bytes."""
     return msgspec.structs.replace(change, run=msgspec.structs.replace(change.run, start_ns=1 << 70))
 
 
-def too_large(change: Change) -> Change:
+def too_large(change: RunChange) -> RunChange:
     """The same change with a row above the limit that `small_rows` sets."""
     event = change.events[0]
     signal = msgspec.structs.replace(event.attributes, signal_name="x" * 200_000)  # type: ignore[type-var]
@@ -59,7 +59,7 @@ def small_rows(store: SqliteStore) -> None:
 
 
 @pytest.mark.parametrize("spoil", SPOILERS)
-def test_the_rest_of_the_batch_commits(open_store: Open, spoil: Callable[[Change], Change]) -> None:
+def test_the_rest_of_the_batch_commits(open_store: Open, spoil: Callable[[RunChange], RunChange]) -> None:
     """Of three runs that change in one turn only the one whose change cannot be written is left as it was."""
 
     async def work() -> None:
@@ -221,7 +221,7 @@ def test_a_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -> No
         await first.durable(first.append(story.start()))
         durable = tuple(story.events)
         second = open_store()
-        with pytest.raises(StorageError, match="has another owner now") as caught:
+        with pytest.raises(StorageError, match="another process owns the file") as caught:
             await first.durable(first.append(story.signal()))
         assert not isinstance(caught.value, Unwritable)
         assert first.failure is not None
@@ -249,7 +249,7 @@ def test_a_lost_epoch_stops_every_kind_of_commit(open_store: Open, path: Path, m
         if many:
             for place in range(600):
                 first.append(Story(f"new-{place}").start())
-            with pytest.raises(StorageError, match="has another owner now"):
+            with pytest.raises(StorageError, match="another process owns the file"):
                 await first.durable(2 * len(stories) + 600)
         else:
             assert first.forget_closed(1 << 60, 10) == 1

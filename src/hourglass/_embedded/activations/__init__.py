@@ -7,6 +7,8 @@ command_matching  a worker's commands compared with the events in history
 cursor            walks a history and turns it into activations
 activity_slots    the attempts that one handle has received, and their heartbeats
 local_attempts    the attempts of local activities
-cache             the runs cached by one worker, and the task in progress of each
+cache             the runs that a worker has cached, and the activations that are ready for it
+cached_run        one run as a worker has it
+task_flow         the way of a workflow task: activations, answer or failure, queries, eviction
 handle            a worker's handle: delivers tasks and accepts completions
 """

@@ -21,7 +21,7 @@ from hourglass._embedded.clock import Cancel, Clock, to_ns
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.task_queues import QueuePoller
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun, TakenAttempt
-from hourglass._embedded.transitions.draft import Eager
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator.specs import Payloads
 
 # --- heartbeats -----------------------------------------------------------------------------------------------

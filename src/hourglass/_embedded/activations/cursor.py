@@ -39,7 +39,7 @@ from hourglass._history.events import (
     WorkflowExecutionUpdateAccepted,
     WorkflowExecutionUpdateAdmitted,
 )
-from hourglass.converter import Failure, Payload
+from hourglass.converter import Failure
 from hourglass.errors import NondeterminismError
 
 __all__ = ["BadCommand", "Cursor"]
@@ -197,10 +197,6 @@ def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
 # --- the cursor -----------------------------------------------------------------------------------------------
 
 
-_WITH_TASK = 4
-"""How many events the end of an activity writes together with the task that it leads to."""
-
-
 class Cursor:
     """The place of one run in its history, as one worker knows it."""
 
@@ -270,25 +266,6 @@ class Cursor:
         self._is_up_to_date = True
         self._position = self._stop = own_events(self._outcomes, history, self._position)
 
-    def may_ask(self, commands: Sequence[c.Command]) -> bool:
-        """Whether these commands, the answer to the task in hand, are all that there is to say, and ask for activities only:
-        then the engine may be given them as they are, and `asked` stands for `accept`, `answer` and `step_over`.
-        """
-        if self._jobs or self._position < self._stop or self.local is not None or not self._in_task:
-            return False
-        return self._outcomes.may_ask(commands)
-
-    def asked(self, history: Sequence[h.HistoryEvent], commands: Sequence[c.Command]) -> None:
-        """The engine took these commands, as the answer to the task in hand: the events behind its end are theirs."""
-        self._in_task = False
-        completed = history[self._position]
-        assert isinstance(completed.attributes, h.WorkflowTaskCompleted)
-        if completed.attributes.flags:
-            self._read_task_completed(completed, completed.attributes)
-        self._outcomes.asked(commands, completed.id + 1)
-        self._is_up_to_date = True
-        self._position = self._stop = len(history)
-
     def next_activation(self) -> e.Activation | None:
         """The next activation; None when the history is used up. Raises `NondeterminismError`."""
         if not self._jobs and self._position < self._stop:
@@ -304,37 +281,12 @@ class Cursor:
             jobs.sort(key=rank)
         return self._make(tuple(jobs), is_replaying=self._replaying)
 
-    def after_completed(
-        self, history: Sequence[h.HistoryEvent], scheduled_event_id: int, result: Payload | None
-    ) -> e.Activation | None:
-        """The activation of a task that this worker took with the end of an activity, which returned this: the same
-        that `extend` and `next_activation` lead to. None where the history tells more than that: then they are asked.
-        """
-        if len(history) - self._position != _WITH_TASK or self._outcomes.expects or not self._is_up_to_date:
-            return None
-        if self._jobs or self._early or self._admitted or self.local is not None:
-            return None
-        newest = history[-1]
-        started = newest.attributes
-        if type(started) is not h.WorkflowTaskStarted:
-            return None
-        seq = self._outcomes.completed(scheduled_event_id)
-        if seq is None:
-            return None
-        self._history, self._updates, self._ends_live = history, (), True
-        self._position = self._stop = len(history)
-        self._length, self._replaying, self._in_task, self._activation = newest.id, False, True, 1
-        if newest.time_ns > self._time_ns:
-            self._time_ns = newest.time_ns
-        self._version = self._own_version
-        self._suggest, self._size = started.suggest_continue_as_new, started.history_size
-        self._target_changed = started.target_version_changed
-        return self._make((e.ActivityCompleted(seq, result),), is_replaying=False)
-
     def walk_on(self) -> None:
         """Go on to where there is something to tell, or to the end. Raises `NondeterminismError`."""
         while not self._jobs and self._position < self._stop:
-            end = self._end_of_stretch()
+            end: int | None = self._stop
+            if not (self._is_up_to_date and self._ends_live):
+                end = self._end_of_stretch()
             if end is None:
                 return
             self._walk(end)

@@ -38,7 +38,7 @@ from hourglass._embedded.matching.priority_queue import PriorityQueue
 from hourglass._embedded.matching.task_queues import QueuePoller
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._embedded.store.store import Unwritable
-from hourglass._embedded.transitions.draft import Eager
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads
@@ -491,7 +491,7 @@ class EngineHandle:
             record, attempts = taken.record, self._engine.attempts
             if attempts.complete(taken, result, self.identity, self._task_slots.wanted(record)):
                 self._task_slots.taken.tasks += 1
-                self._cache.begin_task_after(record, taken.token.scheduled_event_id, result.result)
+                self._cache.begin_task(record)
         elif taken is None and self._local.is_local(result.token):
             self._local.complete(result)
         else:

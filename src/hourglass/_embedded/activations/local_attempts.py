@@ -1,11 +1,11 @@
 """The attempts of local activities that one handle's worker makes: Core's local activity manager.
 
-Must not know: activations, histories, the engine. It is told what to run and what to cancel, gives attempts to the
-handle's poll, and says how each local activity ended; short pauses between attempts pass here. Nothing of this is
-durable: what a crash loses is asked for again by the replay of its run.
+Must not know: activations, histories, the engine. It receives requests to run and to cancel, gives attempts to the handle, and
+reports how each local activity ended; short pauses between attempts pass here. Nothing of this is durable: attempts that a
+crash loses are requested again by the replay of their run.
 
-Invariants: each local activity ends once, unless its run is forgotten; what was told to a worker is counted as out
-until the worker has answered, also when the run does not wait for the answer any more.
+Invariants: each local activity ends once, unless its run is forgotten; an attempt that a worker has received is in progress
+until the worker has completed it, also if the run does not wait for it any more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 
 import msgspec
 
@@ -39,11 +40,12 @@ from hourglass._embedded.activations.local_activities import (
 )
 from hourglass._embedded.clock import Cancel, Clock, later, to_ns
 from hourglass._embedded.matching.dispatch import NEGLIGIBLE, unasked
+from hourglass._embedded.runs.outbox import Outbox
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator.retries import complete_retry
 from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import ApplicationFailure, Failure, Payload
-from hourglass.errors import TimeoutType
+from hourglass.errors import StorageError, TimeoutType
 
 _TOKEN = b"local/"
 
@@ -52,7 +54,8 @@ LOOK_AGAIN = to_ns(5.0)
 
 
 class _Phase(Enum):
-    WAITING = auto()  # for a poll
+    STAGED = auto()  # until the change that it depends on is durable
+    WAITING = auto()  # for a slot of the worker
     EXECUTING = auto()  # in a worker
     PAUSING = auto()  # until `ready_ns`
     OVER = auto()
@@ -64,17 +67,14 @@ class _Attempt:
 
     run: Run
     wanted: RunLocal
-    rests_on: int
     ready_ns: int
     number: int
-    phase: _Phase = _Phase.WAITING
+    phase: _Phase = _Phase.STAGED
     token: bytes = b""
     started_ns: int = 0
     told_to_cancel: bool = False
     pause_ns: int = 0
     """How long it waits between the attempt before and this one."""
-    withheld: bool = False
-    """Whether it had to wait for a commit: that wait counts for no timeout."""
     alarm: Cancel | None = None
 
     @property
@@ -97,7 +97,7 @@ class LocalAttempts:
         config: HandleConfig,
         namespace: str,
         *,
-        is_durable: Callable[[int], bool],
+        outbox: Outbox,
         ended: Callable[[str, LocalResult], object],
         stalled: Callable[[str], object],
         changed: Callable[[], object],
@@ -105,11 +105,12 @@ class LocalAttempts:
         self._clock = clock
         self._config = config
         self._namespace = namespace
-        self._is_durable = is_durable
+        self._outbox = outbox
         self._ended = ended
         self._stalled = stalled
         self._changed = changed
         self._known: dict[str, dict[int, _Attempt]] = {}
+        self._staged = 0
         self._waiting: deque[_Attempt] = deque()
         self._executing: dict[bytes, _Attempt] = {}
         self._forgotten: set[bytes] = set()
@@ -122,32 +123,49 @@ class LocalAttempts:
 
     # --- what the run asks for ------------------------------------------------------------------------------
 
-    def carry_out(self, run: Run, requests: Sequence[LocalRequest], rests_on: int) -> list[LocalResult]:
+    def carry_out(self, run: Run, requests: Sequence[LocalRequest], number: int) -> list[LocalResult]:
         """Do what a run wants of its local activities; gives the ends of those that are over already. What it knew
         when it asked must be durable before anything is begun.
         """
         results = [
-            self.submit(run, each, rests_on)
+            self.submit(run, each, number)
             if isinstance(each, RunLocal)
             else self.cancel(run.run_id, each.seq)
             for each in requests
         ]
         return [each for each in results if each is not None]
 
-    def submit(self, run: Run, wanted: RunLocal, rests_on: int = 0) -> LocalResult | None:
+    def submit(self, run: Run, wanted: RunLocal, number: int = 0) -> LocalResult | None:
         """Make attempts of a local activity; gives its end if it is over already."""
         command = wanted.command
         now = self._clock.now_ns()
         when, kind = local_activities.deadline(command, wanted.original_schedule_ns, now, 0)
         if when and kind is TimeoutType.SCHEDULE_TO_CLOSE and when <= now:
             return self._late(wanted, kind, command.attempt)
-        attempt = _Attempt(run, wanted, rests_on, now, max(command.attempt, 1))
-        attempt.withheld = not self._is_durable(rests_on)
+        attempt = _Attempt(run, wanted, now, max(command.attempt, 1))
         self.in_use = True
         self._known.setdefault(run.run_id, {})[command.seq] = attempt
-        self._waiting.append(attempt)
+        self._staged += 1
+        self._outbox.stage(number, partial(self._release, attempt))
         self._set_alarm(attempt)
         return None
+
+    def _release(self, attempt: _Attempt, error: StorageError | None) -> None:
+        """Let an attempt begin: the change that it depends on is durable. If it can never be, the run is parked or the engine has
+        failed, and the attempt stays where it is.
+        """
+        self._staged -= 1
+        if attempt.phase is not _Phase.STAGED or error is not None:
+            return
+        attempt.phase = _Phase.WAITING
+        # The wait for the commit counts for no timeout.
+        wanted, late = attempt.wanted, self._clock.now_ns() - attempt.ready_ns
+        if late > to_ns(local_activities.limits(wanted.command)[0]) // NEGLIGIBLE:
+            attempt.wanted = RunLocal(wanted.command, wanted.original_schedule_ns + late)
+            attempt.ready_ns += late
+            self._set_alarm(attempt)
+        self._waiting.append(attempt)
+        self._changed()
 
     def cancel(self, run_id: str, seq: int) -> LocalResult | None:
         """Cancel a local activity; gives its end if no worker has it."""
@@ -174,7 +192,8 @@ class LocalAttempts:
         """Whether the worker has an attempt of this run, or will be given one that waits for nothing else."""
         known = self._known.get(run_id, {}).values()
         return any(
-            each.phase is _Phase.EXECUTING or (each.phase is _Phase.WAITING and not self._stopped)
+            each.phase is _Phase.EXECUTING
+            or (each.phase in (_Phase.STAGED, _Phase.WAITING) and not self._stopped)
             for each in known
         )
 
@@ -193,17 +212,19 @@ class LocalAttempts:
     @property
     def has_out(self) -> bool:
         """Whether a worker executes something, or could take it, now or once it is durable."""
-        return bool(self._executing or self._forgotten or self.has_items)
+        return bool(
+            self._executing or self._forgotten or (self._staged and not self._stopped) or self.has_items
+        )
+
+    @property
+    def rests_on(self) -> int:
+        """0: attempts that wait here depend on no change any more."""
+        return 0
 
     @property
     def has_items(self) -> bool:
         """Whether a poll would get something, now or once it is durable."""
         return bool(self._cancels or (self._waiting and self._may_start()))
-
-    @property
-    def rests_on(self) -> int:
-        """The change that the next attempt waits for; 0 if none does."""
-        return self._waiting[0].rests_on if self._may_start() else 0
 
     def next_item(self) -> ActivityItem | None:
         """The next attempt to make, or to stop."""
@@ -211,7 +232,7 @@ class LocalAttempts:
             cancel = self._cancels.popleft()
             if cancel.token in self._executing or cancel.token in self._forgotten:
                 return cancel
-        if not self._waiting or not self._may_start() or not self._is_durable(self._waiting[0].rests_on):
+        if not self._waiting or not self._may_start():
             return None
         return self._start(self._waiting.popleft())
 
@@ -254,6 +275,7 @@ class LocalAttempts:
         for attempts in self._known.values():
             for attempt in attempts.values():
                 self._silence(attempt)
+                attempt.phase = _Phase.OVER
         for table in (self._known, self._waiting, self._executing, self._forgotten, self._cancels):
             table.clear()
 
@@ -269,20 +291,10 @@ class LocalAttempts:
         attempt.phase = _Phase.EXECUTING
         attempt.token = _TOKEN + str(next(self._numbers)).encode()
         attempt.started_ns = self._clock.now_ns()
-        if attempt.withheld:
-            attempt.withheld = False
-            self._make_up(attempt)
         attempt.told_to_cancel = False
         self._executing[attempt.token] = attempt
         self._set_alarm(attempt)
         return self._task(attempt)
-
-    def _make_up(self, attempt: _Attempt) -> None:
-        """Give back what the wait for a commit took of schedule-to-close, if it was long enough to matter."""
-        wanted, late = attempt.wanted, attempt.started_ns - attempt.ready_ns
-        if late > to_ns(local_activities.limits(wanted.command)[0]) // NEGLIGIBLE:
-            attempt.wanted = RunLocal(wanted.command, wanted.original_schedule_ns + late)
-            attempt.ready_ns = attempt.started_ns
 
     def _task(self, attempt: _Attempt) -> ActivityTask:
         run, command = attempt.run, attempt.wanted.command
@@ -412,16 +424,8 @@ class LocalAttempts:
         attempt.alarm = None
         now = self._clock.now_ns()
         when, kind = attempt.deadline
-        if when and when <= now and attempt.withheld and not self._is_durable(attempt.rests_on):
+        if when and when <= now and attempt.phase is _Phase.STAGED:
             attempt.alarm = self._clock.call_at(now + LOOK_AGAIN, lambda: self._elapse(attempt))
-        elif when and when <= now and attempt.withheld and attempt.phase is _Phase.WAITING:
-            # What it rests on has just been written: it waits for a poll, as if it were asked for now.
-            attempt.withheld = False
-            attempt.wanted = RunLocal(
-                attempt.wanted.command, attempt.wanted.original_schedule_ns + now - attempt.ready_ns
-            )
-            attempt.ready_ns = now
-            self._set_alarm(attempt)
         elif when and when <= now:
             self._time_out(attempt, kind)
         else:

@@ -13,7 +13,6 @@ and leaves no event.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -299,23 +298,6 @@ class Outcomes:
         self.issued.append(command)
         return []
 
-    def may_ask(self, commands: Sequence[c.Command]) -> bool:
-        """Whether these commands ask for activities only, by numbers that are free, and no other command waits."""
-        if self.issued or self.known_updates is not None:
-            return False
-        known = self._activities
-        for command in commands:
-            if type(command) is not c.ScheduleActivity or command.seq in known:
-                return False
-        return len(commands) == 1 or len({getattr(each, "seq", 0) for each in commands}) == len(commands)
-
-    def asked(self, commands: Sequence[c.Command], event_id: int) -> None:
-        """The events of these commands, which `may_ask`, were written, the first under this id."""
-        for command in commands:
-            assert isinstance(command, c.ScheduleActivity)
-            self._activities[command.seq] = self._by_event[event_id] = _Wanted(command, event_id)
-            event_id += 1
-
     def _schedule_local(self, command: c.ScheduleLocalActivity, replaying: bool, now_ns: int) -> None:
         if not (command.spec.schedule_to_close_timeout or command.spec.start_to_close_timeout):
             raise BadCommand(f"local activity {command.activity_id} has no time limit")
@@ -399,18 +381,6 @@ class Outcomes:
         made = cls(run_id)
         made.nexus = NexusOutcomes(made.issued)
         return made
-
-    def completed(self, scheduled_event_id: int) -> int | None:
-        """An activity returned, of which the worker waits to hear: gives its number, and it is over; None if it does
-        not wait.
-        """
-        wanted = self._by_event.get(scheduled_event_id)
-        if wanted is None or wanted.over:
-            return None
-        wanted.over = True
-        del self._by_event[scheduled_event_id]
-        self._activities.pop(wanted.command.seq, None)
-        return wanted.command.seq
 
     def _finish(self, event_id: int) -> _Wanted | None:
         """The request behind an event, if the worker still waits for it."""

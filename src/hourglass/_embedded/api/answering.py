@@ -145,19 +145,12 @@ async def as_known(engine: Engine, value: A) -> PendingAnswer[A]:
 
 
 async def is_written(engine: Engine, number: int) -> bool:
-    """Whether a change is durable, after a short wait for a commit that may be on its way; none while the store says
-    that it cannot write.
+    """Return whether a change is durable, after a short wait for a commit in progress; there is no wait while the store
+    cannot write.
     """
-    if engine.is_over or engine.is_durable(number):
-        return True  # an engine that is over says so itself
-    if engine.held:
-        return False
-    try:
-        async with asyncio.timeout(READ_PATIENCE):
-            await engine.durable(number)
-    except TimeoutError:
-        return False
-    return True
+    if engine.is_over:
+        return True  # the engine itself reports that it has stopped
+    return await engine.outbox.wait_briefly(number, READ_PATIENCE)
 
 
 def stored(engine: Engine, record: LoadedRun) -> Stored:

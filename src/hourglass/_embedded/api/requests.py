@@ -48,7 +48,7 @@ from hourglass._embedded.runs.starting import (
     start_workflow,
 )
 from hourglass._embedded.transitions import children, resetting, transitions
-from hourglass._embedded.transitions.run import RUNNING, Run, RunPriority, Transition
+from hourglass._embedded.transitions.run import RUNNING, Change, Run, RunPriority
 from hourglass._embedded.transitions.standalone import PREFIX, RESERVED
 from hourglass._embedded.transitions.updates import request_id
 from hourglass._evaluator.events import QueryReceived
@@ -352,7 +352,7 @@ def _tell_of_ended_children(engine: Engine, record: LoadedRun) -> None:
         engine.runs.change(record, partial(_child_ended, child.initiated_event_id, last.run))
 
 
-def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Transition:
+def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Change:
     return children.child_ended(run, initiated, last, now_ns)
 
 
@@ -364,7 +364,7 @@ def _told_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None
     record = engine.current(request.workflow_id)
     if request.run_id or (record is not None and record.run.is_open):
         return None
-    return engine.keepers.told(request.workflow_id, request.query_name)
+    return engine.keepers.query(request.workflow_id, request.query_name)
 
 
 async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:
@@ -456,8 +456,7 @@ async def _answer(
             await engine.durable(rests_on)
         raise
     engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
-    if engine.is_over or not engine.is_durable(found.rests_on):
-        await engine.durable(found.rests_on)
+    await engine.durable(found.rests_on)
     if request.effect is s.Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
         notice = f"{trouble}{s.AS_STORED}" if engine.held else trouble
         return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
@@ -503,7 +502,7 @@ def _has_room(record: LoadedRun, limit: int) -> bool:
 
 
 def _change(
-    engine: Engine, record: LoadedRun, transition: Callable[[Run, int], Transition], request_id: str
+    engine: Engine, record: LoadedRun, transition: Callable[[Run, int], Change], request_id: str
 ) -> None:
     """Apply what was asked for; raises if the run was ended instead, for it has outgrown its limits."""
     reason = engine.runs.change(record, transition, request_ids=(request_id,) if request_id else ())

@@ -24,10 +24,10 @@ from hourglass._embedded.schedules.transitions import (
     describe,
     may_act,
     patch,
-    remembering,
     summarize,
     token_of,
     update,
+    with_request,
 )
 from hourglass.errors import (
     ScheduleAlreadyExistsError,
@@ -196,7 +196,7 @@ def _check(engine: Engine, schedule: sc.EngineSchedule) -> None:
 
 def _put(engine: Engine, made: Callable[[], ScheduleRecord], request_id: str) -> None:
     try:
-        engine.schedules.put(remembering(made(), request_id))
+        engine.schedules.put(with_request(made(), request_id))
     except UsageError as error:
         raise ServiceError(str(error), status="INVALID_ARGUMENT") from error
 

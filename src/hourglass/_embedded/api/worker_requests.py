@@ -31,7 +31,7 @@ from hourglass._embedded.runs.progress import Publisher
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.transitions import transitions
-from hourglass._embedded.transitions.run import OpenActivity, Run, Transition
+from hourglass._embedded.transitions.run import Change, OpenActivity, Run
 from hourglass._embedded.transitions.versioning import external_name
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass.errors import ServiceError
@@ -166,14 +166,14 @@ async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> Pen
         raise ServiceError("the activity was not asked to cancel", status="INVALID_ARGUMENT")
     engine.attempts.release(token)
 
-    def end(run: Run, now: int) -> Transition:
+    def end(run: Run, now: int) -> Change:
         if failure is not None:
             return transitions.fail_activity(
                 run, activity, failure, who, now, details=request.last_heartbeat_details
             )
         if request.cancelled:
             return transitions.cancel_activity(run, activity, request.cancelled_details, who, now)
-        return transitions.complete_activity(run, activity, request.result, who, now)
+        return transitions.complete_activity(run, activity, request.result, who, None, now)
 
     engine.runs.change(record, end)
     return done(engine, record)

@@ -1,5 +1,5 @@
-"""Limits of `hourglass.limits`, kept by the engine itself.
+"""Limits of `hourglass.limits` that the engine itself enforces.
 
-bursts   debounced calls: the calls of one key become one workflow, later
+bursts   debounce: the calls of one key become one later workflow
 keepers  slots and throttles, by key
 """

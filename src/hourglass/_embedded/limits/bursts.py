@@ -1,9 +1,9 @@
-"""Bursts of calls (`Bursts`): what `debounce` of `hourglass.limits` collects, by key. The calls of a key that come close after
-one another are run as one workflow, with the arguments of the last, when they have ceased for a while.
+"""Debounced calls (`debounce` of `hourglass.limits`), by key: calls of a key in quick succession become one workflow.
 
-Must not know: requests, handles, when a burst is over (see `hourglass._contract.limits`). Invariants: a call that was
-answered is durable, and so is the name of the workflow that it becomes, which is given before that starts; the start of
-the workflow and the end of its burst are one change of the store.
+The workflow starts once no call has arrived for a while, with the arguments of the last call. Must not know: requests,
+handles, when a burst is over (see `hourglass._contract.limits`). Invariants: an answered call is durable, and so is the
+id of its future workflow, which is assigned before the start; the start of the workflow and the end of its burst are
+one change of the store.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from hourglass.errors import ServiceError, StorageError
 logger = logging.getLogger("hourglass.embedded")
 
 NOTE = "limit/"
-"""How the names begin under which the store keeps limits."""
+"""The common prefix of the store's notes about limits."""
 
-_PAUSE_NS = 5 * SECOND
-"""How long to wait before a burst is tried again that could not be started."""
-_REMEMBERED_NS = 60 * SECOND
-"""How long a key remembers a burst that was run: a call whose answer was lost is made again."""
-_MOST_TICKETS = 100
-"""So many of the last calls of a burst are known by name, to tell one that is made twice."""
+_RETRY_NS = 5 * SECOND
+"""The delay before a failed start of a burst's workflow is retried."""
+_REPEAT_NS = 60 * SECOND
+"""How long a key remembers a finished burst, for calls that are repeated because their answer was lost."""
+_MAX_TICKETS = 100
+"""Number of a burst's latest calls whose tickets are remembered, to recognise repetitions."""
 
 
 def keep_note(runs: RunTable, name: str, data: bytes) -> None:
-    """Store what is kept of a limit; nothing if there is no data."""
+    """Store the data of a limit, or delete it if there is none."""
     runs.keep_schedule(NoteChange(schedule_id=NOTE + plain(name), data=data))
 
 
 class KeptBurst(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one key: those that will be run, as the workflow `becomes`; or, once that was started, (`fired_ns`) that."""
+    """The calls of one key: pending ones, which will become the workflow `becomes`, or (`fired_ns`) those that have
+    become it."""
 
     burst: Burst
     becomes: str
@@ -57,36 +58,37 @@ class KeptBurst(msgspec.Struct, frozen=True, kw_only=True):
     fired_ns: int = 0
 
 
-_burst = msgspec.msgpack.Decoder(KeptBurst)
-_call = msgspec.json.Decoder(DebounceCall)
+_burst_decoder = msgspec.msgpack.Decoder(KeptBurst)
+_call_decoder = msgspec.json.Decoder(DebounceCall)
 
 
 class Bursts:
-    """See the module. Acts by itself from `begin` on."""
+    """The debounced calls of an engine (see the module). They act from `begin` on."""
 
     def __init__(self, runs: RunTable) -> None:
         self._runs = runs
         self._bursts: dict[str, KeptBurst] = {}
         self._due = DueTimes(runs.clock, self._elapse)
         self.fired = Bell()
-        """Rings when a burst was run or dropped."""
+        """Rings when a burst was started or dropped."""
 
     def load(self, id: str, data: bytes) -> None:
-        """Take up what is stored of a key; raises `msgspec.MsgspecError` or `ValueError` if that cannot be read."""
-        self._bursts[id] = kept = _burst.decode(data)
+        """Restore a stored key. Raises `msgspec.MsgspecError` or `ValueError` for invalid data."""
+        self._bursts[id] = kept = _burst_decoder.decode(data)
         self._due.set(id, 0 if kept.fired_ns else kept.due_ns)
         self._due.set_alarm()
 
     def unload(self, id: str) -> None:
-        """What is in memory of a key cannot be stored."""
+        """Forget the state of a key that cannot be stored."""
         self._bursts.pop(id, None)
         self._due.set(id, 0)
         self._due.set_alarm()
 
-    # --- calls ----------------------------------------------------------------------------------------------
-
     def debounce(self, request: StartWorkflow) -> Started | None:
-        """A client debounces; None where a workflow collects the calls: one that is open, or because they cannot be read."""
+        """Add a client's call to its burst. Return None if a workflow must handle it.
+
+        That is the case if such a workflow is open, or if the engine cannot read the call.
+        """
         id = request.workflow_id
         if request.signal_name != "call" or not id.startswith(BURSTS) or not request.signal_arguments:
             return None
@@ -95,33 +97,33 @@ class Bursts:
         if first.encoding != "json/plain" or (current is not None and current.run.is_open):
             return None
         try:
-            call = _call.decode(first.data)
+            call = _call_decoder.decode(first.data)
         except (msgspec.MsgspecError, ValueError):
             return None
-        kept = self._bursts.get(id)
-        if kept is not None and call.ticket in kept.burst.tickets:
-            return Started("", started=False, becomes=kept.becomes)
+        pending = self._bursts.get(id)
+        if pending is not None and call.ticket in pending.burst.tickets:
+            return Started("", started=False, becomes=pending.becomes)
         check_room(self._runs)
-        if kept is not None and kept.fired_ns:
-            kept = None
+        if pending is not None and pending.fired_ns:
+            pending = None
         now = self._runs.clock.now_ns()
-        burst = joined(None if kept is None else kept.burst, call, now / SECOND)
-        made = KeptBurst(
-            burst=_with_few_tickets(burst),
-            becomes=f"{call.prefix}:{self._runs.new_run_id()}" if kept is None else kept.becomes,
-            calls=1 if kept is None else kept.calls + 1,
+        burst = joined(None if pending is None else pending.burst, call, now / SECOND)
+        updated = KeptBurst(
+            burst=_with_recent_tickets(burst),
+            becomes=f"{call.prefix}:{self._runs.new_run_id()}" if pending is None else pending.becomes,
+            calls=1 if pending is None else pending.calls + 1,
             arguments=tuple(arguments),
             headers=request.headers,
             identity=request.identity,
             due_ns=max(now, int(burst.due * SECOND)),
         )
         with self._runs.transaction():
-            self._keep(id, made)
+            self._keep(id, updated)
         self._due.set_alarm()
-        return Started("", started=kept is None, becomes=made.becomes)
+        return Started("", started=pending is None, becomes=updated.becomes)
 
     def is_waiting(self, becomes: str, id: str) -> bool:
-        """Whether the calls that will be this workflow have not been run yet, nor dropped."""
+        """Whether the calls that will become this workflow are still pending."""
         kept = self._bursts.get(id)
         return kept is not None and kept.becomes == becomes and not kept.fired_ns
 
@@ -131,7 +133,7 @@ class Bursts:
         keep_note(self._runs, id, msgspec.msgpack.encode(kept))
 
     def _fire(self, id: str, kept: KeptBurst, now: int) -> None:
-        """Run a workflow in the place of all calls of a burst."""
+        """Start the workflow of a burst."""
         call = kept.burst.call
         request = StartWorkflow(
             workflow_id=kept.becomes,
@@ -153,7 +155,7 @@ class Bursts:
                 start_workflow(self._runs, request)
             except StorageError as error:
                 logger.warning("the debounced workflow %r is started later: %s", kept.becomes, error)
-                self._due.set(id, later(now, _PAUSE_NS))
+                self._due.set(id, later(now, _RETRY_NS))
                 return
             except ServiceError as error:
                 logger.error("the debounced workflow %r cannot be started: %s", kept.becomes, error)
@@ -161,21 +163,19 @@ class Bursts:
                 return
             self._keep(id, msgspec.structs.replace(kept, arguments=(), headers={}, due_ns=0, fired_ns=now))
 
-    # --- for clients ----------------------------------------------------------------------------------------
-
     def view(self, id: str = "") -> Iterator[KeptLimit]:
-        """The calls of a key, or of all, that have not been run."""
-        for each, kept in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
+        """Yield the pending calls of a key, or of all keys."""
+        for key, kept in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
             if kept is not None and not kept.fired_ns:
-                yield KeptLimit(each, calls=kept.calls, becomes=kept.becomes, due_ns=kept.due_ns)
+                yield KeptLimit(key, calls=kept.calls, becomes=kept.becomes, due_ns=kept.due_ns)
 
     def drop(self, id: str) -> bool:
-        """Drop the calls of a key that have not been run; whether there were any."""
+        """Drop the pending calls of a key. Return whether there were any."""
         kept = self._bursts.get(id)
         return kept is not None and not kept.fired_ns and self.forget(id)
 
     def forget(self, id: str) -> bool:
-        """Forget a key, run or not; whether there was something to forget."""
+        """Forget a key with pending or finished calls. Return whether it existed."""
         if id not in self._bursts:
             return False
         with self._runs.transaction():
@@ -189,56 +189,54 @@ class Bursts:
         self._due.set(id, 0)
         keep_note(self._runs, id, b"")
 
-    # --- time -----------------------------------------------------------------------------------------------
-
     def begin(self) -> None:
-        """Act from now on when the time of something has come."""
+        """Act from now on."""
         if self._bursts:
-            self._set_back()
+            self._rebase()
         self._due.begin()
 
     def stop(self) -> None:
-        """Act no more."""
+        """Stop acting."""
         self._due.stop()
         self.fired.ring()
 
     def realign(self) -> None:
-        """Time has jumped. Calls that came while the clock was ahead came now."""
-        self._set_back()
+        """Adjust after the clock jumped: calls from a time when it was ahead count as made now."""
+        self._rebase()
         self._due.realign()
 
     def sweep(self) -> None:
         """Forget what was run a while ago."""
         now = self._runs.clock.now_ns()
-        past = [
-            id for id, kept in self._bursts.items() if kept.fired_ns and kept.fired_ns + _REMEMBERED_NS <= now
+        expired = [
+            id for id, kept in self._bursts.items() if kept.fired_ns and kept.fired_ns + _REPEAT_NS <= now
         ]
-        if past:
+        if expired:
             with self._runs.transaction():
-                for id in past:
+                for id in expired:
                     self.forget(id)
 
     def _elapse(self) -> None:
-        """The alarm: bursts that are calm are run."""
+        """Start the workflows of bursts that have become quiet. Called by the alarm."""
         now = self._runs.clock.now_ns()
         while (id := self._due.take(now)) is not None:
             self._fire(id, self._bursts[id], now)
         self._runs.queues.dispatch()
         self.fired.ring()
 
-    def _set_back(self) -> None:
+    def _rebase(self) -> None:
         now = self._runs.clock.now_ns()
-        ahead = [each for each in self._bursts.items() if each[1].burst.last * SECOND > now + SECOND]
+        early = [entry for entry in self._bursts.items() if entry[1].burst.last * SECOND > now + SECOND]
         with self._runs.transaction():
-            for id, kept in ahead:
-                by = kept.burst.last - now / SECOND
+            for id, kept in early:
+                shift = kept.burst.last - now / SECOND
                 burst = dataclasses.replace(
-                    kept.burst, first=kept.burst.first - by, last=kept.burst.last - by
+                    kept.burst, first=kept.burst.first - shift, last=kept.burst.last - shift
                 )
                 due_ns = max(now, int(burst.due * SECOND)) if kept.due_ns else 0
                 fired_ns = min(kept.fired_ns, now)
                 self._keep(id, msgspec.structs.replace(kept, burst=burst, due_ns=due_ns, fired_ns=fired_ns))
 
 
-def _with_few_tickets(burst: Burst) -> Burst:
-    return Burst(burst.call, burst.first, burst.last, burst.tickets[-_MOST_TICKETS:])
+def _with_recent_tickets(burst: Burst) -> Burst:
+    return Burst(burst.call, burst.first, burst.last, burst.tickets[-_MAX_TICKETS:])

@@ -1,20 +1,20 @@
-"""The limits of `hourglass.limits`, kept by the engine itself: slots and turns, by their keys; bursts of calls have a
-file of their own.
+"""Limits of `hourglass.limits` that the engine itself enforces: slots and throttle turns, by key. Debounced calls are
+in `bursts`.
 
-On a Temporal server a small workflow keeps each key. Here the engine answers in its place, by the same protocol and the same
-rules (`hourglass._contract.limits`): a run signals the workflow `hourglass.slots:KEY`, which need not exist, and the answer
-comes as the signal that a keeper would send. So histories are those of Temporal, and runs can move there; and no worker, no
-run and no history is needed to keep a limit.
+On a Temporal server a small workflow enforces the limit of each key. Here the engine answers in its place, by the same
+protocol and rules (`hourglass._contract.limits`): a run signals the workflow `hourglass.slots:KEY`, which need not
+exist, and the answer arrives as the signal that the workflow would send. Histories are therefore those of Temporal, and
+runs can move there; and a limit needs no worker, no run and no history.
 
-A workflow that keeps a key goes on to do so while it is open: of one that was started before the engine could, or for runs whose
-payloads the engine cannot read because a codec encodes them, it is the keeper.
+An open workflow that enforces a key continues to do so: one that was started by an older engine, or for runs whose
+payloads the engine cannot read because a codec encodes them.
 
-Must not know: requests, handles, what the rules decide. Invariants: what a message changes, and all that is said because of
-it, are one change of the store, together with the step of the run that sent it; a run that closes gives back all that it has
-in the change that closes it; so nothing needs to be looked after, and after a crash runs and limits agree.
+Must not know: requests, handles, the rules' decisions. Invariants: the effects of a message, all answers to it, and the
+step of the run that sent it are one change of the store; a closing run releases everything that it holds in the change
+that closes it. No cleanup is therefore necessary, and after a crash runs and limits agree.
 
-The claims of each run on the slots of a key are a row of their own in the store: what one run asks for costs the same
-however many wait. A key that no run uses leaves nothing behind.
+The claims of each run on the slots of a key are a separate row in the store: the cost of a run's request does not
+depend on how many runs wait. A key that no run uses leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -69,13 +69,9 @@ _MESSAGES: dict[tuple[str, str], msgspec.json.Decoder[Any]] = {
 }
 
 
-# --- what is stored ---------------------------------------------------------------------------------------------
-
-
 class ClaimRow(msgspec.Struct, frozen=True, array_like=True):
-    """The claims of one run on the slots of one key. `number` orders what was asked for; `limit` and `notice` are what the run
-    has said, at its last request `last`.
-    """
+    """The claims of one run on the slots of one key. `number` orders the requests; `limit` and `notice` are those of
+    the run's last request, `last`."""
 
     workflow_id: str
     limit: int
@@ -89,74 +85,74 @@ _claims = msgspec.msgpack.Decoder(ClaimRow)
 _throttle = msgspec.msgpack.Decoder(Throttle)
 
 
-class KeptSlots:
-    """The slots of one key, with the order in which each run's claims were made."""
+class KeySlots:
+    """The slots of one key, and the order of each run's claims."""
 
     def __init__(self) -> None:
         self.book = SlotBook()
         self.orders: dict[str, dict[str, int]] = {}
-        self.spoke: dict[str, int] = {}
-        self.looked_ns = 0
+        self.last_request: dict[str, int] = {}
+        self.checked_ns = 0
         self._count = 0
 
     def number(self) -> int:
-        """The next number: later ones are of what came later."""
+        """Return the next sequence number."""
         self._count += 1
         return self._count
 
-    def heard(self, claims: Iterable[SlotClaim]) -> None:
-        """A run has made these claims."""
+    def record_claims(self, claims: Iterable[SlotClaim]) -> None:
+        """Record claims of a run."""
         for claim in claims:
             self.orders.setdefault(claim.run_id, {}).setdefault(claim.ticket, self.number())
-            self.spoke[claim.run_id] = self.number()
+            self.last_request[claim.run_id] = self.number()
 
     def row(self, run_id: str) -> bytes:
-        """What is to be stored of a run; empty if it has no claim any more."""
-        book, mine = self.book, self.orders.get(run_id, {})
-        mine = {
-            ticket: number for ticket, number in mine.items() if ticket in book.held or ticket in book.waiting
+        """Return the row to store for a run; empty if it has no claims."""
+        book, own_order = self.book, self.orders.get(run_id, {})
+        own_order = {
+            ticket: number
+            for ticket, number in own_order.items()
+            if ticket in book.held or ticket in book.waiting
         }
-        if not mine:
+        if not own_order:
             self.orders.pop(run_id, None)
-            self.spoke.pop(run_id, None)
+            self.last_request.pop(run_id, None)
             return b""
-        self.orders[run_id] = mine
+        self.orders[run_id] = own_order
         workflow_id, parts = "", []
         for table in (book.held, book.waiting):
-            found = [(table[ticket], number) for ticket, number in mine.items() if ticket in table]
-            workflow_id = found[0][0].workflow_id if found else workflow_id
-            parts.append(tuple((claim.ticket, claim.pool, number) for claim, number in found))
-        row = ClaimRow(workflow_id, book.limit, book.notice, self.spoke.get(run_id, 0), *parts)
+            claims = [(table[ticket], number) for ticket, number in own_order.items() if ticket in table]
+            workflow_id = claims[0][0].workflow_id if claims else workflow_id
+            parts.append(tuple((claim.ticket, claim.pool, number) for claim, number in claims))
+        row = ClaimRow(workflow_id, book.limit, book.notice, self.last_request.get(run_id, 0), *parts)
         return msgspec.msgpack.encode(row)
 
-    def take_up(self, rows: Sequence[tuple[str, ClaimRow]]) -> None:
-        """Begin with what was stored, by run id."""
+    def restore(self, rows: Sequence[tuple[str, ClaimRow]]) -> None:
+        """Restore the stored rows, by run id."""
         held: list[tuple[int, SlotClaim]] = []
         waiting: list[tuple[int, SlotClaim]] = []
         for run_id, row in rows:
-            for found, stored in ((held, row.held), (waiting, row.waiting)):
+            for claims, stored in ((held, row.held), (waiting, row.waiting)):
                 for ticket, pool, number in stored:
-                    found.append((number, SlotClaim(ticket, row.workflow_id, run_id, pool)))
+                    claims.append((number, SlotClaim(ticket, row.workflow_id, run_id, pool)))
                     self.orders.setdefault(run_id, {})[ticket] = number
                     self._count = max(self._count, number)
-            self.spoke[run_id] = row.last
+            self.last_request[run_id] = row.last
             self._count = max(self._count, row.last)
         latest = max((row for _, row in rows), key=lambda row: row.last)
         in_order = [
-            tuple(claim for _, claim in sorted(each, key=lambda pair: pair[0])) for each in (held, waiting)
+            tuple(claim for _, claim in sorted(claims, key=lambda pair: pair[0]))
+            for claims in (held, waiting)
         ]
         self.book = SlotBook(Slots(SlotTable(latest.limit, *in_order), latest.notice))
 
 
-# --- keepers ----------------------------------------------------------------------------------------------------
-
-
 class Keepers:
-    """See the module. `runs.claims` says which keys a run has something of. Acts by itself from `begin` on."""
+    """The limits of an engine (see the module). `runs.claims` contains the keys of each run. They act from `begin` on."""
 
     def __init__(self, runs: RunTable) -> None:
         self._runs = runs
-        self._slots: dict[str, KeptSlots] = {}
+        self._slots: dict[str, KeySlots] = {}
         self._turns: dict[str, TurnBook] = {}
         self._members: dict[str, set[str]] = {}
         self._due = DueTimes(runs.clock, self._elapse)
@@ -164,7 +160,7 @@ class Keepers:
         self.load(runs.store.notes(NOTE))
 
     def load(self, notes: Iterable[tuple[str, bytes]]) -> None:
-        """Take up what is stored. What cannot be read is forgotten: runs that wait ask again, and say what they hold."""
+        """Restore stored limits. Unreadable ones are dropped: waiting runs ask again and report what they hold."""
         slots: dict[str, list[tuple[str, ClaimRow]]] = {}
         for name, data in notes:
             id = name.removeprefix(NOTE)
@@ -179,26 +175,26 @@ class Keepers:
                 else:
                     self.bursts.load(id, data)
             except (msgspec.MsgspecError, ValueError) as error:
-                logger.error("what is kept of the limit %r cannot be read, and is forgotten: %s", id, error)
+                logger.error("the stored state of the limit %r cannot be read and is dropped: %s", id, error)
         for id, rows in slots.items():
-            self._slots[id] = kept_slots = KeptSlots()
-            kept_slots.take_up(rows)
+            self._slots[id] = kept_slots = KeySlots()
+            kept_slots.restore(rows)
             self._enrol(id, set(kept_slots.orders))
 
     def begin(self) -> None:
-        """Act from now on when the time of something has come."""
+        """Act from now on."""
         if self._turns:
-            self._set_back()
+            self._rebase()
         self._due.begin()
         self.bursts.begin()
 
     def stop(self) -> None:
-        """Act no more."""
+        """Stop acting."""
         self._due.stop()
         self.bursts.stop()
 
     def read_again(self, name: str) -> None:
-        """What is in memory of a key cannot be stored: it is again as the store has it."""
+        """Discard the state of a key that cannot be stored, and use the stored state."""
         id = name.removeprefix(NOTE).partition("\n")[0]
         for table in (self._slots, self._turns):
             table.pop(id, None)
@@ -208,14 +204,12 @@ class Keepers:
         self.load((name, data) for name, data in self._runs.store.notes(NOTE + id) if _is_of(name, id))
         self._due.set_alarm()
 
-    # --- runs -----------------------------------------------------------------------------------------------------
-
     def keeps(self, id: str) -> bool:
-        """Whether the engine keeps this limit now: no workflow can become its keeper then."""
+        """Whether the engine enforces this limit now; then no workflow can become its keeper."""
         return id in self._slots or id in self._turns
 
     def read(self, signal: h.SignalExternalWorkflowExecutionInitiated) -> Message | None:
-        """What a run says to a keeper; None where the engine cannot read it, or would not know what it is about."""
+        """Decode a run's message to a keeper; None if the engine cannot read it or does not enforce the limit."""
         id = signal.workflow_id
         if signal.run_id or signal.child_only or len(signal.arguments) != 1 or not is_keeper(id):
             return None
@@ -229,8 +223,8 @@ class Keepers:
             return None
         return message if isinstance(message, Lease | TurnAsk) or self.keeps(id) else None
 
-    def hear(self, sender: LoadedRun, id: str, message: Message) -> None:
-        """A run says something to a keeper. Within the transaction of the run's step."""
+    def receive(self, sender: LoadedRun, id: str, message: Message) -> None:
+        """Apply a run's message to a keeper, within the transaction of the run's step."""
         match message:
             case TurnAsk() | Used():
                 book = self._turns.setdefault(id, TurnBook())
@@ -243,19 +237,19 @@ class Keepers:
                     book.open.append(message)
                 self._serve_turns(id, book)
             case _:
-                kept = self._slots.setdefault(id, KeptSlots())
+                slots = self._slots.setdefault(id, KeySlots())
                 changed = {sender.run.run_id}
                 match message:
                     case Lease():
-                        kept.heard((*message.claims(message.holds), *message.claims(message.want)))
-                        kept.book.lease(message)
+                        slots.record_claims((*message.claims(message.holds), *message.claims(message.want)))
+                        slots.book.lease(message)
                         changed.add(message.run.run_id)
                     case Return():
-                        kept.book.give_back(message.tickets)
-                self._serve_slots(id, kept, changed)
+                        slots.book.give_back(message.tickets)
+                self._serve_slots(id, slots, changed)
 
     def run_closed(self, run_id: str) -> None:
-        """A run has closed: all that it has is free. Within the transaction of its last step."""
+        """Release everything that a closed run holds, within the transaction of its last step."""
         for id in sorted(self._runs.claims.pop(run_id, ())):
             if (slots := self._slots.get(id)) is not None:
                 slots.book.give_back(slots.orders.get(run_id, ()))
@@ -264,43 +258,41 @@ class Keepers:
                 book.drop_run(run_id, self._now())
                 self._serve_turns(id, book)
 
-    # --- slots ----------------------------------------------------------------------------------------------------
-
-    def _serve_slots(self, id: str, kept: KeptSlots, changed: set[str]) -> None:
-        book = kept.book
+    def _serve_slots(self, id: str, slots: KeySlots, changed: set[str]) -> None:
+        book = slots.book
         while True:
-            lucky = book.grant()
-            changed.update(claim.run_id for claim in lucky)
-            news = book.answers(lucky)
-            gone = [each.place for each in news if not self._tell(id, each)] or self._dead_holders(kept)
-            if not gone:
+            granted = book.grant()
+            changed.update(claim.run_id for claim in granted)
+            answers = book.answers(granted)
+            lost = [answer.place for answer in answers if not self._send(id, answer)]
+            lost = lost or self._dead_holders(slots)
+            if not lost:
                 break
-            changed.update(place.run_id for place in gone)
-            book.drop(gone)
+            changed.update(place.run_id for place in lost)
+            book.drop(lost)
         for run_id in changed:
-            row = kept.row(run_id)
+            row = slots.row(run_id)
             self._enrol_run(id, run_id, is_member=bool(row))
             keep_note(self._runs, f"{id}\n{run_id}", row)
         if book.is_idle:
             del self._slots[id]
 
-    def _dead_holders(self, kept: KeptSlots) -> list[SlotClaim]:
-        """Holders that have closed, or cannot be read: looked for, now and then, while others wait. None is to be
-        expected; but a slot that is lost would be lost for ever.
+    def _dead_holders(self, slots: KeySlots) -> list[SlotClaim]:
+        """Return holders that have closed or cannot be read.
+
+        None is expected, but a lost slot would be lost forever; so this checks now and then while other runs wait.
         """
         now = self._runs.clock.now_ns()
-        if not kept.book.waiting or now < kept.looked_ns + int(kept.book.notice * SECOND):
+        if not slots.book.waiting or now < slots.checked_ns + int(slots.book.notice * SECOND):
             return []
-        kept.looked_ns = now
-        return [claim for claim in kept.book.held.values() if self._open_run(claim) is None]
-
-    # --- turns ----------------------------------------------------------------------------------------------------
+        slots.checked_ns = now
+        return [claim for claim in slots.book.held.values() if self._open_run(claim) is None]
 
     def _serve_turns(self, id: str, book: TurnBook) -> None:
         now = self._now()
         while True:
             answers = book.serve(now)
-            book.drop([each.place for each in answers if not self._tell(id, each)], now)
+            book.drop([answer.place for answer in answers if not self._send(id, answer)], now)
             if not book.open:
                 break
         self._enrol_turns(id)
@@ -311,7 +303,7 @@ class Keepers:
         book = self._turns[id]
         loan = book.loan
         self._enrol(
-            id, {each.place.run_id for each in (*book.open, *book.held, *(() if loan is None else (loan,)))}
+            id, {turn.place.run_id for turn in (*book.open, *book.held, *(() if loan is None else (loan,)))}
         )
         self._due.set(id, 0 if loan is None else loan.until * 1000)
 
@@ -319,13 +311,11 @@ class Keepers:
         return self._runs.clock.now_ns() // 1000
 
     def _lead(self, record: LoadedRun) -> int:
-        """By how much a run's time is ahead, in microseconds: that of its events does not go back with the clock."""
+        """Return by how many microseconds a run's time is ahead: the times of its events do not go back with the clock."""
         return max(0, record.run.latest_ns // 1000 - self._now())
 
-    # --- for clients ----------------------------------------------------------------------------------------------
-
     def forget(self, id: str) -> bool:
-        """Forget a key, as if its keeper had been terminated; whether there was something to forget."""
+        """Forget a key, as if its workflow had been terminated. Return whether it existed."""
         if not self.keeps(id):
             return self.bursts.forget(id)
         with self._runs.transaction():
@@ -340,44 +330,42 @@ class Keepers:
         return True
 
     def view(self, id: str = "") -> Iterator[KeptLimit]:
-        """What is kept of a key, or of all that are in use, by their ids."""
-        for each, kept in self._slots.items() if not id else ((id, self._slots.get(id)),):
-            if kept is not None:
-                yield KeptLimit(each, slots=kept.book.table)
-        for each, book in self._turns.items() if not id else ((id, self._turns.get(id)),):
+        """Yield the state of a key, or of all keys in use."""
+        for key, slots in self._slots.items() if not id else ((id, self._slots.get(id)),):
+            if slots is not None:
+                yield KeptLimit(key, slots=slots.book.table)
+        for key, book in self._turns.items() if not id else ((id, self._turns.get(id)),):
             if book is not None:
-                yield KeptLimit(each, turns=book.turns)
+                yield KeptLimit(key, turns=book.turns)
         yield from self.bursts.view(id)
 
-    def told(self, id: str, query: str) -> Payload | None:
-        """The answer to a query that a keeper would answer; None if it would not."""
-        found = next(self.view(id), KeptLimit(id))
+    def query(self, id: str, query: str) -> Payload | None:
+        """Answer a query that the workflow of a key would answer; None if it would not."""
+        limit = next(self.view(id), KeptLimit(id))
         answer: SlotTable | Turns
         match id.partition(":")[0] + ":", query:
             case limits.SLOTS, "slots":
-                answer = found.slots or SlotTable()
+                answer = limit.slots or SlotTable()
             case limits.TURNS, "given":
-                answer = found.turns or Turns()
+                answer = limit.turns or Turns()
             case _:
                 return None
         return Payload(msgspec.json.encode(answer))
 
-    # --- time -----------------------------------------------------------------------------------------------------
-
     def realign(self) -> None:
-        """Time has jumped."""
-        self._set_back()
+        """Adjust after the clock jumped."""
+        self._rebase()
         self._due.realign()
         self.bursts.realign()
 
-    def _set_back(self) -> None:
-        """Turns that were kept while the clock was ahead go by the time that it is now."""
+    def _rebase(self) -> None:
+        """Move turns from a time when the clock was ahead to the current time."""
         with self._runs.transaction():
-            for id, book in [each for each in self._turns.items() if each[1].is_ahead(self._now())]:
+            for id, book in [entry for entry in self._turns.items() if entry[1].is_ahead(self._now())]:
                 self._serve_turns(id, book)
 
     def sweep(self) -> None:
-        """Forget turns that are long past, and bursts that were run a while ago."""
+        """Forget expired turns and finished bursts."""
         now = self._now()
         turns = [id for id, book in self._turns.items() if book.is_forgettable(now)]
         if turns:
@@ -387,7 +375,7 @@ class Keepers:
         self.bursts.sweep()
 
     def _elapse(self) -> None:
-        """The alarm: loans that are over end."""
+        """End expired loans. Called by the alarm."""
         now = self._runs.clock.now_ns()
         while (id := self._due.take(now)) is not None:
             book = self._turns[id]
@@ -396,10 +384,8 @@ class Keepers:
                 self._serve_turns(id, book)
         self._runs.queues.dispatch()
 
-    # --- telling and storing --------------------------------------------------------------------------------------
-
-    def _tell(self, id: str, answer: Answer) -> bool:
-        """Tell a run; whether it is there to hear."""
+    def _send(self, id: str, answer: Answer) -> bool:
+        """Signal an answer to a run. Return whether the run is open."""
         record = self._open_run(answer.place)
         if record is None:
             return False
@@ -425,7 +411,7 @@ class Keepers:
         return record if is_it else None
 
     def _enrol(self, id: str, members: set[str]) -> None:
-        """These runs, and no others, have something of a key."""
+        """Make these runs, and no others, the members of a key."""
         for run_id in self._members.get(id, set()) - members:
             self._enrol_run(id, run_id, is_member=False)
         for run_id in members:
@@ -433,36 +419,36 @@ class Keepers:
 
     def _enrol_run(self, id: str, run_id: str, *, is_member: bool) -> None:
         claims, members = self._runs.claims, self._members
-        for table, one, other in ((claims, run_id, id), (members, id, run_id)):
+        for table, key, member in ((claims, run_id, id), (members, id, run_id)):
             if is_member:
-                table.setdefault(one, set()).add(other)
-            elif one in table:
-                table[one].discard(other)
-                if not table[one]:
-                    del table[one]
+                table.setdefault(key, set()).add(member)
+            elif key in table:
+                table[key].discard(member)
+                if not table[key]:
+                    del table[key]
 
 
 def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
-    """What a run says whose time is ahead, as it is by the engine's. Such a run is not lent a key: it would have it too long."""
+    """Convert a message of a run whose time is ahead to the engine's time. It gets no loan, which would last too long."""
     if not lead:
         return message
     if isinstance(message, Used):
-        return dataclasses.replace(message, moments=tuple(each - lead for each in message.moments))
+        return dataclasses.replace(message, moments=tuple(moment - lead for moment in message.moments))
     latest = None if message.latest is None else message.latest - lead
-    used = tuple(each - lead for each in message.used)
+    used = tuple(moment - lead for moment in message.used)
     return dataclasses.replace(message, latest=latest, used=used, loan=0)
 
 
 def _by_run_time(answers: Answers, lead: int) -> Answers:
-    """Return the answers for a run whose time is ahead by `lead`: moments in its own time."""
+    """Convert the moments of answers to the time of a run that is ahead by `lead`."""
     numbers = tuple(None if moment is None else moment + lead for moment in answers.numbers)
     return dataclasses.replace(answers, numbers=numbers)
 
 
 def _is_of(name: str, id: str) -> bool:
-    """Whether a note is of this key: others may begin like it."""
-    rest = name.removeprefix(NOTE + id)
-    return not rest or (rest.startswith("\n") and "\n" not in rest[1:])
+    """Whether a note belongs to this key, and not to another with the same prefix."""
+    suffix = name.removeprefix(NOTE + id)
+    return not suffix or (suffix.startswith("\n") and "\n" not in suffix[1:])
 
 
 def _payload(value: object) -> Payload:

@@ -29,16 +29,16 @@ from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import narrowest_timeout
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.command_checks import (
     SETS_ATTRIBUTES,
     AnswerRefused,
     attributes_refused,
     search_attributes_of,
 )
-from hourglass._embedded.transitions.draft import Draft, Eager, with_priority_of
-from hourglass._embedded.transitions.problems import is_untroubled
-from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition
-from hourglass._embedded.transitions.steps import ask_for_activities, complete_and_take_task, start_task
+from hourglass._embedded.transitions.priorities import with_priority_of
+from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run
+from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._embedded.transitions.tasks import TaskAnswer
 from hourglass._embedded.transitions.updates import Updates, Waiting, call_id, request_id
 from hourglass._evaluator import commands as c
@@ -46,7 +46,7 @@ from hourglass._evaluator.commands import AcceptUpdate, TaskFailureCause
 from hourglass._evaluator.specs import Payloads
 from hourglass._history import events as h
 from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
-from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, ServerFailure
+from hourglass.converter import ApplicationFailure, CanceledFailure, Failure, Payload, ServerFailure
 from hourglass.errors import HourglassError, ServiceError
 
 # --- attempts of activities -----------------------------------------------------------------------------------
@@ -143,11 +143,7 @@ class ActivityDispatch:
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
             taken = record.attempts[scheduled] = TakenAttempt(token, poller, record)
-            if runs.may_go_on(record):
-                runs.go_on(record, transitions.start_attempt(record.run, activity, poller.identity, now), now)
-                runs.queues.took_attempt(run_id, scheduled)
-                runs.in_flight.add(run_id)
-            elif self._start(record, activity, poller.identity):
+            if self._start(record, activity, poller.identity):
                 return self.take(poller)  # the run was ended: the queues have changed under us
             started = record.run.activities[scheduled]
             return activity_task(self._namespace, record.run, started, token.encode()), taken, record.number
@@ -208,25 +204,17 @@ class ActivityDispatch:
             self.end(taken.token, result, who)  # it counts no more, or its run was parked and loaded anew
             return False
         record.attempts.pop(scheduled, None)
-        run, runs = record.run, self._runs
-        plain = run.task is None and run.task_count and is_untroubled(run)
-        if eager is not None and plain and runs.may_go_on(record):
-            now = runs.clock.now_ns()
-            step = complete_and_take_task(run, activity, value, who, now, eager)
-            task = step.run.task
-            if (
-                task is not None
-                and task.started_event_id
-                and len(step.encoded) <= runs.limits.transaction_bytes
-            ):
-                runs.go_on(record, step, now, to_worker=True)
-                return True
-        runs.change(
+        self._runs.change(
             record,
-            lambda run, now: transitions.complete_activity(run, activity, value, who, now, eager),
+            transitions.complete_activity,
+            activity,
+            value,
+            who,
+            eager,
             to_worker=eager is not None,
         )
-        return eager is not None and record.run.task_is_started
+        task = record.run.task
+        return eager is not None and task is not None and task.started_event_id != 0
 
     def end(self, token: AttemptToken, result: ActivityResult, who: str) -> None:
         """An attempt ended. The end of one that no longer counts is dropped, as a server does."""
@@ -239,7 +227,7 @@ class ActivityDispatch:
         change = self._runs.change
         match result:
             case ActivityOk(result=value):
-                change(record, lambda run, now: transitions.complete_activity(run, activity, value, who, now))
+                change(record, transitions.complete_activity, activity, value, who, None)
             case ActivityDeferred():
                 change(record, lambda run, now: transitions.defer_activity(run, activity, now))
             case AttemptCancelled() if activity.cancel_requested_event_id:
@@ -334,15 +322,15 @@ class UpdateDispatch:
             self._runs.change(record, lambda run, now: _want_task(run, silent, now))
 
 
-def _want_task(run: Run, silent: bool, now_ns: int) -> Transition:
+def _want_task(run: Run, silent: bool, now_ns: int) -> Change:
     """A task for updates.
 
     Silent: the task before it was answered with nothing. A task that fails right behind such a one makes Core
     replay the latter as a heartbeat, together with what came later and at a later time.
     """
-    draft = Draft(run, now_ns)
-    draft.want_update_task(silent=silent)
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    builder.want_update_task(silent=silent)
+    return builder.build()
 
 
 # --- workflow tasks and queries -------------------------------------------------------------------------------
@@ -381,16 +369,9 @@ class TaskDispatch:
 
     def _start(self, record: LoadedRun, poller: QueuePoller) -> None:
         self._stick(record, poller)
-        runs, run, who = self._runs, record.run, poller.identity
-        task, limits = run.task, runs.limits
-        target = self._deployments.elsewhere(run) if self._deployments.in_use else None
-        if target is None and task is not None and not task.transient and runs.may_go_on(record):
-            now = runs.clock.now_ns()
-            runs.go_on(record, start_task(run, task, who, limits, now), now, to_worker=True)
-            runs.queues.offer(record.run, (), now, poller)  # it waits no more
-            runs.in_flight.add(run.run_id)
-            return
-        runs.change(record, lambda run, now: tasks.start_task(run, who, limits, now, target), to_worker=True)
+        runs, who = self._runs, poller.identity
+        target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
+        runs.change(record, tasks.start_task, who, runs.limits, target, to_worker=True)
 
     @property
     def has_questions(self) -> bool:
@@ -463,52 +444,33 @@ class TaskDispatch:
         for question in self.take_all_questions(record):
             question.refuse(error)
 
-    def ask_at_once(
-        self,
-        record: LoadedRun,
-        number: int,
-        commands: Sequence[c.Command],
-        flags: tuple[int, ...],
-        eager: Eager,
-    ) -> bool:
-        """Take the answer to a task if it asks for activities, all of which its worker takes at once, and says nothing else;
-        False, and nothing has happened, if it is not such a one: then `finish` is asked.
-        """
-        runs, run = self._runs, record.run
-        task = run.task
-        if task is None or task.number != number or not task.started_event_id or task.transient:
-            return False
-        if not runs.may_go_on(record):
-            return False
-        now = runs.clock.now_ns()
-        step = ask_for_activities(run, commands, flags, eager, now)
-        if step is None:
-            return False
-        runs.go_on(record, step, now)
-        return True
-
     def finish(
         self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
     ) -> str:
         """Take the answer to a task; `eager`: its worker takes attempts that the answer asks for at once. Gives why
         the run must be evicted, or "" if all is well.
         """
-        if not _is_started(record.run, number):
+        task = record.run.task
+        if task is None or task.number != number or not task.started_event_id:
             return "TASK_NOT_FOUND"
         follower = self._runs.new_run_id() if tasks.may_be_followed(answer) else ""
         accepted = tuple(_requests_of_updates(record, answer)) if record.updates is not None else ()
-        attributes = [
-            (each.command, found)
-            for each in answer.commands
-            if type(each.command) in SETS_ATTRIBUTES and (found := search_attributes_of(each.command))
-        ]
+        attributes: list[tuple[c.Command, Mapping[str, Payload]]] = []
+        for sent in answer.commands:
+            command = sent.command
+            if type(command) in SETS_ATTRIBUTES and (values := search_attributes_of(command)):
+                attributes.append((command, values))
         try:
             for command, values in attributes:
                 if (flaw := self._runs.attributes.flaw(values)) is not None:
                     raise attributes_refused(command, flaw.message, too_large=flaw.too_large)
             ended = self._runs.change(
                 record,
-                lambda run, now: tasks.complete_task(run, answer, follower, self._runs.limits, now, eager),
+                tasks.complete_task,
+                answer,
+                follower,
+                self._runs.limits,
+                eager,
                 request_ids=accepted,
             )
         except AnswerRefused as refusal:

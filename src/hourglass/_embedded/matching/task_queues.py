@@ -25,7 +25,7 @@ from typing import Protocol
 
 from hourglass._contract.service import new_id
 from hourglass._embedded.matching.priority_queue import PriorityQueue
-from hourglass._embedded.transitions.draft import level_of
+from hourglass._embedded.transitions.priorities import level_of
 from hourglass._embedded.transitions.run import OpenActivity, Run
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 

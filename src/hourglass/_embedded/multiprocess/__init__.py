@@ -1,53 +1,54 @@
-"""One file, several processes: one owns it and runs its engine; the others ask that one over a Unix socket, and work for
-it.
+"""One file shared by several processes: one process owns it and runs its engine; the others send it requests over a
+Unix socket and execute work for it.
 
-**Who owns the file.** The process that has an exclusive POSIX record lock on `FILE-lock`, a second file beside it
-(`ownership`). A process wants the lock while it has a worker, and only then (`shared_file`). The kernel drops the lock with the
-process, however that ends: no lease has to expire. Only the owner opens the store for long; each opening begins an epoch in the
-file, and a commit of an earlier epoch is refused, so that a process which lost its lock unawares can write nothing. Locks beside
-a path do not exclude those who use another name of the file (hard links, a mount of the single file): the store refuses such
-files, and has a lock on the database itself. A process whose file was replaced or moved away never opens it again (`FileLost`).
+**Ownership.** The owner is the process that has an exclusive POSIX record lock on `FILE-lock`, a second file beside the
+database (`ownership`). A process tries to get the lock while it has a worker, and only then (`shared_file`). The kernel
+releases the lock when the process ends, however it ends: no lease has to expire. Only the owner keeps the store open.
+Each opening begins an epoch in the file, and a commit of an earlier epoch is rejected, so that a process that lost its
+lock without noticing cannot write. A lock beside a path does not exclude processes that use another name of the file
+(hard links, a mount of the single file): the store rejects such files, and locks the database itself. A process whose
+file was replaced or moved away never opens it again (`FileLost`).
 
-**How a process asks.** A request takes the first of three ways that leads to an engine (`calls`):
+**Requests.** A request takes the first of three routes that leads to an engine (`calls`):
 
     this process owns the file     its engine answers (`open_engine`): no socket, no copy
-    another process owns it        it is asked over the socket `FILE-sock` (`remote` asks, `serving` answers, in `wire`'s
-                                   messages, as frames of `unix_socket`)
-    no process owns it             this one takes the lock for one short transaction (`ownerless`); what only a worker
-                                   can answer waits for an owner
+    another process owns it        the request goes over the socket `FILE-sock` (`remote` sends, `serving` answers, with
+                                   the messages of `wire`, as frames of `unix_socket`)
+    no process owns it             this process takes the lock for one short transaction (`ownerless`); a request that
+                                   only a worker can answer waits for an owner
 
-**How a process works.** Every process with a worker works. In the owner's a worker has the engine's own handle; in any
-other it has a `remote_handle`, and the owner has the engine's handle that stands for it (`worker_peer`). What one gives
-out the other gets: activations and attempts as far as it has slots, completions and results back. A run stays with
-the process that has begun it, its activities go where least is in hand, and the owner's process takes less the busier its
-engine keeps it, but most of what is light: to send that costs as much as to do it. When a connection ends, what the
-process had is given to others at once: its tasks are wanted again, its attempts count as lost, and are tried again as
-their policies say.
+**Work.** Every process with a worker executes work. In the owner, a worker uses the engine's own handle. In any other
+process it uses a `remote_handle`, and the owner has the engine's handle that represents it (`worker_peer`). Activations
+and attempts go from one to the other within the limit of the worker's slots, completions and results go back. A run
+stays with the process that began it; its activities go to the process with the least work in progress. The busier the
+owner's engine keeps its process, the less work that process takes, except for most light work, which costs as much to
+send as to execute. When a connection ends, the work of its process goes to others immediately: its workflow tasks are
+dispatched again, its attempts count as lost and are retried by their policies.
 
-**What happens at a takeover.** When the owner ends, its connections end; that is the sign for those that worked for it to
-try for the lock, and one of them gets it, opens the file, takes up what was in flight, and listens. Their handles break,
-and their workers open others. Attempts of activities go on in the processes that have them: the next owner, which reads in
-the note of the lock who else worked, keeps them for a while, and each process claims its own (`Holding`), also one whose
-engine failed; results and heartbeats of
-them go by the calls of clients. A worker keeps each result until the owner confirms that it is durable (`ResultsStored`); what
-was not confirmed goes to the next owner right after the claim. Attempts that a living process has not claimed were never begun
-there, and are given to others. Requests whose answer was lost are sent again: the id of each tells the next owner whether
-it was carried out. An owner that is stopped keeps the lock; it reports every second that it runs, and its peers log
-it when that stops. An owner that ends in order closes the file before it drops the lock, and drops the lock before it
-hangs up.
+**Takeover.** When the owner ends, its connections end. This is the signal for the processes that worked for it to try
+for the lock. One of them gets it, opens the file, restores the work in progress, and listens. The old handles break,
+and the workers open new ones. Attempts continue in their processes: the next owner reads from the lock's note which
+other processes worked on the file, and reserves their attempts for a while until each process claims its own
+(`Holding`). A process whose own engine failed does the same. Results and heartbeats of these attempts use the requests
+of clients. A worker keeps each result until the owner confirms that it is durable (`ResultsStored`); unconfirmed
+results go to the next owner directly after the claim. An attempt that a living process has not claimed never began
+there, and goes to another process. Requests without an answer are sent again: the id of each tells the next owner
+whether it was carried out. A stopped owner keeps the lock; an owner reports every second that it is running, and its
+peers log when the reports stop. An owner that ends normally closes the file before it releases the lock, and releases
+the lock before it disconnects.
 
-Nothing here knows which kind of store the file is: a `StoreOpener` opens it (see `store.store`).
+Nothing here depends on the kind of store: a `StoreOpener` opens it (see `store.store`).
 
-unix_socket    the socket beside the file, frames on it, and descriptors that a forked child must not keep
-wire           what the owner and its clients say to each other, as data and as MessagePack
-ownership      which process owns a file: a record lock on a second file beside it
+unix_socket    the socket beside the file, frames, and descriptors that a forked child must not keep
+wire           the messages between owner and clients, as data and as MessagePack
+ownership      the lock that determines the owner
 remote_handle  a worker's handle on the engine of another process
-remote         a client's side of the socket
-open_engine    an engine over a file, open in this process, and the calls under way on it
+remote         the client's side of the socket
+open_engine    an engine over a file, open in this process, and the calls in progress on it
 worker_peer    the owner's side of a process that works for it
 serving        the owner's side of the socket
-ownerless      one short transaction of a client's own, while no process owns the file
-calls          a call by whatever way leads to an engine
-shared_file    this process's part in a file: its client, its owner, or working for it; its workers' handles
-connection     the door for clients and workers
+ownerless      a short transaction of a client while no process owns the file
+calls          routes a call to an engine
+shared_file    this process's part in a file: client, owner or worker for the owner; its workers' handles
+connection     the entry point for clients and workers
 """

@@ -151,11 +151,11 @@ class OpenEngine:
             return
 
         def stored(error: StorageError | None) -> None:
-            # What can never be written need not be sent again.
+            # A change that can never be written need not be sent again.
             if error is None or isinstance(error, Unwritable):
                 then()
 
-        self.engine.when_durable(self.engine.writes.newest, stored)
+        self.engine.outbox.stage(self.engine.writes.newest, stored)
 
     def fail(self, error: StorageError) -> None:
         """The file is not ours any more: nothing is written from now on."""

@@ -1,16 +1,17 @@
-"""Which process owns a file: a POSIX record lock on a second file beside it.
+"""The ownership of a file: a POSIX record lock on a second file beside it.
 
-Must not know: engines, sockets. The kernel drops the lock with the process, whatever kills it, so that there is
-nothing to expire. A record lock belongs to the process and not, as an `flock` does, to the descriptor: a child that was
-forked without Python's knowledge (by a library, in C) inherits the descriptor and not the lock. The price: the lock does
-not exclude another `FileLock` of the same process, and closing any descriptor of the lock's file drops it. So the locks that
-this process has are listed in `_held_here`, and a lock's file that is in the list is not opened a second time.
+Must not know: engines, sockets. The kernel releases the lock with the process, whatever kills it, so that nothing has
+to expire. A record lock belongs to the process, not, like an `flock`, to the descriptor: a child that was forked
+without Python's knowledge (by a library, in C) inherits the descriptor but not the lock. The price: the lock does not
+exclude another `FileLock` of the same process, and closing any descriptor of the lock file releases it. The locks of
+this process are therefore listed in `_held_here`, and a listed lock file is not opened a second time.
 
-The lock's file holds a note about the owner and the processes that work for it. By it people and error texts name the owner,
-others see whether it is on another machine, and the next owner learns whose attempts may go on. Invariants: the lock's file is
-never deleted by us (a process that opened it before would lock a file that no other can open); where a person has deleted it,
-its holder makes it again or finds out that another process has; nothing is written to what is not a plain file of ours with one
-name. Another name of the database has another lock beside it: the store has a lock on the database itself for that.
+The lock file contains a note about the owner and the processes that work for it. People and error messages identify the
+owner by it, other processes see whether it is on another machine, and the next owner learns whose attempts may
+continue. Invariants: we never delete the lock file (a process that opened it before would lock a file that no other
+process can open); if a person deletes it, its holder creates it again, or finds out that another process has; only
+plain files of ours with a single name are written. Another name of the database has another lock file; for this case
+the store locks the database itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import msgspec
 from hourglass._contract.deployments import WorkerProcess
 from hourglass._embedded.multiprocess import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
-from hourglass._embedded.store.store import another_users, is_full, no_room
+from hourglass._embedded.store.store import is_full, no_room, ownership_hint
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
@@ -39,13 +40,15 @@ _NOTE_LIMIT = 1 << 20
 _TRIES = 10
 _GRACE = 3.0
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""A link would have another file truncated, and a pipe would keep us waiting."""
+"""Flags for opening the lock file: following a link could truncate another file, and opening a pipe could block."""
 
 
 class LockNote(msgspec.Struct, frozen=True):
-    """What an owner writes about itself. `boot` names the running kernel: containers on one machine have host names of their
-    own, and share it, as they share its locks. `workers` are the processes that work on the file, and those that worked for an
-    earlier owner and may still have attempts.
+    """The owner's note about itself.
+
+    `boot` identifies the running kernel: containers on one machine have different host names but share the kernel and
+    its locks. `workers` are the processes that work on the file, and those that worked for an earlier owner and may
+    still have attempts.
     """
 
     pid: int = 0
@@ -57,7 +60,7 @@ class LockNote(msgspec.Struct, frozen=True):
 
 _guard = threading.RLock()
 _held_here: dict[tuple[int, int], FileLock] = {}
-"""The locks that this process has, by device and inode of the lock's file. Used inside `_guard`."""
+"""The locks of this process, by device and inode of the lock file. Use only inside `_guard`."""
 
 
 def _after_fork() -> None:
@@ -77,17 +80,17 @@ class FileLock:
         self.lock_path = f"{path}-lock"
         self.since_ns = 0
         self.workers: tuple[WorkerProcess, ...] = ()
-        """The processes that worked on the file when the lock was taken, or that were noted since."""
+        """The processes that worked on the file when the lock was acquired, or that were noted since."""
         self._fd: int | None = None
         self._missing_since = 0.0
 
     @property
     def held(self) -> bool:
-        """Whether this process has it."""
+        """Whether this process has the lock."""
         return self._fd is not None
 
     def try_take(self) -> bool:
-        """Take the lock if no process has it, without waiting. Raises `StorageError` where there are no locks."""
+        """Acquire the lock if no process has it, without waiting. Raises `StorageError` if the file system has no locks."""
         with _guard:
             if self._fd is not None:
                 return True
@@ -106,7 +109,7 @@ class FileLock:
             return True
 
     def note_workers(self, workers: Iterable[WorkerProcess]) -> None:
-        """Write down which processes work on the file, for the next owner; not what each has in progress."""
+        """Record for the next owner which processes work on the file, without their work in progress."""
         noted = tuple(
             msgspec.structs.replace(worker, task_queues=(), tasks=0, attempts=0) for worker in workers
         )
@@ -120,21 +123,22 @@ class FileLock:
         _held_here[_identity(os.fstat(descriptor))] = self
 
     def _holder_here(self) -> FileLock | None:
-        """Return the lock of this process that is on the lock's file, if any."""
+        """Return the lock of this process on the lock file, if any."""
         try:
             return _held_here.get(_identity(os.lstat(self.lock_path)))
         except OSError:
             return None
 
     def still_held(self) -> bool:
-        """Whether this process has it and no other can take one in its place. A file that was deleted under us is
-        made again, if no other process was quicker.
+        """Whether this process has the lock and no other process can acquire one in its place.
+
+        A deleted lock file is created again, unless another process was faster.
         """
         with _guard:
             if self._fd is None:
                 return False
             if _is_at(self._fd, self.lock_path):
-                # Taken again: other code of this process that opened and closed the lock's file has dropped it.
+                # Lock again: other code of this process that opened and closed the lock file has released the lock.
                 return self._lock_record(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 descriptor = self._lock()
@@ -152,7 +156,7 @@ class FileLock:
             return True
 
     def _lock(self) -> int | None:
-        """The lock's file, locked; None if another process has it."""
+        """Return a locked descriptor of the lock file; None if another process has the lock."""
         for _ in range(_TRIES):
             holder = self._holder_here()
             if holder is not None and holder._fd is not None:
@@ -169,11 +173,11 @@ class FileLock:
                 raise
             if _is_at(descriptor, self.lock_path):
                 return descriptor
-            _close(descriptor)  # it was deleted in between, and others would lock another
+            _close(descriptor)  # the file was deleted meanwhile, and other processes would lock a new one
         return None
 
     def drop(self) -> None:
-        """Let go of the lock. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         with _guard:
             descriptor, self._fd = self._fd, None
             if descriptor is None:
@@ -184,10 +188,12 @@ class FileLock:
             _close(descriptor)
 
     def is_abandoned(self, taken_ns: int = 0) -> bool:
-        """Whether no process has it, or another than the one that took it at this time, as far as one can tell that is connected
-        to its holder: where its file is gone, a holder that lives makes it again within `_GRACE` seconds.
+        """Whether the lock is free, or was acquired by another process than at `taken_ns`, as a peer of the holder sees
+        it.
+
+        If the lock file is missing, a living holder creates it again within `_GRACE` seconds.
         """
-        if self._is_there():
+        if self._exists():
             self._missing_since = 0.0
             has_other = bool(taken_ns) and self.note().since_ns not in (0, taken_ns)
             return has_other or self.is_free()
@@ -195,30 +201,30 @@ class FileLock:
         self._missing_since = self._missing_since or now
         return now > self._missing_since + _GRACE
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         return os.path.lexists(self.lock_path)
 
     def is_free(self) -> bool:
-        """Whether no process has it at this instant."""
+        """Whether no process has the lock at this moment."""
         with _guard:
             if self._fd is not None or self._holder_here() is not None:
                 return False
-            if not self._is_there():
+            if not self._exists():
                 return True
             descriptor = self._open()
             try:
-                # Shared: two processes that look at the same instant do not take each other for an owner.
+                # A shared lock: two processes that check at the same time must not take each other for an owner.
                 return self._lock_record(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             finally:
                 _close(descriptor)
 
     def note(self) -> LockNote:
-        """What the last owner said about itself."""
+        """Return the last owner's note."""
         with _guard:
             holder = self if self._fd is not None else self._holder_here()
             if holder is not None and holder._fd is not None:
                 return _read_note(holder._fd)
-            if not self._is_there():
+            if not self._exists():
                 return LockNote()
             descriptor = self._open()
             try:
@@ -228,24 +234,24 @@ class FileLock:
 
     def _open(self) -> int:
         try:
-            # A fork between the two would leave a child with our lock, for as long as it lives.
+            # A fork between the two calls would leave our lock with a child, for as long as it lives.
             with NO_FORK.lock:
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
                 unix_socket.hold(descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise self._not_ours("a link, a folder or a device") from None
-            gone = isinstance(error, FileNotFoundError)
+            is_missing = isinstance(error, FileNotFoundError)
             if is_full(error):
                 raise no_room(self.path) from None
             raise StorageError(
                 f"{self.path} cannot be used: its lock {self.lock_path} cannot be opened ({error.strerror})"
                 + (
-                    "; its folder is gone: put it back"
-                    if gone
-                    else another_users(self.lock_path, self.path, os.path.dirname(self.path))
+                    "; its folder is missing: put it back"
+                    if is_missing
+                    else ownership_hint(self.lock_path, self.path, os.path.dirname(self.path))
                 ),
-                status="FAILED_PRECONDITION" if gone else "PERMISSION_DENIED",
+                status="FAILED_PRECONDITION" if is_missing else "PERMISSION_DENIED",
             ) from None
 
         problem = _problem(descriptor, self.path)
@@ -254,9 +260,9 @@ class FileLock:
             raise self._not_ours(problem)
         return descriptor
 
-    def _not_ours(self, what: str) -> StorageError:
+    def _not_ours(self, description: str) -> StorageError:
         return StorageError(
-            f"{self.path} cannot be used: {self.lock_path}, where its lock should be, is {what}. It was not "
+            f"{self.path} cannot be used: {self.lock_path}, where its lock should be, is {description}. It was not "
             "touched: move it away",
             status="PERMISSION_DENIED",
         )
@@ -287,44 +293,42 @@ class FileLock:
 
     def _write_note(self, descriptor: int) -> None:
         note = LockNote(os.getpid(), self.since_ns, socket.gethostname(), boot_id(), self.workers)
-        with contextlib.suppress(OSError):  # on a full disk there is no note: the lock is what counts
-            # In one write, with spaces over the rest of a longer note: a kill never leaves half of one.
+        with contextlib.suppress(OSError):  # on a full disk there is no note; the lock itself is not affected
+            # In one write, padded with spaces over a longer note: a kill never leaves an incomplete note.
             os.pwrite(descriptor, msgspec.json.encode(note).ljust(os.fstat(descriptor).st_size), 0)
 
 
 def boot_id() -> str:
-    """What the kernel calls its present run; "" where it does not say (it does on Linux, in containers, too)."""
+    """Return the kernel's boot id; "" if it is not available (on Linux it is, also in containers)."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as told:
-            return told.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
     except (OSError, ValueError):
         return ""
 
 
 def _is_elsewhere(note: LockNote) -> bool:
-    """Whether the owner is on another machine: the socket beside the file would not lead to it."""
-    ours = boot_id()
-    if note.boot and ours:
-        return note.boot != ours
+    """Whether the owner is on another machine, so that the socket beside the file does not lead to it."""
+    own_boot = boot_id()
+    if note.boot and own_boot:
+        return note.boot != own_boot
     return bool(note.host) and note.host != socket.gethostname()
 
 
 def _problem(descriptor: int, path: str) -> str:
-    """Why an open file is no lock of ours; "" if it is one. A process that may open it must not write to it all the
-    same.
-    """
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    """Return why an open file is not a lock file of ours; "" if it is one. Otherwise we must not write to it."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         return "a file that has other names, too"
-    if found.st_uid not in _may_own(path):
-        return f"a file of another user (number {found.st_uid})"
+    if status.st_uid not in _may_own(path):
+        return f"a file of another user (number {status.st_uid})"
     return ""
 
 
 def _may_own(path: str) -> frozenset[int]:
-    """This user and root; and for root, which serves the files of other users, the owner of the file itself."""
+    """Return the accepted owners of a lock file: this user and root; for root also the owner of the database."""
     return unix_socket.trusted_owners(path) if os.geteuid() == 0 else unix_socket.trusted_peers()
 
 
@@ -333,12 +337,12 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _is_at(descriptor: int, path: str) -> bool:
-    """Whether an open file is the one that stands at a path."""
+    """Whether a path leads to this open file."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return False
-    return os.path.samestat(found, os.fstat(descriptor))
+    return os.path.samestat(status, os.fstat(descriptor))
 
 
 def _close(descriptor: int) -> None:
@@ -351,4 +355,4 @@ def _read_note(descriptor: int) -> LockNote:
     try:
         return msgspec.json.decode(os.pread(descriptor, _NOTE_LIMIT, 0), type=LockNote)
     except (msgspec.MsgspecError, ValueError, OSError):
-        return LockNote()  # being written, or not written by Hourglass: it is only a note
+        return LockNote()  # being written, or written by another program; the note is only informative

@@ -1,9 +1,9 @@
-"""A client's side of the socket: one connection to the owner of a file, with many requests in flight at once, and the
-handles of this process's workers on it (`remote_handle`).
+"""The client's side of the socket: one connection to the owner of a file, with concurrent requests, and the handles of
+this process's workers (`remote_handle`).
 
-Must not know: what to do when the owner is gone (see `calls`, `shared_file`). Invariants: every request that was sent
-ends, with its answer, its error, or `ConnectionLost`; the owner is told of a request whose caller gives up the wait; a
-handle breaks with its connection.
+Must not know: what to do when the owner ends (see `calls`, `shared_file`). Invariants: every request that was sent ends
+with its answer, its error, or `ConnectionLost`; the owner is notified when a caller stops waiting; a handle breaks with
+its connection.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ A = TypeVar("A")
 _log = logging.getLogger("hourglass.embedded")
 
 _GREETING = 5.0
-_HARDLY_ANY = 0.05
-"""A process that uses less than this part of a processor has nothing to do."""
+_IDLE_SHARE = 0.05
+"""A process that uses less than this part of a processor counts as idle."""
 
 
 class ConnectionLost(HourglassError):
-    """The connection ended before the answer came."""
+    """The connection ended before the answer arrived."""
 
 
 class ForeignProtocol(ServiceError):
-    """The owner speaks another version of the protocol between processes."""
+    """The owner uses another version of the protocol between processes."""
 
 
 @dataclass(frozen=True)
@@ -56,47 +56,48 @@ class OwnerConnection:
     def __init__(self, protocol: int = wire.PROTOCOL, path: str = "") -> None:
         self._protocol = protocol
         self._path = path
-        self.stream = FrameStream(self._heard, self._lost)
+        self.stream = FrameStream(self._received, self._lost)
         self.lost = asyncio.Event()
         self._greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Exchange] = {}
         self._handles: dict[int, RemoteHandle] = {}
         self.held: set[bytes] = set()
-        """The attempts that this process had of the owner when the connection ended, and those whose results are not
-        known to be durable.
-        """
+        """The attempts of this process from this owner when the connection ended, including those with unconfirmed
+        results."""
         self.unconfirmed: dict[bytes, ActivityResult] = {}
-        """Results that were sent and are not known to be durable, by token. After the owner's end the next one gets them."""
+        """Results that were sent and are not confirmed as durable, by token. After the owner's end the next one gets
+        them."""
         self.responds = True
-        """Whether the owner has sent something in the last `wire.SILENT_LOOKS` seconds; if not, it is stopped or hangs."""
-        self._silent_looks = 0
-        self._look: asyncio.TimerHandle | None = None
+        """Whether the owner has sent a message within the last `wire.SILENT_LOOKS` checks; if not, it is stopped or
+        hangs."""
+        self._silent_checks = 0
+        self._silence_timer: asyncio.TimerHandle | None = None
         self.processes: tuple[dp.WorkerProcess, ...] = ()
-        """The processes that work on the file, as the owner told last."""
+        """The processes that work on the file, according to the owner's latest message."""
         self.file_lost = ""
         """Why the owner has stopped and the file must not be opened again; empty if it has not."""
-        self._sign_of_life: asyncio.TimerHandle | None = None
+        self._alive_timer: asyncio.TimerHandle | None = None
         self._used = 0.0
         self._idle = False
 
     @property
     def is_open(self) -> bool:
-        """Whether it can still be asked."""
+        """Whether requests can be sent."""
         return self.stream.is_open and not self.lost.is_set()
 
     @property
     def in_flight(self) -> int:
-        """How many answers are waited for."""
+        """The number of answers that are awaited."""
         return len(self._waiting)
 
     @property
     def welcome(self) -> wire.Welcome:
-        """What the owner has said of itself."""
+        """The owner's greeting."""
         return self._greeting.result()
 
     async def ask(self, request: s.Request[A], key: str) -> A:
-        """Ask, and wait for the answer. Raises `ConnectionLost`, or what the owner raised."""
+        """Send a request and return its answer. Raises `ConnectionLost`, or the owner's error."""
         number = next(self._numbers)
 
         def read(answer: wire.AnswerMessage) -> A:
@@ -105,26 +106,28 @@ class OwnerConnection:
         return await self._exchange(number, wire.ask(number, key, request), read)
 
     async def execute(self, request: wf.StartWorkflow, key: str) -> wf.Executed:
-        """Have a workflow started, and wait for its end, as one request. Raises as `ask` does."""
+        """Start a workflow and wait for its end, in one request. Raises like `ask`."""
         number = next(self._numbers)
         data = wire.ask(number, key, request, to_end=True)
         return await self._exchange(number, data, wire.executed_of)
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:
-        """A handle on the owner's engine, which works at once. Raises `ConnectionLost`, or the refusal."""
+        """Open a handle on the owner's engine. Raises `ConnectionLost`, or the owner's error."""
         number = next(self._numbers)
-        handle = self._handles[number] = RemoteHandle(self, number, config)  # work may come with the answer
+        handle = self._handles[number] = RemoteHandle(
+            self, number, config
+        )  # before the answer: work may precede it
         try:
             message = wire.encode(wire.OpenHandle(number, number, config))
             await self._exchange(number, message, lambda _: None)
         except BaseException:
             self._handles.pop(number, None)
             raise
-        self._live()
+        self._report_alive()
         return handle
 
     async def close_handle(self, handle: int) -> None:
-        """Have the owner close a handle of ours. Raises `ConnectionLost`."""
+        """Close a handle at the owner. Raises `ConnectionLost`."""
         number = next(self._numbers)
         try:
             await self._exchange(number, wire.encode(wire.CloseHandle(number, handle)), lambda _: None)
@@ -132,26 +135,28 @@ class OwnerConnection:
             self._handles.pop(handle, None)
 
     def tell(self, message: wire.ToOwner) -> None:
-        """Send a message that has no answer."""
+        """Send a message without answer."""
         self.stream.send(wire.encode(message))
 
     def send(self, data: bytes) -> None:
-        """Send a message that is encoded already."""
+        """Send an encoded message."""
         self.stream.send(data)
 
     def resend(self, results: dict[bytes, ActivityResult]) -> None:
-        """Send results that an earlier owner has not confirmed, and keep them until this one does."""
+        """Send results that an earlier owner has not confirmed, and keep them until this one confirms them."""
         self.unconfirmed.update(results)
         if results:
             for data in encode_results(results.values()):
                 self.send(data)
 
-    def _look_at_owner(self) -> None:
-        """Look, once a second, whether the owner has sent something. Looks are counted, not time: while this process itself
-        is stopped, the owner is not to blame. Its lock stays its own: as long as it is stopped, nothing can proceed.
+    def _check_owner(self) -> None:
+        """Check once a second whether the owner has sent a message.
+
+        Checks are counted instead of time, so that the owner is not blamed while this process itself is stopped. A
+        stopped owner keeps its lock: no work can proceed.
         """
-        self._silent_looks += 1
-        if self.responds and self._silent_looks > wire.SILENT_LOOKS:
+        self._silent_checks += 1
+        if self.responds and self._silent_checks > wire.SILENT_LOOKS:
             self.responds = False
             _log.warning(
                 "process %d, which owns %s, has sent nothing for %d seconds: it is stopped or hangs, and no work on the file "
@@ -163,29 +168,29 @@ class OwnerConnection:
                 self.welcome.pid,
                 self.welcome.pid,
             )
-        self._look = asyncio.get_running_loop().call_later(wire.OWNER_SIGN, self._look_at_owner)
+        self._silence_timer = asyncio.get_running_loop().call_later(wire.OWNER_SIGN, self._check_owner)
 
-    def _note_sign(self) -> None:
-        self._silent_looks = 0
+    def _note_message(self) -> None:
+        self._silent_checks = 0
         if not self.responds:
             self.responds = True
             _log.warning("process %d, which owns %s, responds again", self.welcome.pid, self._path)
 
-    def _live(self) -> None:
-        """Say again and again that this process runs, while it works for the owner."""
-        if self._sign_of_life is not None:
-            self._sign_of_life.cancel()
-        self._sign_of_life = None
+    def _report_alive(self) -> None:
+        """Report regularly that this process is running, while it has handles."""
+        if self._alive_timer is not None:
+            self._alive_timer.cancel()
+        self._alive_timer = None
         if self._handles and self.is_open:
             used = process_time()
             self.tell(wire.Alive(used, thread_time()))
-            self._idle = used - self._used < _HARDLY_ANY * wire.SIGN_OF_LIFE
+            self._idle = used - self._used < _IDLE_SHARE * wire.SIGN_OF_LIFE
             self._used = used
             pause = wire.SIGN_WHEN_IDLE if self._idle else wire.SIGN_OF_LIFE
-            self._sign_of_life = asyncio.get_running_loop().call_later(pause, self._live)
+            self._alive_timer = asyncio.get_running_loop().call_later(pause, self._report_alive)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection at once."""
         self.stream.abort()
 
     async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], A]) -> A:
@@ -205,14 +210,14 @@ class OwnerConnection:
             if self._waiting.pop(number, None) is not None:
                 self.stream.send(wire.encode(wire.GiveUpMessage(number)))
 
-    def _heard(self, frame: bytes) -> None:
-        self._note_sign()
+    def _received(self, frame: bytes) -> None:
+        self._note_message()
         try:
             match wire.decode_to_client(frame):
                 case wire.Welcome() as welcome:
                     if not self._greeting.done():
                         self._greeting.set_result(welcome)
-                        self._look_at_owner()
+                        self._check_owner()
                 case wire.RefusedMessage(problem, protocol):
                     self._refused(problem, protocol)
                 case wire.AnswerMessage() as answer:
@@ -223,7 +228,7 @@ class OwnerConnection:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.receive(work)
                     if self._idle:
-                        self._live()  # from now on oftener
+                        self._report_alive()  # more frequently from now on
                         self._idle = False
                 case wire.Processes(processes):
                     self.processes = processes
@@ -248,26 +253,26 @@ class OwnerConnection:
             self._greeting.set_exception(error)
 
     def _settle(self, number: int, outcome: Callable[[_Exchange], Any]) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is None or waiting.future.done():
-            return  # given up
+        exchange = self._waiting.pop(number, None)
+        if exchange is None or exchange.future.done():
+            return  # the caller has stopped waiting
         try:
-            waiting.future.set_result(outcome(waiting))
+            exchange.future.set_result(outcome(exchange))
         except wire.Garbage:
-            waiting.future.set_exception(ConnectionLost("the owner's answer made no sense"))
+            exchange.future.set_exception(ConnectionLost("the owner's answer was invalid"))
             raise
         except HourglassError as error:
-            waiting.future.set_exception(error)
+            exchange.future.set_exception(error)
 
     def _lost(self) -> None:
         self.lost.set()
-        waiting, self._waiting = self._waiting, {}
-        for each in waiting.values():
-            if not each.future.done():
-                each.future.set_exception(ConnectionLost("the connection ended"))
+        exchanges, self._waiting = self._waiting, {}
+        for exchange in exchanges.values():
+            if not exchange.future.done():
+                exchange.future.set_exception(ConnectionLost("the connection ended"))
         if not self._greeting.done():
             self._greeting.set_exception(ConnectionLost("the connection ended"))
-        for timer in (self._sign_of_life, self._look):
+        for timer in (self._alive_timer, self._silence_timer):
             if timer is not None:
                 timer.cancel()
         handles, self._handles = self._handles, {}
@@ -277,7 +282,7 @@ class OwnerConnection:
             handle.fail("the connection to the process that owns the file has ended")
 
     async def greet(self, namespace: str) -> None:
-        """Introduce ourselves. Raises `ConnectionLost`, or the refusal."""
+        """Exchange greetings. Raises `ConnectionLost`, or the owner's rejection."""
         hello = wire.Hello(
             protocol=self._protocol,
             namespace=namespace,
@@ -297,11 +302,11 @@ class OwnerConnection:
 
 
 async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> OwnerConnection | None:
-    """A connection to the owner of a file; None if there is none. Raises what the owner refuses us with."""
-    reached = unix_socket.reach(path)
-    if reached is None:
+    """Connect to the owner of a file; None if there is none. Raises the owner's rejection."""
+    connected = unix_socket.reach(path)
+    if connected is None:
         return None
-    remote = await _over(reached, OwnerConnection(protocol, path))
+    remote = await _over(connected, OwnerConnection(protocol, path))
     try:
         await remote.greet(namespace)
     except ConnectionLost:
@@ -309,11 +314,11 @@ async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> O
     return remote
 
 
-async def _over(reached: socket.socket, remote: OwnerConnection) -> OwnerConnection:
+async def _over(connected: socket.socket, remote: OwnerConnection) -> OwnerConnection:
     try:
-        await asyncio.get_running_loop().create_unix_connection(lambda: remote.stream, sock=reached)
+        await asyncio.get_running_loop().create_unix_connection(lambda: remote.stream, sock=connected)
     except BaseException:
-        unix_socket.close(reached)
+        unix_socket.close(connected)
         raise
     return remote
 

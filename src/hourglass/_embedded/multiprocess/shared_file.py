@@ -1,10 +1,10 @@
-"""One process's part in one file: its client, its owner, or one that works for its owner.
+"""One process's part in one file: a client, the owner, or a process that works for the owner.
 
-Must not know: how an engine works, what is said over the socket, how a request finds its engine (see `calls`).
-A process wants to own a file while it has a handle open on it, and only then. Invariants: an engine is open here
-only while the lock is ours, and is closed before the lock is dropped; there is no thread: the end of the owner's
-connection is the sign to try for the lock; a file that fails again and again is opened less and less often, and where
-it needs a person the clients that wait are told so.
+Must not know: how an engine works, the messages on the socket, how a request finds its engine (see `calls`). A process
+tries to own a file while it has a handle on it, and only then. Invariants: an engine is open here only while this
+process has the lock, and is closed before the lock is released; there is no thread: the end of the owner's connection
+is the signal to try for the lock; a file that fails repeatedly is opened at growing intervals, and waiting clients get
+an error if it needs a person.
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ from hourglass.errors import HourglassError, InternalError, StorageError
 _log = logging.getLogger("hourglass.embedded")
 
 SETTLE = 5.0
-"""How long opening a handle waits for the file; after that it waits in its polls."""
+"""Seconds that opening a handle waits for the file; after that the handle's polls wait."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""How long a file that has failed is left alone, in seconds: at first, and at most."""
+"""Seconds before a file that has failed is opened again: the first and the longest pause."""
 FOREIGN = 0.2
-"""How often, in seconds, an owner that speaks another version of the protocol is looked for."""
+"""Seconds between two attempts to connect to an owner with another protocol version."""
 CLAIMS = 2.0
-"""How long, in seconds, workers that outlived an owner have to find the next one and claim their attempts."""
+"""Seconds between two checks whether surviving processes have claimed their attempts from a new owner."""
 TRIES = 3
-"""So often in a row a file fails for a reason that only a person can mend before clients that ask are told."""
+"""Consecutive failures that need a person, after which clients get the error."""
 SOUND = 10.0
-"""An engine that has worked for so many seconds has not failed in a row with the one before."""
+"""Seconds of work after which an engine's failure no longer counts as consecutive."""
 
 
 class SharedFile:
-    """See the module. Belongs to one event loop."""
+    """A process's part in a file (see the module). Belongs to one event loop."""
 
     def __init__(self, opener: StoreOpener, path: str, namespace: str) -> None:
         self.path = path
         self.namespace = namespace
         self._opener = opener
         self.retention = DEFAULT_RETENTION
-        """How long closed runs are kept, in seconds, whenever this process comes to own the file."""
+        """Seconds for which closed runs are kept when this process owns the file."""
         self.limits: Limits | None = None
-        """The same for how large things may grow; None: as usual."""
+        """Size limits when this process owns the file; None for the defaults."""
         self.users = 0
         self._lock = FileLock(path)
         self._changed = Bell()
@@ -90,26 +90,25 @@ class SharedFile:
         self._identity: tuple[int, int] | None = None
         """Device and inode of the file that this process has worked on."""
         self._lost: FileLost | None = None
-        """Why this process never opens the file again: it is not the one that it worked on."""
+        """Why this process never opens the file again: it was replaced or overwritten."""
         self._not_before = 0.0
         self._former: OwnerConnection | None = None
         self._took_over = False
         self._wanted_until = 0.0
         self._survivors: list[dp.WorkerProcess] = []
-        """The processes that worked for an earlier owner and may be alive, while this process, which owns the file now, waits
-        for them to claim their attempts.
-        """
+        """Processes that worked for an earlier owner and may be alive, while this process, as the new owner, awaits
+        their claims."""
         self._claimed: set[tuple[int, int]] = set()
-        """Those of the survivors that have, by process id and PID namespace."""
+        """The survivors that have claimed their attempts, by process id and PID namespace."""
         self._held: set[bytes] = set()
-        """The attempts that this process has of owners before the one that it works for, or before itself."""
+        """The attempts that this process has from earlier owners, or from its own earlier engine."""
         self._results: dict[bytes, ActivityResult] = {}
-        """Results that are not known to be durable, by token: for the next owner."""
+        """Results that are not confirmed as durable, by token, for the next owner."""
         self._ended_identities: frozenset[str] = frozenset()
-        """The identities of workers that ended with the last owner, or before."""
+        """The identities of workers that ended with the last owner or before."""
         self._claims: asyncio.TimerHandle | None = None
         self._ownerless_since = 0.0
-        """Since when neither the lock nor its holder could be had; 0 while that is not so."""
+        """The time since which neither the lock nor its holder is available; 0 if one of them is."""
         self._warned = False
 
     @property
@@ -126,7 +125,7 @@ class SharedFile:
 
     @property
     def owner_trouble(self) -> str:
-        """Why this process's workers get no work from the owner, for people; empty where they do."""
+        """Why this process's workers get no work from the owner, for people; empty if they do."""
         if self.calls.engine is not None or not self._handles:
             return ""
         owner = self.calls.owner
@@ -141,33 +140,31 @@ class SharedFile:
 
     @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
-        """The processes that work on the file, as far as this one, which works on it, knows."""
+        """The processes that work on the file, as far as this process knows. Empty unless it works on the file itself."""
         if self.calls.engine is not None:
             return self.calls.engine.processes()
         return () if self.calls.owner is None or not self.calls.owner.is_open else self.calls.owner.processes
 
     @property
     def condition(self) -> DiskCondition | None:
-        """How it stands with the file and its disk, if this process owns it."""
+        """The condition of the file and its disk; None unless this process owns the file."""
         engine = self.calls.engine
         return None if engine is None else engine.condition
 
     @property
     def figures(self) -> EngineFigures | None:
-        """How much there is to do, if this process owns the file."""
+        """The engine's figures; None unless this process owns the file."""
         engine = self.calls.engine
         return None if engine is None else engine.engine.figures
 
-    # --- owning ---------------------------------------------------------------------------------------------
-
     async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """A handle that works as soon as the file is ours. Raises what the owner, or the file, refuses."""
+        """Open a handle that works as soon as an engine is available. Raises the error of the owner or of the file."""
         self._opener.check(self.path)
         self._check_file()
         handle = FileHandle(config, died=self._died, released=self._release)
         self._handles.add(handle)
         self._wanted_until = (
-            0.0  # the worker is back: from here on its handles say whether the file is wanted
+            0.0  # the worker is back: its handles determine from now on whether the file is wanted
         )
         try:
             if self.calls.engine is not None:
@@ -181,7 +178,7 @@ class SharedFile:
             elif self._lock.held:
                 _log.warning("%s takes long to open; this worker waits", self.path)
             else:
-                _log.warning("%s is held by %s, who does not answer; waiting", self.path, self._holder())
+                _log.warning("%s is held by %s, which does not answer; waiting", self.path, self._holder())
         except BaseException:
             self._release(handle)
             raise
@@ -192,7 +189,7 @@ class SharedFile:
         self._changed.ring()
 
     def _collect(self, handle: FileHandle) -> None:
-        """Keep what the worker of a handle on our engine still has, and its results that are not known to be durable."""
+        """Keep the attempts of a handle on our engine, and its results that are not confirmed as durable."""
         results, attempts = handle.take_unfinished()
         self._results.update((result.token, result) for result in results)
         self._held |= attempts | {result.token for result in results}
@@ -204,8 +201,9 @@ class SharedFile:
 
     @property
     def _is_wanted(self) -> bool:
-        """Whether this process has workers on the file, or will have them again in a moment: their handles broke with the
-        owner, and others are being opened.
+        """Whether this process has workers on the file, or will soon have them again.
+
+        The latter is the case when their handles broke with the owner and new ones are being opened.
         """
         return bool(self._handles) or monotonic() < self._wanted_until
 
@@ -214,10 +212,10 @@ class SharedFile:
         pause = SHORTEST
         while self._is_wanted:
             try:
-                left = self._not_before - monotonic()
+                remaining = self._not_before - monotonic()
                 self._check_file()
-                if left > 0:
-                    await self._changed.wait(left)
+                if remaining > 0:
+                    await self._changed.wait(remaining)
                 elif self._owner_lives():
                     await self._work_for_owner()
                 elif self._lock.try_take():
@@ -240,7 +238,7 @@ class SharedFile:
                 self._lock.drop()
 
     def _wait_ownerless(self) -> None:
-        """Note that neither the lock nor its holder can be had; log it once when that has lasted long."""
+        """Record that neither the lock nor its holder is available, and log it once after a while."""
         now = monotonic()
         self._ownerless_since = self._ownerless_since or now
         if now - self._ownerless_since > wire.SILENT_LOOKS and not self._warned:
@@ -254,8 +252,9 @@ class SharedFile:
             )
 
     async def _own(self) -> None:
-        """Open the engine, serve this process's handles and other processes, until this process has no handle any
-        more or it fails. The lock is ours.
+        """Open the engine and serve this process's handles and other processes. The caller has the lock.
+
+        Returns when this process has no handles left, or the engine fails.
         """
         self._check_file()
         self._leave_owner()
@@ -274,12 +273,12 @@ class SharedFile:
         except StorageError as error:
             self._failed(error)
             raise
-        server = self._server_of(engine)
+        server = self._make_server(engine)
         try:
             await server.start()
             self.calls.own(engine)
             self._claim(engine, os.getpid(), pid_namespace(), self._held)
-            self._end_kept(engine)
+            self._apply_kept_results(engine)
             self._await_claims(engine, monotonic())
             self._took_over = False
             _log.log(
@@ -295,33 +294,33 @@ class SharedFile:
         finally:
             if self._claims is not None:
                 self._claims.cancel()
-            # In this order: a process that takes the lock must find the file closed, and all that was queued in it.
+            # In this order: a process that gets the lock must find the file closed, with all queued changes in it.
             self.calls.engine = None
             server.stop_listening()
             for handle in self._handles:
                 if handle.engine is engine:
                     self._collect(handle)
             engine.close()
-            self._note_end(engine)
+            self._record_end(engine)
             if isinstance(engine.failed, FileLost):
                 server.tell_lost(engine.failed)
             self._lock.drop()
-            server.hang_up()  # last: its end tells processes with workers to try for the lock, which is free now
+            server.hang_up()  # last: disconnecting makes the other processes try for the lock, which is free now
             self._changed.ring()
         if engine.failed is not None:
             if isinstance(engine.failed, FileLost):
                 self._give_up(engine.failed)
             else:
-                _log.error("the engine of %s ended and is opened anew: %s", self.path, engine.failed)
+                _log.error("the engine of %s ended and is opened again: %s", self.path, engine.failed)
                 self._failed(engine.failed)
             self._fail_all(engine.failed, of=engine)
 
-    def _note_end(self, engine: OpenEngine) -> None:
-        """Write down that this process is not the owner any more. If its engine failed, its attempts go on."""
+    def _record_end(self, engine: OpenEngine) -> None:
+        """Record that this process is no longer the owner. If its engine failed, its attempts continue."""
         own = (os.getpid(), pid_namespace())
         others = [worker for worker in self._lock.workers if _key(worker) != own]
         if engine.failed is None:
-            self._results.clear()  # they are durable
+            self._results.clear()  # all are durable
             self._lock.note_workers(others)
         else:
             ours = [worker for worker in self._lock.workers if _key(worker) == own]
@@ -330,9 +329,11 @@ class SharedFile:
             )
 
     def _claim(self, engine: OpenEngine, process_id: int, namespace: int, tokens: Collection[bytes]) -> None:
-        """Keep the attempts that a process still has of the owner before. The others of its workers are lost: what it had
-        returned, or had not received yet, is gone with that owner. Workers of several processes may have one identity: then the
-        attempts wait until all these processes have claimed theirs, or their time is over.
+        """Keep the attempts that a process has from an earlier owner, and lose all others of its workers.
+
+        What the process had returned, or not yet received, is gone with that owner. If workers of several processes
+        share an identity, their attempts are lost only when all these processes have claimed theirs, or the time for
+        claims is over.
         """
         engine.engine.claim(tokens)
         key = (process_id, namespace)
@@ -345,8 +346,8 @@ class SharedFile:
             )
             engine.engine.lose_unclaimed(complete, alive=complete - self._ended_identities)
 
-    def _end_kept(self, engine: OpenEngine) -> None:
-        """Give the engine the results that its process has kept since an earlier owner; forget them once they are durable."""
+    def _apply_kept_results(self, engine: OpenEngine) -> None:
+        """Apply the results that this process has kept since an earlier owner, and forget them once they are durable."""
         for result in tuple(self._results.values()):
             engine.engine.end_attempt(result)
         self._forget_when_stored(engine)
@@ -360,21 +361,22 @@ class SharedFile:
         self._forget_when_stored(engine)
 
     def _forget_when_stored(self, engine: OpenEngine) -> None:
-        kept = tuple(self._results)
+        tokens = tuple(self._results)
 
         def forget() -> None:
-            for token in kept:
+            for token in tokens:
                 self._results.pop(token, None)
 
-        if kept:
+        if tokens:
             engine.when_stored(forget)
 
     def _await_claims(self, engine: OpenEngine, since: float) -> None:
-        """Wait for the processes that outlived the last owner to claim their attempts, as long as they live and at most
-        `wire.SILENT_LOOKS` seconds; what they have not claimed by then is lost.
+        """Wait until the processes that survived the last owner have claimed their attempts.
+
+        Waits while they are alive, at most `wire.SILENT_LOOKS` seconds. Attempts without a claim are then lost.
         """
 
-        def look() -> None:
+        def check() -> None:
             waiting = any(
                 _key(survivor) not in self._claimed and _may_run(survivor) for survivor in self._survivors
             )
@@ -384,10 +386,10 @@ class SharedFile:
                 self._survivors.clear()
                 engine.engine.lose_unclaimed()
 
-        self._claims = asyncio.get_running_loop().call_later(CLAIMS, look)
+        self._claims = asyncio.get_running_loop().call_later(CLAIMS, check)
 
-    def _server_of(self, engine: OpenEngine) -> OwnerServer:
-        """What other processes reach the engine by."""
+    def _make_server(self, engine: OpenEngine) -> OwnerServer:
+        """Return the server through which other processes reach the engine."""
         return OwnerServer(
             OwnerInfo(
                 path=self.path,
@@ -408,8 +410,8 @@ class SharedFile:
         )
 
     async def _serve(self, engine: OpenEngine, server: OwnerServer) -> None:
-        """Let handles work as they come, and see every second that the lock and the socket are still ours."""
-        began = looked = monotonic()
+        """Attach new handles, and check every second that the lock and the socket are still ours."""
+        started_at = checked_at = monotonic()
         while self._is_wanted and engine.failed is None:
             for handle in self._handles:
                 handle.attach(engine)
@@ -420,16 +422,16 @@ class SharedFile:
                 engine.fail(epoch_is_over(self.path))
                 return
             await server.listen_again()
-            if monotonic() >= looked + LOOK:
-                looked = monotonic()
+            if monotonic() >= checked_at + LOOK:
+                checked_at = monotonic()
                 self._confirm_results(engine)
                 server.tell_alive()
                 server.cut_off_silent()
-            if self._failures and monotonic() > began + SOUND:
+            if self._failures and monotonic() > started_at + SOUND:
                 self._failures, self.calls.broken = 0, None
 
     def _failed(self, error: StorageError) -> None:
-        """The file has failed: it is left alone for a while, and clients that ask are told if that will not help."""
+        """Pause after a failure of the file; after several permanent ones, make clients fail with the error."""
         self._failures += 1
         pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), LONGEST_PAUSE)
         self._not_before = monotonic() + pause
@@ -437,34 +439,32 @@ class SharedFile:
             self.calls.broken = error
 
     def _check_file(self) -> None:
-        """Raise `FileLost` if the file is not the one that this process has worked on, or its owner has found that it was
-        overwritten.
-        """
+        """Raise `FileLost` if the file was replaced, or if its owner has found that it was overwritten."""
         if self._lost is None:
-            self._look_for_loss()
+            self._detect_loss()
         if self._lost is not None:
-            self._wanted_until = 0.0  # opening handles again is refused
+            self._wanted_until = 0.0  # opening handles again would be rejected
             raise FileLost(str(self._lost), status=self._lost.status)
 
-    def _look_for_loss(self) -> None:
+    def _detect_loss(self) -> None:
         if self._former is not None and self._former.file_lost:
-            why = f"the process that owned {self.path} found that {self._former.file_lost}"
+            message = f"the process that owned {self.path} found that {self._former.file_lost}"
         elif self._identity is not None and _identity(self.path) != self._identity:
-            why = (
+            message = (
                 f"the file {self.path} was replaced or moved away while this process worked on it. This process has stopped and "
                 f"does not open it again. Put the file that is wanted at {self.path}, and restart all workers"
             )
         else:
             return
-        self._give_up(FileLost(why, status="DATA_LOSS"))
+        self._give_up(FileLost(message, status="DATA_LOSS"))
 
     def _give_up(self, error: FileLost) -> None:
-        """Never open the file again: all workers and calls of this process are told why."""
+        """Never open the file again, and make all workers and calls of this process fail with the error."""
         self._lost = self.calls.broken = error
         _log.error("%s", error)
 
     async def _answer(self, call: Callable[[Any], Awaitable[Any]], request: s.Request[Any]) -> Any:
-        """Answer another process."""
+        """Answer a request of another process."""
         try:
             return await call(request)
         except EngineClosed:
@@ -477,11 +477,10 @@ class SharedFile:
                 handle.fail(error)
                 self._handles.discard(handle)
 
-    # --- working for another process ------------------------------------------------------------------------
-
     async def _work_for_owner(self) -> bool:
-        """Have the owner send this process's handles their share of the work, until it ends, or something changes here;
-        False if there is none to be reached.
+        """Let this process's handles receive work from the owner, until it ends or something changes here.
+
+        Returns False if no owner can be reached.
         """
         try:
             owner = await self.calls.reach()
@@ -490,7 +489,7 @@ class SharedFile:
                 if handle.owner is None:
                     _log.warning("this worker waits for %s: %s", self.path, error)
                     handle.wait_for(error)
-            await self._changed.wait(FOREIGN)  # nothing tells of its end
+            await self._changed.wait(FOREIGN)  # there is no notification of its end
             return False
         if owner is None:
             return False
@@ -512,7 +511,7 @@ class SharedFile:
         return True
 
     def _leave_owner(self) -> None:
-        """The owner that this process worked for has ended: what is known of it, and of the others that worked for it."""
+        """Take over the attempts and results from the connection to an owner that has ended."""
         former, self._former = self._former, None
         if former is not None:
             self._took_over = True
@@ -521,7 +520,7 @@ class SharedFile:
             self._results.update(former.unconfirmed)
 
     def _find_survivors(self) -> None:
-        """Find out which processes that worked for an earlier owner may still run. The lock is ours."""
+        """Determine which processes that worked for an earlier owner may still run. The caller has the lock."""
         others = [worker for worker in self._lock.workers if not worker.is_owner]
         self._survivors = [worker for worker in others if _may_run(worker)]
         self._claimed.clear()
@@ -529,14 +528,14 @@ class SharedFile:
         self._ended_identities = frozenset().union(*(worker.identities for worker in ended))
 
     def _note_processes(self, processes: tuple[dp.WorkerProcess, ...]) -> None:
-        """Write down which processes the next owner must wait for."""
+        """Record for which processes the next owner must wait."""
         listed = {_key(process) for process in processes}
         self._lock.note_workers(
             (*processes, *(survivor for survivor in self._survivors if _key(survivor) not in listed))
         )
 
     def _owner_lives(self) -> bool:
-        """Whether another process owns the file, as far as the connection to it and the lock tell."""
+        """Whether another process owns the file, according to the connection to it and the lock."""
         owner = self.calls.owner
         return owner is not None and owner.is_open and not self._lock.is_abandoned(owner.welcome.since_ns)
 
@@ -563,14 +562,12 @@ class SharedFile:
         note = self._lock.note()
         return f"process {note.pid} since {_clock(note.since_ns)}" if note.pid else "another process"
 
-    # --- the end --------------------------------------------------------------------------------------------
-
     async def close(self) -> None:
-        """Let go of everything, in order."""
+        """Close the handles, the engine and the connections, in order."""
         for handle in tuple(self._handles):
             await handle.finalize()
         if not self._results and (self._former is None or not self._former.unconfirmed):
-            self._wanted_until = 0.0  # else the next owner gets them first, if it comes soon
+            self._wanted_until = 0.0  # otherwise the next owner gets the results first, if there is one soon
         self._changed.ring()
         if self._keeper is not None:
             await asyncio.wait({self._keeper})
@@ -594,7 +591,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 async def _first(*waits: Awaitable[object]) -> None:
-    tasks = [asyncio.ensure_future(each) for each in waits]
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -606,16 +603,12 @@ def _clock(since_ns: int) -> str:
     return strftime("%Y-%m-%d %H:%M:%S", localtime(since_ns / 1e9))
 
 
-# --- a worker's handle --------------------------------------------------------------------------------------
-
-
 class FileHandle:
-    """A worker's handle on a file: the handle of the engine here, or of the engine in the process that owns the file, as
-    soon as there is one. Implements `hourglass._contract.handle.Handle`.
+    """A worker's handle on a file. It delegates to a handle of the engine here, or of the owner's, once there is one.
 
-    Must not know: locks, sockets. Until it has an engine it delivers nothing. Invariants: it is attached to one engine in
-    its life; when that engine or its process ends, or when it can never have one, it ends with `HandleBroken` and the
-    worker's tree opens another.
+    Implements `hourglass._contract.handle.Handle`. Must not know: locks, sockets. Until it has an engine it delivers
+    nothing. Invariants: it is attached to only one engine in its life; when that engine or its process ends, or when it
+    can never have one, it ends with `HandleBroken`, and the worker's tree opens another handle.
     """
 
     def __init__(
@@ -629,9 +622,9 @@ class FileHandle:
         loop = asyncio.get_running_loop()
         self.config = config
         self.settled: asyncio.Future[None] = loop.create_future()
-        """Done once it works, or knows what it waits for; fails with what it is refused with."""
+        """Done once the handle works, or knows what it waits for; fails with the error that rejects it."""
         self.owner: object = None
-        """The connection over which it works, or what it waits for."""
+        """The connection over which it works, or the error for which it waits."""
         self.engine: OpenEngine | None = None
         self._died = died
         self._released = released
@@ -644,20 +637,20 @@ class FileHandle:
 
     @property
     def queue(self) -> str:
-        """The queue it serves, or would."""
+        """The name of its task queue."""
         return self.config.task_queue
 
     def attach(self, engine: OpenEngine) -> None:
-        """The file is ours: begin to work, unless it does already or is over."""
+        """Attach the engine of this process, unless the handle is attached or has ended."""
         if not self.is_new:
             return
         self.engine = engine
         self._attach(engine.open_handle(self.config))
 
     def attach_remote(self, owner: OwnerConnection, handle: RemoteHandle) -> None:
-        """Another process owns the file, and sends us work."""
+        """Attach a handle on the owner's engine."""
         self.owner = owner
-        if not self.is_new:  # shut down meanwhile
+        if not self.is_new:  # shut down while it was being opened
             owner.tell(wire.ShutDownHandle(handle.number))
             return
         self._attach(handle)
@@ -678,23 +671,23 @@ class FileHandle:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has no engine yet, and may have one."""
+        """Whether it has no engine yet, and may get one."""
         return self._inner is None and self._end is None
 
     def take_unfinished(self) -> tuple[list[ActivityResult], set[bytes]]:
-        """Return the results that its worker gave to the engine here since the last call, and the attempts that it has."""
+        """Return the worker's results for the engine here since the last call, and its attempts."""
         if not isinstance(self._inner, EngineHandle) or self._inner.unconfirmed is None:
             return [], set()
         results, self._inner.unconfirmed = self._inner.unconfirmed, []
         return results, self._inner.attempts
 
     def wait_for(self, why: object) -> None:
-        """Another process owns the file, and cannot give us work."""
+        """Record why the owner cannot send work."""
         self.owner = why
         self._settle(None)
 
     def fail(self, error: HourglassError) -> None:
-        """It can never work, or does not any more."""
+        """Break the handle: it can never work, or no longer."""
         self._settle(error)
         self._broken = HandleBroken(str(error))
         if self._inner is not None:
@@ -759,15 +752,15 @@ class FileHandle:
         return (self._inner or self._working()).complete_activity(result)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt lives."""
+        """Record a heartbeat of an attempt."""
         self._working().heartbeat(token, details)
 
     def request_eviction(self, run_id: str) -> None:
-        """Ask that a run be evicted."""
+        """Request the eviction of a run."""
         self._working().request_eviction(run_id)
 
     def initiate_shutdown(self) -> None:
-        """Take no new work; one that has no engine yet ends at once."""
+        """Stop receiving work. A handle without an engine ends at once."""
         if self._inner is not None:
             self._inner.initiate_shutdown()
         elif self._end is None:
@@ -775,7 +768,7 @@ class FileHandle:
             self._settle(HandleBroken("the handle was shut down before it worked"))
 
     async def finalize(self) -> None:
-        """Free everything: the file is ours no longer if this was its last handle."""
+        """Close the handle. The file is released with this process's last handle."""
         self.initiate_shutdown()
         try:
             if self._inner is not None:
@@ -785,5 +778,5 @@ class FileHandle:
 
     def _working(self) -> Handle:
         if self._inner is None:
-            raise HandleBroken("this handle has no engine yet and has given nothing out")
+            raise HandleBroken("this handle has no engine yet, so it has no work in progress")
         return self._inner

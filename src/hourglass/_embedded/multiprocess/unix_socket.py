@@ -1,14 +1,13 @@
-"""The Unix socket beside a database file: how it is made, reached and trusted; frames on it (four bytes of length and
-that many bytes); and the descriptors that a forked child must not keep, because their end tells other processes
-something.
+"""The Unix socket beside a database file: its creation, connections and trust; frames (four bytes of length and the
+data); and descriptors that a forked child must not keep, because other processes react when they are closed.
 
-Must not know: what is said over the socket, what the descriptors are for. A socket's name may have about a hundred
-bytes, a path many more; then the socket is reached through a descriptor of its directory (Linux), or it stands under
-a hashed name in a directory of the user's own.
+Must not know: the messages, the purpose of the descriptors. A socket's name is limited to about a hundred bytes; a path
+may be much longer. Then the socket is reached through a descriptor of its directory (Linux), or it has a hashed name in
+a private directory of the user.
 
-Invariants: only the owner of the lock makes or removes the socket, so that what stands there while the lock is ours
-is a dead owner's; what is no socket is neither removed nor followed; only its user may connect to it. A frame above
-the limit ends the connection before it is read.
+Invariants: only the owner of the lock creates or removes the socket, so that an existing socket found by the owner
+belongs to a dead owner; a file that is not a socket is neither removed nor followed; only its user may connect to it. A
+frame above the limit ends the connection before the frame is read.
 """
 
 from __future__ import annotations
@@ -30,23 +29,21 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
-# --- descriptors that a forked child drops --------------------------------------------------------------------
-
-
-# A child of `fork` shares the locks and sockets of its parent, and while it lives no other process notices the
-# parent's death: the lock stays taken, peers see no end of their connections. So the child replaces each by the null
-# device, at once. They are replaced and not closed because Python objects still know their numbers.
+# A child of `fork` shares the locks and sockets of its parent, and while the child lives no other process notices the
+# parent's death: the lock stays taken, and peers see no end of their connections. The child therefore replaces each
+# descriptor by the null device immediately. They are replaced instead of closed because Python objects still refer to
+# their numbers.
 _held: dict[int, tuple[int, int]] = {}
 
 
 def hold(descriptor: int) -> None:
-    """From now on a forked child drops it."""
-    found = os.fstat(descriptor)
-    _held[descriptor] = (found.st_dev, found.st_ino)
+    """Make forked children drop this descriptor."""
+    status = os.fstat(descriptor)
+    _held[descriptor] = (status.st_dev, status.st_ino)
 
 
 def let_go(descriptor: int) -> None:
-    """It is about to be closed. Safe to call twice."""
+    """Stop tracking a descriptor that is about to be closed. Safe to call twice."""
     _held.pop(descriptor, None)
 
 
@@ -54,10 +51,10 @@ def _after_fork() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor, identity in _held.items():
         try:
-            found = os.fstat(descriptor)
+            status = os.fstat(descriptor)
         except OSError:
             continue
-        if (found.st_dev, found.st_ino) == identity:  # its number may be another's by now
+        if (status.st_dev, status.st_ino) == identity:  # the number may have been reused
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
     _held.clear()
@@ -66,21 +63,20 @@ def _after_fork() -> None:
 at_fork(ForkStage.OWNERSHIP, in_child=_after_fork)
 
 
-# --- the socket -----------------------------------------------------------------------------------------------
-
-
 _BACKLOG = 512
-_LONGEST = 100  # bytes; 108 on Linux, 104 elsewhere, with room for the end
-_NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ECONNRESET})
+_MAX_ADDRESS = 100  # bytes; the system's limit is 108 on Linux and 104 elsewhere, including the terminator
+_NOT_LISTENING = frozenset(
+    {errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK, errno.ECONNRESET}
+)
 
 
 def socket_path(path: str) -> str:
-    """Where the socket of a database file stands."""
+    """Return the path of a database file's socket."""
     directory, name = os.path.split(path)
-    beside = f"{name}-sock"
-    if _fits(f"{path}-sock") or (_through_descriptors() and _fits(f"/proc/self/fd/0123456789/{beside}")):
-        return os.path.join(directory, beside)
-    if _through_descriptors():  # by the name alone: containers may see the directory under paths of their own
+    socket_name = f"{name}-sock"
+    if _fits(f"{path}-sock") or (_through_descriptors() and _fits(f"/proc/self/fd/0123456789/{socket_name}")):
+        return os.path.join(directory, socket_name)
+    if _through_descriptors():  # hash only the name: containers may see the directory under different paths
         return os.path.join(directory, _hashed(name))
     return os.path.join(tempfile.gettempdir(), f"hourglass-{os.geteuid()}", _hashed(path))
 
@@ -90,111 +86,113 @@ def _hashed(name: str) -> str:
 
 
 def listen(path: str) -> socket.socket:
-    """A socket that listens for others; one that a dead owner left is replaced. Raises `StorageError`."""
-    place = socket_path(path)
-    listening = _held_socket()
+    """Create a listening socket, replacing one of a dead owner. Raises `StorageError`."""
+    address_path = socket_path(path)
+    sock = _held_socket()
     try:
-        listening.setblocking(False)
-        _own_directory(path, place)
-        _check_is_socket(place)
+        sock.setblocking(False)
+        _own_directory(path, address_path)
+        _check_is_socket(address_path)
         remove(path)
-        # On Linux the mode of the descriptor becomes that of the name: there is no moment of a wider one.
+        # On Linux the name gets the mode of the descriptor, so that it never has a wider mode.
         with suppress(OSError):
-            os.fchmod(listening.fileno(), stat.S_IRUSR | stat.S_IWUSR)
-        with _short(place) as address:
-            listening.bind(address)
+            os.fchmod(sock.fileno(), stat.S_IRUSR | stat.S_IWUSR)
+        with _short(address_path) as address:
+            sock.bind(address)
             os.chmod(address, stat.S_IRUSR | stat.S_IWUSR)
-        listening.listen(_BACKLOG)
+        sock.listen(_BACKLOG)
     except OSError as error:
-        close(listening)
+        close(sock)
         raise StorageError(
-            f"{path} cannot be served: the socket {place} cannot be made ({error.strerror or error}); "
+            f"{path} cannot be served: the socket {address_path} cannot be created ({error.strerror or error}); "
             "put the file on a local disk, in a directory that you may write to",
             status="UNIMPLEMENTED",
         ) from None
-    return listening
+    return sock
 
 
 def reach(path: str) -> socket.socket | None:
-    """A connection to the owner; None if no process listens, or not at the moment. Raises `StorageError` for one that
-    may not be used, or belongs to a user who is not trusted.
+    """Connect to the owner; None if no process accepts connections at the moment.
+
+    Raises `StorageError` if the socket may not be used, or belongs to an untrusted user.
     """
-    connecting = _held_socket()
-    connecting.setblocking(False)
+    sock = _held_socket()
+    sock.setblocking(False)
     try:
         _check_is_socket(socket_path(path))
         with _short(socket_path(path)) as address:
-            connecting.connect(address)
-    except BlockingIOError:  # its backlog is full: as if no process listened, for the moment
-        close(connecting)
+            sock.connect(address)
+    except BlockingIOError:  # the backlog is full: same as if no process listened
+        close(sock)
         return None
     except OSError as error:
-        close(connecting)
-        if error.errno in _NOBODY:
+        close(sock)
+        if error.errno in _NOT_LISTENING:
             return None
         raise StorageError(
             f"the process that owns {path} cannot be reached over {socket_path(path)}: {error.strerror or error}",
             status="PERMISSION_DENIED",
         ) from None
-    if not is_trusted(connecting, trusted_owners(path)):
-        close(connecting)
+    if not is_trusted(sock, trusted_owners(path)):
+        close(sock)
         raise StorageError(
-            f"the socket of {path} belongs to another user: it is not used", status="PERMISSION_DENIED"
+            f"the socket of {path} belongs to an untrusted user and is not used", status="PERMISSION_DENIED"
         )
-    peer = _peer(connecting)
+    peer = _peer(sock)
     if peer is not None and peer[0] and not is_running(peer[0]):
-        close(connecting)  # a child that its dead owner forked has inherited it, and does not answer
+        close(sock)  # inherited by a child that its dead owner forked, which does not answer
         return None
-    return connecting
+    return sock
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Which socket stands there now; None if none does."""
+    """Return device and inode of the socket at its path now; None if there is none."""
     try:
-        found = os.lstat(socket_path(path))
+        status = os.lstat(socket_path(path))
     except OSError:
         return None
-    return (found.st_dev, found.st_ino) if stat.S_ISSOCK(found.st_mode) else None
+    return (status.st_dev, status.st_ino) if stat.S_ISSOCK(status.st_mode) else None
 
 
 def remove(path: str, only: tuple[int, int] | None = None) -> None:
-    """Take the socket's name away; `only`: if it is this one. For the owner of the lock only."""
-    found = identity(path)
-    if found is None or (only is not None and found != only):
+    """Remove the socket's name, or only if it is the socket `only`. Allowed for the owner of the lock."""
+    current = identity(path)
+    if current is None or (only is not None and current != only):
         return
     with suppress(FileNotFoundError), _short(socket_path(path)) as address:
         os.unlink(address)
 
 
 def close(sock: socket.socket) -> None:
-    """Close a socket that was made here and that no event loop has taken over."""
+    """Close a socket that was created here and that no event loop has taken over."""
     with NO_FORK.lock:
         let_go(sock.fileno())
         sock.close()
 
 
 def _held_socket() -> socket.socket:
-    with NO_FORK.lock:  # no fork in between: a child that keeps it would hide our end from others
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        hold(made.fileno())
-    return made
+    with NO_FORK.lock:  # no fork between the two: a child that keeps the socket would hide our end from peers
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        hold(sock.fileno())
+    return sock
 
 
 def let_go_of_socket(sock: socket.socket) -> None:
-    """A socket that was made here is about to be closed by the event loop."""
+    """Stop tracking a socket that the event loop is about to close."""
     let_go(sock.fileno())
 
 
 def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
-    """Whether the process at the other end runs as one of these users; where that cannot be asked, the socket's
-    permissions must do.
+    """Whether the process at the other end runs as one of these users.
+
+    If the system does not report the user, the permissions of the socket must be sufficient.
     """
     peer = _peer(sock)
     return peer is None or peer[1] in users
 
 
 def pid_namespace() -> int:
-    """Return the PID namespace of this process (a container has its own), 0 where the system does not say."""
+    """Return the PID namespace of this process (each container has its own); 0 if the system does not report it."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -202,28 +200,28 @@ def pid_namespace() -> int:
 
 
 def may_run(process_id: int, namespace: int) -> bool:
-    """Whether a process of this PID namespace may be running. A process of another container cannot be looked at from here."""
+    """Whether a process of this PID namespace may be running. A process of another container is not visible from here."""
     return namespace != pid_namespace() or is_running(process_id)
 
 
 def is_running(process_id: int) -> bool:
-    """Whether there is such a process."""
+    """Whether a process with this id exists."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it is another user's
+        pass  # it belongs to another user
     return True
 
 
 def trusted_peers() -> frozenset[int]:
-    """The users whose processes an owner serves: its own, and root, which nothing stops anyway."""
+    """The users whose processes an owner serves: its own, and root, which cannot be excluded anyway."""
     return frozenset({os.geteuid(), 0})
 
 
 def trusted_owners(path: str) -> frozenset[int]:
-    """The users that may own a file's lock and socket: this one, root, and the owner of the file itself."""
+    """Return the users that may own a file's lock and socket: this user, root, and the owner of the file."""
     try:
         return trusted_peers() | {os.stat(path).st_uid}
     except OSError:
@@ -231,9 +229,7 @@ def trusted_owners(path: str) -> frozenset[int]:
 
 
 def _peer(sock: socket.socket) -> tuple[int, int] | None:
-    """Return the process that made the other end, 0 if it is in another container, and its user. Return None if that cannot be
-    asked.
-    """
+    """Return the process at the other end, 0 if it is in another container, and its user; None if it is not reported."""
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -242,12 +238,12 @@ def _peer(sock: socket.socket) -> tuple[int, int] | None:
 
 
 @contextmanager
-def _short(place: str) -> Iterator[str]:
-    """An address for the socket that is short enough."""
-    if _fits(place):
-        yield place
+def _short(address_path: str) -> Iterator[str]:
+    """Yield an address for the socket within the length limit."""
+    if _fits(address_path):
+        yield address_path
         return
-    directory, name = os.path.split(place)
+    directory, name = os.path.split(address_path)
     descriptor = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{name}"
@@ -255,36 +251,33 @@ def _short(place: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _check_is_socket(place: str) -> None:
-    """A link, or another file that is kept under this name, is not ours to follow or to remove."""
+def _check_is_socket(address_path: str) -> None:
+    """Raise OSError if the path leads to a link or another file, which we must neither follow nor remove."""
     try:
-        found = os.lstat(place)
+        status = os.lstat(address_path)
     except OSError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise OSError(errno.EEXIST, "what stands there is not a socket: move it away")
+    if not stat.S_ISSOCK(status.st_mode):
+        raise OSError(errno.EEXIST, "the existing file is not a socket: move it away")
 
 
-def _own_directory(path: str, place: str) -> None:
-    """Where the socket does not stand beside the file, its directory must be ours alone."""
-    directory = os.path.dirname(place)
+def _own_directory(path: str, address_path: str) -> None:
+    """Raise PermissionError if the socket is not beside the file and its directory is not private to this user."""
+    directory = os.path.dirname(address_path)
     if directory == os.path.dirname(path):
         return
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    found = os.lstat(directory)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = os.lstat(directory)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(errno.EACCES, f"{directory} is not this user's own")
 
 
-def _fits(place: str) -> bool:
-    return len(os.fsencode(place)) <= _LONGEST
+def _fits(address_path: str) -> bool:
+    return len(os.fsencode(address_path)) <= _MAX_ADDRESS
 
 
 def _through_descriptors() -> bool:
     return sys.platform == "linux"
-
-
-# --- frames ---------------------------------------------------------------------------------------------------
 
 
 FRAME_LIMIT = 128 * 1024 * 1024
@@ -294,8 +287,7 @@ _HEAD = struct.Struct(">I")
 class FrameStream(asyncio.Protocol):
     """One end of a connection. `on_frame` and `on_lost` are called on the loop; `on_lost` once, at the end.
 
-    `fair`: a peer that does not read what is sent to it is not read from either, so that it cannot fill our memory
-    with answers.
+    `fair`: stop reading from a peer that does not read what it is sent, so that its answers cannot fill our memory.
     """
 
     def __init__(
@@ -316,25 +308,25 @@ class FrameStream(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still be said."""
+        """Whether messages can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+        """Register the new transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not a subclass
         self._descriptor = transport.get_extra_info("socket").fileno()
         hold(self._descriptor)
         if self._on_made is not None:
             self._on_made()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended; its descriptor is closed after this."""
+        """Forget the transport; its descriptor is closed after this."""
         let_go(self._descriptor)
         self._transport = None
         self._on_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Hand on the frames that are complete."""
+        """Deliver the complete frames."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -358,26 +350,26 @@ class FrameStream(asyncio.Protocol):
         return is_trusted(self._transport.get_extra_info("socket"), users)
 
     def pause_writing(self) -> None:
-        """The peer does not read: hear nothing more from it until it does."""
+        """Stop reading until the peer reads."""
         if self._fair and self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """Continue reading."""
         if self._fair and self._transport is not None:
             self._transport.resume_reading()
 
     def send(self, data: bytes) -> None:
-        """Send a frame; nothing if the connection has ended."""
+        """Send a frame; do nothing if the connection has ended."""
         if self._transport is not None and self.is_open:
             self._transport.write(_HEAD.pack(len(data)) + data)
 
     def close(self) -> None:
-        """Send what is queued and hang up."""
+        """Send queued data and close."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close at once."""
         if self._transport is not None:
             self._transport.abort()

@@ -1,13 +1,13 @@
-"""What the owner of a file and its clients say to each other, as data and as MessagePack.
+"""The messages between the owner of a file and its clients, as data and as MessagePack.
 
-Must not know: sockets, how anything is answered. A client says `Hello`, the owner `Welcome` or `RefusedMessage`; then
-the client asks, many things at once, each under a number of its own. The tags are those of protocol 1, whatever the
-classes are called. Requests, answers and errors are found in fixed tables by
-their names: what comes over the wire can name nothing else, and imports nothing.
+Must not know: sockets, how a request is answered. A client sends `Hello`, the owner `Welcome` or `RefusedMessage`; then
+the client sends requests, concurrently, each with its own number. The tags are those of protocol 1, independent of
+later class names. Requests, answers and errors are looked up by name in fixed tables: a message can name nothing else,
+and imports nothing.
 
-A process with workers also opens handles, each under a number of its own (`OpenHandle`). The owner then sends `HandleWork` for
-them, unasked, as far as a handle has slots, which is all the credit that there is; the process sends `WorkAnswers`. Both
-hold all that one turn of a loop brought.
+A process with workers also opens handles, each with its own number (`OpenHandle`). The owner then sends `HandleWork`
+for them without further requests, within the limit of the handle's slots, which are its only credit; the process sends
+`WorkAnswers`. Both contain everything that one turn of a loop produced.
 """
 
 from __future__ import annotations
@@ -38,29 +38,30 @@ from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads, VersioningBehavior
 
 PROTOCOL = 4
-"""Raised when a process that speaks the former number would misunderstand us. `Hello` keeps its form for ever."""
+"""The protocol version; increased when a process with the previous version would misinterpret a message. `Hello` never
+changes."""
 
 NO_HANDLE = 0
 """The handle number of results that a process has kept since an earlier owner; handles are numbered from 1."""
 
 SIGN_OF_LIFE, SIGN_WHEN_IDLE = 0.1, 1.0
-"""How often, in seconds, a process that works for the owner says that it runs, and while it has nothing to do."""
+"""Seconds between reports of a process that works for the owner: while it works, and while it is idle."""
 
 OWNER_SIGN = 1.0
-"""How often, in seconds, the owner reports that it runs, and its peers look whether it does."""
+"""Seconds between the owner's reports that it is running, and between its peers' checks."""
 
 SILENT_LOOKS = 10
-"""How many looks, one a second, a peer may be silent; after that it does not run."""
+"""Checks, one a second, after which a silent peer counts as not running."""
 
 A = TypeVar("A")
 
 
 class Garbage(errors.HourglassError):
-    """The peer said something that makes no sense: it is not listened to any longer."""
+    """The peer sent an invalid message: the connection ends."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as it travels."""
+    """An error as a message."""
 
     kind: str
     message: str = ""
@@ -72,11 +73,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     activity_type: str = ""
 
 
-# --- to the owner -------------------------------------------------------------------------------------------
-
-
 class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A client begins."""
+    """A client's greeting."""
 
     protocol: int
     namespace: str = ""
@@ -85,24 +83,25 @@ class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True):
-    """A request. `key` is its name for ever: the same request, sent again, has the same key."""
+    """A request. `key` identifies it permanently: the same request, sent again, has the same key."""
 
     number: int
     key: str
     kind: str
     body: msgspec.Raw
     to_end: bool = False
-    """Whether the answer to a start waits for the end of its run. An owner of an earlier release answers the start alone."""
+    """Whether the answer to a start waits for the end of its run. An owner of an earlier release answers the start
+    alone."""
 
 
 class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
-    """The client does not wait for this answer any more."""
+    """The client no longer waits for this answer."""
 
     number: int
 
 
 class OpenHandle(msgspec.Struct, frozen=True, tag=True):
-    """A worker of this process wants to work: what waits in its queue is sent under the handle's number."""
+    """Opens a handle for a worker: the tasks of its queue are sent with the handle's number."""
 
     number: int
     handle: int
@@ -110,7 +109,7 @@ class OpenHandle(msgspec.Struct, frozen=True, tag=True):
 
 
 class SucceededMessage(msgspec.Struct, frozen=True):
-    """`hourglass._evaluator.commands.Succeeded`, as it is read: of which kind each command is."""
+    """`hourglass._evaluator.commands.Succeeded` in the form for decoding, in which every command has a tag."""
 
     run_id: str
     commands: tuple[AnyCommand, ...] = ()
@@ -118,13 +117,15 @@ class SucceededMessage(msgspec.Struct, frozen=True):
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
 
     def completion(self) -> Succeeded:
-        """What was sent."""
+        """Return the completion that was sent."""
         return Succeeded(self.run_id, self.commands, self.used_flags, self.versioning_behavior)
 
 
 class WorkAnswers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
-    """What a handle's worker has to say. Whatever order it came in: heartbeats count before ends, and a run has one
-    completion in it at most.
+    """Messages of a handle's worker. Whatever the order in which they were created, heartbeats are applied before
+    results.
+
+    A run has at most one completion in it.
     """
 
     handle: int
@@ -139,38 +140,36 @@ class WorkAnswers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_
 
 
 class ShutDownHandle(msgspec.Struct, frozen=True, tag=True):
-    """The worker takes no new work; what it has in hand it finishes."""
+    """The worker receives no new work, and completes its work in progress."""
 
     handle: int
 
 
 class CloseHandle(msgspec.Struct, frozen=True, tag=True):
-    """The worker has ended: what it still had is given to others."""
+    """The worker has ended: its work in progress goes to others."""
 
     number: int
     handle: int
 
 
 class Holding(msgspec.Struct, frozen=True, tag=True):
-    """The attempts that a process was given by the owner before and still has: said to the next one, before anything else."""
+    """The attempts that a process still has from the previous owner: its first message to the next one."""
 
     tokens: tuple[bytes, ...]
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """A process with workers says that it runs, and how much time it has used of its processors so far, and of that on its
-    control loop: one that is stopped keeps its connection, and does nothing.
+    """A report that a process with workers is running; a stopped one keeps its connection but does nothing.
+
+    Contains the processor time that the process has used so far, and the part of it used by the control loop.
     """
 
     processor_time: float
     control_time: float = 0.0
 
 
-# --- to the client ------------------------------------------------------------------------------------------
-
-
 class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The owner presents itself."""
+    """The owner's greeting."""
 
     protocol: int
     pid: int = 0
@@ -178,14 +177,14 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
-    """The owner does not speak with this client."""
+    """The owner rejects this client."""
 
     problem: Problem
     protocol: int = PROTOCOL
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=True):
-    """The answer to what was asked under this number; to a start `to_end` how its run, which is named, closed."""
+    """The answer to the request with this number; to a start with `to_end`, the named run and its outcome."""
 
     number: int
     kind: str
@@ -194,14 +193,14 @@ class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=Tru
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """What was asked under this number failed."""
+    """The request with this number failed."""
 
     number: int
     problem: Problem
 
 
 class HandleWork(msgspec.Struct, frozen=True, tag="Work", omit_defaults=True, kw_only=True):
-    """Work for a handle: activations, attempts of activities, and attempts that are to stop."""
+    """Work for a handle: activations, attempts of activities, and attempts to cancel."""
 
     handle: int
     activations: tuple[Activation, ...] = ()
@@ -210,7 +209,7 @@ class HandleWork(msgspec.Struct, frozen=True, tag="Work", omit_defaults=True, kw
 
 
 class PollEnded(msgspec.Struct, frozen=True, tag=True):
-    """There is no more of one kind of work for a handle: it was shut down, or, with a reason, broke."""
+    """A handle gets no more work of one kind: it was shut down or, with a reason, broke."""
 
     handle: int
     activities: bool
@@ -218,23 +217,23 @@ class PollEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class ResultsStored(msgspec.Struct, frozen=True, tag=True):
-    """The results of these attempts are durable, or count no more: the process that sent them need not keep them."""
+    """The results of these attempts are durable, or irrelevant: their sender need not keep them."""
 
     tokens: tuple[bytes, ...]
 
 
 class OwnerAlive(msgspec.Struct, frozen=True, tag=True):
-    """The owner reports, about once a second, that it runs: a stopped process keeps its connections and its lock."""
+    """The owner's report, about once a second, that it is running: a stopped process keeps its connections and its lock."""
 
 
 class Processes(msgspec.Struct, frozen=True, tag=True):
-    """Which processes work on the file now: told to all of them, about once a second while that changes."""
+    """The processes that work on the file, sent to all of them about once a second while that changes."""
 
     processes: tuple[dp.WorkerProcess, ...]
 
 
 class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):
-    """Why the owner stops, and why no process that works for it may open the file again: it was replaced or overwritten."""
+    """Why the owner stops, and no process may open the file again: it was replaced or overwritten."""
 
     message: str
 
@@ -272,7 +271,7 @@ encode = _encoder.encode
 
 
 def decode_to_owner(data: bytes) -> ToOwner:
-    """A message from a client. Raises `Garbage`."""
+    """Decode a message from a client. Raises `Garbage`."""
     try:
         return _to_owner.decode(data)
     except _UNREADABLE as error:
@@ -280,18 +279,15 @@ def decode_to_owner(data: bytes) -> ToOwner:
 
 
 def decode_to_client(data: bytes) -> ToClient:
-    """A message from an owner. Raises `Garbage`."""
+    """Decode a message from an owner. Raises `Garbage`."""
     try:
         return _to_client.decode(data)
     except _UNREADABLE as error:
         raise Garbage(f"not a message to a client ({type(error).__name__})") from None
 
 
-# --- requests and answers -----------------------------------------------------------------------------------
-
-
 REQUESTS: tuple[type[s.Request[Any]], ...] = tuple(HANDLERS)
-"""What can be asked of another process: what an engine answers."""
+"""The requests that can be sent to another process: those that an engine answers."""
 
 
 def _answers_of(request: type[s.Request[Any]]) -> tuple[type[msgspec.Struct], ...]:
@@ -300,19 +296,19 @@ def _answers_of(request: type[s.Request[Any]]) -> tuple[type[msgspec.Struct], ..
 
 
 _REQUESTS: dict[str, msgspec.msgpack.Decoder[Any]] = {
-    each.__name__: msgspec.msgpack.Decoder(each) for each in REQUESTS
+    request.__name__: msgspec.msgpack.Decoder(request) for request in REQUESTS
 }
 _ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = {
-    each: {answer.__name__: msgspec.msgpack.Decoder(answer) for answer in _answers_of(each)}
-    for each in REQUESTS
+    request: {answer.__name__: msgspec.msgpack.Decoder(answer) for answer in _answers_of(request)}
+    for request in REQUESTS
 }
 
 
 def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False) -> bytes:
-    """A request as a message; a start with the wait for its end, if so."""
+    """Encode a request; with `to_end`, a start that waits for the end of its run."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
-        raise errors.ServiceError(f"{kind} cannot be asked of another process", status="UNIMPLEMENTED")
+        raise errors.ServiceError(f"{kind} cannot be sent to another process", status="UNIMPLEMENTED")
     try:
         body = encode(_storable(request))
     except OverflowError:
@@ -323,7 +319,7 @@ def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False)
 
 
 def _storable(request: s.Request[Any]) -> s.Request[Any]:
-    """A request whose times have 64 bits: beyond those nothing is ever due."""
+    """Limit the times of a request to 64 bits; later times are never reached."""
     match request:
         case schedules.CreateSchedule() | schedules.UpdateSchedule():
             spec = storable_spec(request.schedule.spec)
@@ -338,21 +334,21 @@ def _storable(request: s.Request[Any]) -> s.Request[Any]:
 
 
 def request_of(message: RequestMessage) -> s.Request[Any]:
-    """The request in a message. Raises `Garbage`."""
+    """Decode the request of a message. Raises `Garbage`."""
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
-        raise Garbage("there is no such request")
+        raise Garbage("unknown kind of request")
     try:
         request: s.Request[Any] = decoder.decode(message.body)
     except _UNREADABLE as error:
-        raise Garbage(f"a request that cannot be read ({type(error).__name__})") from None
+        raise Garbage(f"unreadable request ({type(error).__name__})") from None
     if message.to_end and not isinstance(request, wf.StartWorkflow):
-        raise Garbage("a request that has no end to wait for")
+        raise Garbage("only a start has an end to wait for")
     return request
 
 
 def answer(number: int, value: msgspec.Struct) -> bytes:
-    """An answer as a message."""
+    """Encode an answer."""
     if isinstance(value, wf.Executed):
         outcome = value.outcome
         return encode(
@@ -362,34 +358,32 @@ def answer(number: int, value: msgspec.Struct) -> bytes:
 
 
 def answer_of(request: s.Request[A], message: AnswerMessage) -> A:
-    """The answer in a message, one that fits the request. Raises `Garbage`."""
+    """Decode the answer of a message, which must fit the request. Raises `Garbage`."""
     value: A = _value_of(type(request), message)
     return value
 
 
 def executed_of(message: AnswerMessage) -> wf.Executed:
-    """The answer to a start with the wait for its end. Raises `Garbage`."""
+    """Decode the answer to a start that waits for the end of its run. Raises `Garbage`."""
     if message.run_id:
         return wf.Executed(message.run_id, _value_of(wf.WaitForClose, message))
-    started: wf.Started = _value_of(wf.StartWorkflow, message)  # of an owner that knows no other answer
+    started: wf.Started = _value_of(wf.StartWorkflow, message)  # an owner of an earlier release
     return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
 
 
 def _value_of(kind: type[s.Request[Any]], message: AnswerMessage) -> Any:
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
-        raise Garbage(f"an answer that {kind.__name__} does not have")
+        raise Garbage(f"an invalid kind of answer to {kind.__name__}")
     try:
         return decoder.decode(message.body)
     except _UNREADABLE as error:
-        raise Garbage(f"an answer that cannot be read ({type(error).__name__})") from None
+        raise Garbage(f"unreadable answer ({type(error).__name__})") from None
 
-
-# --- errors -------------------------------------------------------------------------------------------------
 
 _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {
-    each.__name__: each
-    for each in (
+    kind.__name__: kind
+    for kind in (
         errors.ServiceError,
         errors.ConnectionFailedError,
         errors.NamespaceNotFoundError,
@@ -400,8 +394,8 @@ _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {
     )
 }
 _PLAIN_ERRORS: dict[str, type[errors.HourglassError]] = {
-    each.__name__: each
-    for each in (
+    kind.__name__: kind
+    for kind in (
         errors.QueryFailedError,
         errors.UpdateFailedError,
         errors.UsageError,
@@ -412,14 +406,15 @@ _PLAIN_ERRORS: dict[str, type[errors.HourglassError]] = {
         errors.InternalError,
     )
 }
-_TAKEN = errors.WorkflowAlreadyStartedError
+_ALREADY_STARTED = errors.WorkflowAlreadyStartedError
 
 
 def problem_of(error: BaseException) -> Problem:
-    """An error as it travels: one of ours by the nearest name in the tables, any other by its name alone."""
-    if isinstance(error, _TAKEN):
+    """Encode an error: one of ours by the nearest class name in the tables, any other as InternalError with its class
+    name."""
+    if isinstance(error, _ALREADY_STARTED):
         return Problem(
-            kind=_TAKEN.__name__,
+            kind=_ALREADY_STARTED.__name__,
             message=str(error),
             workflow_id=error.workflow_id,
             workflow_type=error.workflow_type,
@@ -433,19 +428,19 @@ def problem_of(error: BaseException) -> Problem:
             activity_type=error.activity_type,
             run_id=error.run_id,
         )
-    for each in type(error).__mro__:
-        if each.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
-            return Problem(kind=each.__name__, message=str(error), status=error.status)
-        if each.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
-            return Problem(kind=each.__name__, message=str(error))
-    # A text that is not ours may hold anything.
+    for kind in type(error).__mro__:
+        if kind.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
+            return Problem(kind=kind.__name__, message=str(error), status=error.status)
+        if kind.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
+            return Problem(kind=kind.__name__, message=str(error))
+    # Messages of other exceptions may contain anything.
     return Problem(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
 
 
 def error_of(problem: Problem) -> errors.HourglassError:
-    """The error that travelled."""
-    if problem.kind == _TAKEN.__name__:
-        return _TAKEN(
+    """Decode an error."""
+    if problem.kind == _ALREADY_STARTED.__name__:
+        return _ALREADY_STARTED(
             problem.message,
             workflow_id=problem.workflow_id,
             workflow_type=problem.workflow_type,

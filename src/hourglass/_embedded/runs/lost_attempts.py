@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from hourglass._embedded.runs.run import AttemptToken
-from hourglass._embedded.transitions.run import Run, Transition
+from hourglass._embedded.transitions.run import Change, Run
 from hourglass._embedded.transitions.transitions import recover
 
 logger = logging.getLogger("hourglass.embedded")
@@ -34,7 +34,7 @@ class KeptAttempts:
         self._living = living
         self._kept: dict[AttemptToken, str] = {}
 
-    def recover(self, run: Run, new_run_id: str, now: int) -> Transition:
+    def recover(self, run: Run, new_run_id: str, now: int) -> Change:
         """What follows from the end of the process that served a run. Attempts of workers that live are kept for them."""
         living = self._living
         if living is None:

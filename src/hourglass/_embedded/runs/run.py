@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,8 +23,7 @@ from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.transitions import activities
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions.activities import deadline
-from hourglass._embedded.transitions.draft import first_task_ns
-from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run
+from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run, first_task_ns
 from hourglass._embedded.transitions.size_limits import Limits, encoded_size
 from hourglass._embedded.transitions.updates import Updates
 from hourglass._evaluator.events import QueryReceived
@@ -284,6 +283,21 @@ class LoadedRun:
             if when and (not earliest or when < earliest):
                 earliest = when
         return earliest
+
+    def update(
+        self, change: Change, event_ids: Collection[int], request_ids: tuple[str, ...], now_ns: int
+    ) -> int:
+        """Put the result of a transition into memory. Return the earliest deadline of these activities and timers, or 0."""
+        self.run = change.run
+        if change.events:
+            self.events += change.events
+            self.unstored = self.unstored + change.encoded if self.unstored else change.encoded
+        if change.touched:
+            self.touched = self.touched | change.touched if self.touched else change.touched
+        if request_ids:
+            self.seen.update(request_ids)
+            self.late = False
+        return self.look(event_ids, now_ns) if event_ids else 0
 
     def has_signals(self, many: int) -> bool:
         """Whether the run has got so many signals, or more."""

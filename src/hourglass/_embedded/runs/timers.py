@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVarTuple, Unpack
 
 from hourglass._embedded.clock import SECOND, Cancel, Clock
 from hourglass._embedded.matching.task_queues import TaskQueues
@@ -20,10 +20,13 @@ from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import deadline
-from hourglass._embedded.transitions.run import RUNNING, OpenActivity, Run, Transition
+from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run
 
 LOOK_AGAIN = 5 * SECOND
 """When something that is withheld and overdue comes up again, at the latest."""
+
+
+Arguments = TypeVarTuple("Arguments")
 
 
 class TimedRuns(Protocol):
@@ -48,9 +51,13 @@ class TimedRuns(Protocol):
         ...
 
     def change(
-        self, record: LoadedRun, transition: Callable[[Run, int], Transition], *, looked: frozenset[int] = ...
+        self,
+        record: LoadedRun,
+        transition: Callable[[Run, Unpack[Arguments], int], Change],
+        *arguments: *Arguments,
+        looked: frozenset[int] = ...,
     ) -> str:
-        """Apply a transition; these things of the run were due, and have been looked at."""
+        """Apply `transition(run, *arguments, now_ns)` to a run. `looked` are its activities and timers that were due."""
         ...
 
 

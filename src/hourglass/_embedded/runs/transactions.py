@@ -1,20 +1,20 @@
-"""Transactions over several runs (`Transaction`), and what runs ask of other runs (`EffectsOnOthers`): starts of children, their
-ends, signals, cancels, close policies.
+"""Transactions over several runs (`Transaction`), and the effects of runs on other runs (`EffectsOnOthers`): starts of
+children, their ends, signals, cancellations, close policies.
 
-Must not know: queues, handles, the store. Nothing here decides what a transition or a rule decides; it finds the
-other run and applies transitions to both.
+Must not know: queues, handles, the store. Nothing here decides what a transition decides; it finds the other run and
+applies transitions to both.
 
 A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on two
-machines. Here both are in one engine, so what was asked for is done right after the step that asked, in the same turn
-of the loop, and all of it becomes durable as one change. So there is no intent to keep and none to repeat: after a
-crash either all of it has happened or none, and the task that asked is tried again. What a server does is kept where
-it can be seen: a run that closes in the very task that asks for something has sent no signal and started no child,
+machines. Here both are in one engine, so effects are carried out right after the change that requested them, in the same
+turn of the loop, and all of it becomes durable as one change. So there is no intent to keep and none to repeat: after a
+crash either all of it has happened or nothing, and the task that requested it is tried again. Behavior of a server that can
+be observed is kept: a run that closes in the very task that requests something has sent no signal and started no child,
 whatever the policies say.
 
-Invariants: all parts of a transaction are in memory before any of them is announced; what was asked first is done
-first, and what that leads to comes after all that was asked before, however deep it goes; what has happened is handed
-over even if a part raises; a run that cannot be read counts as not there for the run that asks for it, and disturbs
-no other.
+Invariants: all parts of a transaction are in memory before any of them is announced; effects are carried out in the order
+of their requests, and those that follow from them come after all that were requested before, however deep; changes in
+memory are handed to the store even if a part raises; a run that cannot be read counts as missing for the run that refers to
+it, and disturbs no other.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from typing import Any, NamedTuple, Protocol, assert_never
 
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.runs.run import EndListener, LoadedRun
-from hourglass._embedded.store.store import Change
+from hourglass._embedded.store.store import RunChange
 from hourglass._embedded.transitions import children
 from hourglass._embedded.transitions.run import (
-    Ask,
-    GiveUpClaims,
-    LeaveChild,
+    ApplyClosePolicy,
+    Change,
+    Effect,
+    NotifyParent,
+    NotifySchedule,
     OpenChild,
+    ReleaseClaims,
     Run,
     SendCancel,
     SendSignal,
     StartChild,
-    TellParent,
-    TellSchedule,
-    Transition,
 )
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.specs import IdReusePolicy, ParentClosePolicy, VersioningOverride
@@ -54,7 +54,7 @@ class Part(NamedTuple):
     """One run's part; without a change it is announced, and nothing is stored."""
 
     record: LoadedRun
-    change: Change | None
+    change: RunChange | None
     ids: Collection[int]
     earliest: int
 
@@ -65,12 +65,12 @@ class Transaction:
     """
 
     def __init__(
-        self, carry_out: Callable[[LoadedRun, Ask], None], settle: Callable[[list[Part], int], None]
+        self, carry_out: Callable[[LoadedRun, Effect], None], settle: Callable[[list[Part], int], None]
     ) -> None:
         self._carry_out = carry_out
         self._settle = settle
         self._parts: list[Part] = []
-        self._asked: deque[tuple[LoadedRun, Ask]] = deque()
+        self._effects: deque[tuple[LoadedRun, Effect]] = deque()
         self.is_open = False
         """Whether it has begun: what happens now is a part of it."""
 
@@ -78,9 +78,9 @@ class Transaction:
         """One more part."""
         self._parts.append(part)
 
-    def ask(self, record: LoadedRun, asks: Iterable[Ask]) -> None:
-        """A run asks something of others."""
-        self._asked.extend((record, ask) for ask in asks)
+    def add_effects(self, record: LoadedRun, effects: Iterable[Effect]) -> None:
+        """Add effects of a run on other runs."""
+        self._effects.extend((record, effect) for effect in effects)
 
     @contextlib.contextmanager
     def begin(self, now_ns: int) -> Iterator[Transaction]:
@@ -93,8 +93,8 @@ class Transaction:
             yield self
         finally:
             try:
-                while self._asked:
-                    self._carry_out(*self._asked.popleft())
+                while self._effects:
+                    self._carry_out(*self._effects.popleft())
             finally:
                 # Whatever was raised: memory has changed, so the store must get all of it, or the two would differ.
                 self.is_open = False
@@ -122,7 +122,7 @@ class LimitKeeping(Protocol):
         """What a run says to a keeper; None where the engine cannot read it."""
         ...
 
-    def hear(self, sender: LoadedRun, id: str, message: Any) -> None:
+    def receive(self, sender: LoadedRun, id: str, message: Any) -> None:
         """A run says something to a keeper."""
         ...
 
@@ -158,37 +158,37 @@ class Runs(Protocol):
         """Begin a run."""
         ...
 
-    def change(self, record: LoadedRun, transition: Callable[[Run, int], Transition]) -> str:
+    def change(self, record: LoadedRun, transition: Callable[[Run, int], Change]) -> str:
         """Apply a transition; gives why the run was ended instead, if it was."""
         ...
 
 
 class EffectsOnOthers:
-    """Carries out what runs ask of other runs of the same engine."""
+    """The effects of runs on other runs of the same engine."""
 
     def __init__(self, runs: Runs, namespace: str) -> None:
         self._runs = runs
         self._namespace = namespace
 
-    def carry_out(self, record: LoadedRun, ask: Ask) -> None:
-        """Do what a run has asked for."""
-        match ask:
+    def carry_out(self, record: LoadedRun, effect: Effect) -> None:
+        """Carry out one effect of a run on another."""
+        match effect:
             case StartChild(child):
                 self._start(record, child)
             case SendSignal():
-                self._signal(record, ask)
+                self._signal(record, effect)
             case SendCancel():
-                self._cancel(record, ask)
-            case LeaveChild(child):
+                self._cancel(record, effect)
+            case ApplyClosePolicy(child):
                 self._leave(record, child)
-            case TellParent():
+            case NotifyParent():
                 self._tell_parent(record)
-            case TellSchedule():
+            case NotifySchedule():
                 self._runs.awaiting.ended(record)
-            case GiveUpClaims():
+            case ReleaseClaims():
                 self._runs.keeping.run_closed(record.run.run_id)
             case _:
-                assert_never(ask)
+                assert_never(effect)
 
     # --- children -------------------------------------------------------------------------------------------
 
@@ -258,49 +258,53 @@ class EffectsOnOthers:
 
     # --- others ---------------------------------------------------------------------------------------------
 
-    def _signal(self, sender: LoadedRun, ask: SendSignal) -> None:
+    def _signal(self, sender: LoadedRun, effect: SendSignal) -> None:
         if not sender.run.is_open:
             return
-        target = self._target(sender, ask)
-        if isinstance(target, LoadedRun) and not (target.run.is_open and _may_reach(sender, target, ask)):
+        target = self._target(sender, effect)
+        if isinstance(target, LoadedRun) and not (target.run.is_open and _may_reach(sender, target, effect)):
             target = _NOT_FOUND
-        message = self._runs.keeping.read(ask.spec) if target is _NOT_FOUND else None
+        message = self._runs.keeping.read(effect.spec) if target is _NOT_FOUND else None
         cause: h.ExternalFailedCause | None = None
         if message is None:
-            cause = self._deliver(sender, ask, target)
-        self._runs.change(sender, lambda run, now: children.signal_sent(run, ask, cause, now))
+            cause = self._deliver(sender, effect, target)
+        self._runs.change(sender, lambda run, now: children.signal_sent(run, effect, cause, now))
         if message is not None:
-            self._runs.keeping.hear(sender, ask.spec.workflow_id, message)
+            self._runs.keeping.receive(sender, effect.spec.workflow_id, message)
 
     def _deliver(
-        self, sender: LoadedRun, ask: SendSignal, target: LoadedRun | h.ExternalFailedCause
+        self, sender: LoadedRun, effect: SendSignal, target: LoadedRun | h.ExternalFailedCause
     ) -> h.ExternalFailedCause | None:
         """Give a signal to another run; why it cannot be, if so."""
         if not isinstance(target, LoadedRun):
             return target
         if target.has_signals(self._runs.limits.signals):
             return h.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
-        ended = self._runs.change(target, lambda run, now: children.signalled_by(run, sender.run, ask, now))
+        ended = self._runs.change(
+            target, lambda run, now: children.signalled_by(run, sender.run, effect, now)
+        )
         return _NOT_FOUND if ended else None  # it had outgrown its limits, and was ended instead
 
-    def _cancel(self, sender: LoadedRun, ask: SendCancel) -> None:
+    def _cancel(self, sender: LoadedRun, effect: SendCancel) -> None:
         if not sender.run.is_open:
             return
-        target = self._target(sender, ask)
+        target = self._target(sender, effect)
         cause: h.ExternalFailedCause | None = None
         if not isinstance(target, LoadedRun):
             cause = target
-        elif target.run.is_open and not _may_reach(sender, target, ask):
+        elif target.run.is_open and not _may_reach(sender, target, effect):
             cause = _NOT_FOUND
         elif target.run.is_open:  # one that has closed does not mind
-            reason, initiated = ask.spec.reason, ask.initiated_event_id
+            reason, initiated = effect.spec.reason, effect.initiated_event_id
             self._runs.change(
                 target, lambda run, now: children.cancelled_by(run, sender.run, reason, initiated, now)
             )
-        self._runs.change(sender, lambda run, now: children.cancel_sent(run, ask, cause, now))
+        self._runs.change(sender, lambda run, now: children.cancel_sent(run, effect, cause, now))
 
-    def _target(self, sender: LoadedRun, ask: SendSignal | SendCancel) -> LoadedRun | h.ExternalFailedCause:
-        spec = ask.spec
+    def _target(
+        self, sender: LoadedRun, effect: SendSignal | SendCancel
+    ) -> LoadedRun | h.ExternalFailedCause:
+        spec = effect.spec
         if spec.namespace != self._namespace:
             return h.ExternalFailedCause.NAMESPACE_NOT_FOUND
         if spec.workflow_id == sender.run.started.workflow_id:
@@ -321,5 +325,5 @@ class EffectsOnOthers:
         return record if is_meant else None
 
 
-def _may_reach(sender: LoadedRun, target: LoadedRun, ask: SendSignal | SendCancel) -> bool:
-    return not ask.spec.child_only or children.is_child_of(target.run, sender.run)
+def _may_reach(sender: LoadedRun, target: LoadedRun, effect: SendSignal | SendCancel) -> bool:
+    return not effect.spec.child_only or children.is_child_of(target.run, sender.run)

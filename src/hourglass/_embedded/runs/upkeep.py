@@ -369,7 +369,7 @@ class Upkeep:
         runs = self._runs
         some = list(islice(idle, SLICE if self._is_paced else None))
         for run_id, record in some:
-            if not runs.drop(record) and not runs.is_durable(runs.writes.number_of(record)):
+            if not runs.drop(record) and not runs.writes.is_stored(record):
                 runs.idle[run_id] = record
         if self._is_paced and len(some) == SLICE:
             asyncio.get_running_loop().call_soon(self._drop_some, idle)
@@ -481,7 +481,7 @@ class Upkeep:
     def _watch_store(self) -> None:
         """A store that dies while no handle and no request waits for a commit must be noticed, too."""
         runs = self._runs
-        if self._watch is None and not runs.is_durable(runs.writes.newest):
+        if self._watch is None and not runs.writes.is_all_stored():
             self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.writes.newest))
 
     async def _see_to(self, number: int) -> None:

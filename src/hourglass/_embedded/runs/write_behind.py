@@ -16,7 +16,7 @@ import msgspec
 
 from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.runs.run import LoadedRun
-from hourglass._embedded.store.store import AT_ONCE, Change, ScheduleChange, Store
+from hourglass._embedded.store.store import RunChange, ScheduleChange, Store
 
 STANDSTILL = SECOND // 4
 """A store that has not written a change for so long stands still."""
@@ -40,7 +40,7 @@ class CarriedOut:
         self._runs: dict[tuple[str, str], tuple[str, int]] = {}
         self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
 
-    def note(self, change: Change, number: int) -> None:
+    def note(self, change: RunChange, number: int) -> None:
         """A change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
         unstored = self._unstored
         for request_id in change.request_ids:
@@ -89,12 +89,12 @@ class WriteBehind:
 
     # --- changes ----------------------------------------------------------------------------------------------
 
-    def change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> Change:
+    def change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> RunChange:
         """What the store has not got yet of a run; from now on it has."""
         if self._kept_back:
             self._kept_back.pop(record.run.run_id, None)
         events, begin = record.events, record.stored_events
-        change = Change(
+        change = RunChange(
             run=record.run,
             events=tuple(events[begin:] if begin else events),
             encoded=record.unstored,
@@ -106,39 +106,26 @@ class WriteBehind:
         return change
 
     def append(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> None:
-        """Give the store what it has not got of a run, which carries out these requests."""
+        """Append a run's unsaved changes to the store's queue. These requests were carried out by them."""
         change = self.change_of(record, request_ids, now)
-        record.number = self._give(change)
+        self.appended = record.number = number = self._store.append(change)
         record.stored_wake_ns = change.wake_ns
         if request_ids:
-            self._requests.note(change, record.number)
+            self._requests.note(change, number)
+        if not self._still_since_ns and self.is_durable(self._watched):
+            self._watched, self._watched_since_ns = number, now
 
-    def append_in_flight(self, record: LoadedRun, encoded: bytes, touched: frozenset[int]) -> None:
-        """The same of a run that is in flight, and stays so; no request is carried out. Most changes come by here."""
-        run, events = record.run, record.events
-        if self._kept_back:
-            self._kept_back.pop(run.run_id, None)
-        change = Change(
-            run=run,
-            events=tuple(events[record.stored_events :]),
-            encoded=encoded,
-            touched=touched,
-            wake_ns=AT_ONCE,  # it is in flight
-        )
-        record.stored_events, record.unstored, record.touched = len(events), b"", _NOTHING
-        record.number = self.appended = number = self._store.append(change)
-        record.stored_wake_ns = AT_ONCE
-        # As `_watch`, without a call: most changes come by here.
-        durable = self.is_durable
-        if not self._still_since_ns and durable(self._watched) and not durable(number):
-            self._watched, self._watched_since_ns = number, self._clock.now_ns()
-
-    def append_whole(self, changes: Iterable[tuple[Change, LoadedRun]]) -> None:
+    def append_whole(self, changes: Iterable[tuple[RunChange, LoadedRun]]) -> None:
         """Give the store what several runs became together, and the schedules that were kept, as one change."""
         schedules, self._schedules = self._schedules, {}
         pairs = list(changes)
-        parts: list[Change | ScheduleChange] = [*(change for change, _ in pairs), *schedules.values()]
-        number = self._give(msgspec.structs.replace(parts[0], also=tuple(parts[1:])))
+        parts: list[RunChange | ScheduleChange] = [*(change for change, _ in pairs), *schedules.values()]
+        first = parts[0]
+        if len(parts) > 1:
+            first = msgspec.structs.replace(first, also=tuple(parts[1:]))
+        self.appended = number = self._store.append(first)
+        if not self._still_since_ns and self.is_durable(self._watched):
+            self._watched, self._watched_since_ns = number, self._clock.now_ns()
         for change, record in pairs:
             record.number = number
             record.stored_wake_ns = change.wake_ns
@@ -163,17 +150,6 @@ class WriteBehind:
     def forget_newest(self) -> None:
         """The newest change will never be written: a wait for all changes need not wait for it."""
         self.appended -= 1
-
-    def _give(self, change: Change | ScheduleChange) -> int:
-        self.appended = number = self._store.append(change)
-        self._watch(number)
-        return number
-
-    def _watch(self, number: int) -> None:
-        """If no commit is watched for, this one is."""
-        durable = self.is_durable
-        if not self._still_since_ns and durable(self._watched) and not durable(number):
-            self._watched, self._watched_since_ns = number, self._clock.now_ns()
 
     def is_behind(self) -> bool:
         """Whether `MANY` changes are on their way."""
@@ -213,6 +189,14 @@ class WriteBehind:
         if record.run.run_id in self._kept_back:
             self.append(record, (), self._clock.now_ns())
         return record.number
+
+    def is_stored(self, record: LoadedRun) -> bool:
+        """Whether all changes of a run are durable, so that it can be loaded again. Deferred changes are given to the store."""
+        return self.is_durable(self.number_of(record))
+
+    def is_all_stored(self) -> bool:
+        """Whether all changes of all runs are durable. Deferred changes are given to the store."""
+        return self.is_durable(self.newest)
 
     @property
     def newest(self) -> int:

@@ -1,4 +1,4 @@
-"""Schedules and cron.
+"""Schedules and cron strings.
 
 calendars    calendar specs as sets of days and of seconds of a day
 times        the times of a schedule's spec, or of a cron string

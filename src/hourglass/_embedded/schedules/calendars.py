@@ -1,13 +1,13 @@
-"""Calendars as sets: the days that a calendar names, and the seconds of such a day.
+"""Calendars as sets: the days that a calendar matches, and the seconds of such a day.
 
 Must not know: time zones, intervals, specs. Pure.
 
-A set of days, or of seconds of a day, is one large int whose bit n stands for the number n. Union, difference and the
-search for the next number are then single operations, whose cost does not depend on how rarely a calendar matches: a
-calendar that never does is the empty set, found when it is compiled. Scanning day by day to the last year cost
-milliseconds for every such calendar at every look at its schedule.
+A set of days, or of seconds of a day, is one large int whose bit n represents the number n. Union, difference and the
+search for the next number are then single operations, whose cost does not depend on how rarely a calendar matches. A
+calendar that never matches is the empty set, detected when it is compiled. Scanning day by day up to the last year took
+milliseconds for every such calendar each time its schedule was processed.
 
-`WallTimes` is a union of products (days, seconds of the day). What is excluded is subtracted from it once.
+`WallTimes` is a union of products (days, seconds of the day). Exclusions are subtracted from it once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Numbers = frozenset[int]
 
 
 class NumberSet:
-    """A non-empty set of integers from 0 on, as bits from its first number on."""
+    """A non-empty set of non-negative integers, as bits starting with its first number."""
 
     __slots__ = ("_bits", "first", "last")
 
@@ -41,7 +41,7 @@ class NumberSet:
         self._bits = mask >> self.first
 
     def next_from(self, number: int) -> int | None:
-        """Return the first member that is not below this number."""
+        """Return the first member >= `number`; None if there is none."""
         if number <= self.first:
             return self.first
         bits = self._bits >> (number - self.first)
@@ -50,13 +50,13 @@ class NumberSet:
 
 @dataclass(frozen=True)
 class Product:
-    """Every one of these seconds on every one of these days, counted from 1970-01-01."""
+    """Each of these seconds on each of these days, counted from 1970-01-01."""
 
     days: NumberSet
     seconds: NumberSet
 
     def from_wall(self, wall: int) -> int | None:
-        """Return the first time that is not before this one."""
+        """Return the first time >= `wall`; None if there is none."""
         day, second = divmod(max(wall, 0), DAY)
         matching_day = self.days.next_from(day)
         if matching_day == day:
@@ -68,7 +68,7 @@ class Product:
 
 
 class WallTimes:
-    """The times at which one of several calendars matches: seconds since 1970 as a clock on the wall shows them."""
+    """The times at which any of several calendars matches, in seconds since 1970 of the local wall clock."""
 
     def __init__(self, products: dict[int, int]) -> None:
         self._masks = products
@@ -76,7 +76,7 @@ class WallTimes:
         self.last = max((p.days.last * DAY + p.seconds.last for p in self.products), default=-1)
 
     def from_wall(self, wall: int) -> int | None:
-        """Return the first time that is not before this one."""
+        """Return the first time >= `wall`; None if there is none."""
         if wall > self.last:
             return None
         candidates = (product.from_wall(wall) for product in self.products)
@@ -84,22 +84,22 @@ class WallTimes:
 
     def without(self, calendars: Iterable[CalendarSpec]) -> WallTimes:
         """Return the times at which none of these calendars matches."""
-        left = self._masks
+        remaining = self._masks
         for seconds, days in _products(calendars).items():
-            smaller: dict[int, int] = {}
-            for own_seconds, own_days in left.items():
-                _add(smaller, own_seconds, own_days & ~days)
-                _add(smaller, own_seconds & ~seconds, own_days & days)
-            left = smaller
-        return WallTimes(left)
+            reduced: dict[int, int] = {}
+            for own_seconds, own_days in remaining.items():
+                _add(reduced, own_seconds, own_days & ~days)
+                _add(reduced, own_seconds & ~seconds, own_days & days)
+            remaining = reduced
+        return WallTimes(remaining)
 
     def every(self, step: int, remainder: int) -> WallTimes:
-        """Return the times whose second of the day leaves this remainder; the step must divide a day."""
+        """Return the times whose second of the day has this remainder modulo `step`, which must divide a day."""
         pattern = _repeat(1 << remainder, step, DAY // step)
-        kept: dict[int, int] = {}
+        selected: dict[int, int] = {}
         for seconds, days in self._masks.items():
-            _add(kept, seconds & pattern, days)
-        return WallTimes(kept)
+            _add(selected, seconds & pattern, days)
+        return WallTimes(selected)
 
 
 ALL_TIMES = WallTimes({_ALL_SECONDS: _ALL_DAYS})
@@ -147,10 +147,12 @@ def _seconds(second: Numbers, minute: Numbers, hour: Numbers) -> int:
 
 @lru_cache(maxsize=256)
 def _days(day_of_month: Numbers, month: Numbers, day_of_week: Numbers, year: Numbers) -> int:
-    """Return the matching days as bits; no years mean any."""
+    """Return the matching days as bits; an empty `year` matches every year."""
     by_kind: dict[tuple[int, bool], str] = {}
     digits: list[str] = []
-    for number in range(LAST_YEAR, _FIRST_YEAR - 1, -1):  # a number's last digit is its lowest
+    for number in range(
+        LAST_YEAR, _FIRST_YEAR - 1, -1
+    ):  # the last digit is the lowest bit, so the latest year comes first
         if year and number not in year:
             digits.append("0" * (366 if isleap(number) else 365))
             continue
@@ -182,10 +184,10 @@ def _days_of_year(
 
 
 def _repeat(bits: int, width: int, count: int) -> int:
-    """Return the bits `count` times, one after the other."""
+    """Return the bits repeated `count` times."""
     result, filled = 0, 0
     block, block_count = bits, 1
-    while count:  # doubling: the number of operations is logarithmic
+    while count:  # doubling makes the number of operations logarithmic
         if count & 1:
             result |= block << (filled * width)
             filled += block_count

@@ -1,11 +1,11 @@
-"""Searches the times of large schedules in a thread, ahead of the steps that need them.
+"""Searches for the times of large schedules, in a thread, ahead of the step that needs them.
 
-Compiling a spec of hundreds of calendars takes up to half a second. On the control loop everybody else would wait for that, at
-each request for the schedule and whenever it acts. So it is done in a thread first; the step on the control loop then uses the
-compiled timetable and the times that it remembers.
+Compiling a spec of hundreds of calendars takes up to half a second. On the control loop this would delay everything
+else at each request for the schedule and at each action. A thread therefore does it first; the step on the control loop
+then uses the compiled timetable and its cached times.
 
-Must not know: records, requests. Invariants: one search at a time, so that requests cannot occupy all processors; small specs
-and virtual time need no thread.
+Must not know: records, requests. Invariants: one search at a time, so that requests cannot occupy all processors; small
+specs and virtual time need no thread.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from functools import partial
 from typing import TypeVar
 
 from hourglass._contract.schedules import EngineSchedule, EngineScheduleSpec
-from hourglass._embedded.schedules.transitions import look_ahead, settled
+from hourglass._embedded.schedules.transitions import look_ahead, with_defaults
 
 T = TypeVar("T")
 
 _LARGE = 20
-"""Calendars, intervals, cron strings and exclusions of a spec that takes longer than a step of the engine should."""
+"""Specs with more calendars, intervals, cron strings and exclusions than this are searched in the thread."""
 
 
 class ScheduleSearch:
-    """See the module."""
+    """A thread that searches for times (see the module)."""
 
     def __init__(self, *, in_thread: bool) -> None:
         self._in_thread = in_thread
@@ -38,18 +38,18 @@ class ScheduleSearch:
         return self._in_thread and parts > _LARGE
 
     async def settle(self, schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
-        """Return a new schedule as it is kept, once its next times are known. Raise `UsageError` for one that makes no sense."""
+        """Return a new schedule with defaults, once its next times are cached. Raises `UsageError` for an invalid spec."""
         if not self.takes_long(schedule.spec):
-            return settled(schedule)
+            return with_defaults(schedule)
         return await self._run(partial(_settle, schedule, schedule_id, after_ns))
 
     async def look_ahead(self, spec: EngineScheduleSpec, schedule_id: str, after_ns: int) -> None:
-        """Wait until the next times of a schedule are known."""
+        """Wait until the next times of a schedule are cached."""
         if self.takes_long(spec):
             await self._run(partial(look_ahead, spec, schedule_id, after_ns))
 
     def stop(self) -> None:
-        """Start no more searches; does not wait for one in progress."""
+        """Start no more searches. Does not wait for one in progress."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -60,6 +60,6 @@ class ScheduleSearch:
 
 
 def _settle(schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
-    kept = settled(schedule)
-    look_ahead(kept.spec, schedule_id, after_ns)
-    return kept
+    completed = with_defaults(schedule)
+    look_ahead(completed.spec, schedule_id, after_ns)
+    return completed

@@ -1,17 +1,16 @@
-"""When a schedule, or a workflow with a cron string, acts: the times that a spec names, one after the other. Pure: no
-clock, the zone database aside.
+"""The action times of a schedule, or of a workflow with a cron string. Pure: no clock; reads only the time zone
+database.
 
-The rule is the one that Temporal documents: a calendar matches a time if the wall clock of its zone, read at that
-time, shows numbers that are all in its ranges. So a wall time that a clock change leaps over never comes, and one
-that it repeats comes twice. (Temporal's server 1.32 keeps to it where clocks leap over an hour, and where they go
-back west of Greenwich; east of it, and where they leap over half an hour, it loses or misplaces times. We keep to the
-rule.)
+The rule is the one that Temporal documents: a calendar matches a time if the wall clock of its zone, at that time,
+shows numbers within all its ranges. A wall time that a clock change skips therefore never matches, and one that it
+repeats matches twice. (Temporal's server 1.32 follows this rule where clocks skip an hour, and where they go back west
+of Greenwich; east of it, and where they skip half an hour, it loses or misplaces times. We follow the rule.)
 
-The cron dialect of workflows is the Temporal server's, and not the one of its schedules: five fields; where both a
-day of the month and a day of the week are given either is enough, as in crontab; `@every` counts from the run before,
-in whole seconds, and `?` is `*`. Times in between that have passed when a run ends are left out.
+The cron dialect of workflows is that of the Temporal server, not that of its schedules: five fields; if both a day of
+the month and a day of the week are restricted, either is sufficient, as in crontab; `@every` counts from the previous
+run, in full seconds; `?` means `*`. Times that pass while a run is open are skipped.
 
-All times are nanoseconds since the epoch; times of a spec are whole seconds, but for their jitter.
+All times are nanoseconds since the epoch; times of a spec are full seconds, except for their jitter.
 """
 
 from __future__ import annotations
@@ -44,66 +43,63 @@ from hourglass.errors import UsageError
 
 NANOS = 1_000_000_000
 _END = int(datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC).timestamp())
-_STRIDE = 5 * DAY  # no zone changes its offset twice within so short a time
-_BLOCK = 3650 * DAY  # the changes of a zone are found for so many seconds at once, and remembered
-_LARGEST_SHIFT = 2 * DAY  # no change sets a clock back so far
-_UTC = ZoneInfo("UTC")  # the same object whenever it is asked for by name
-_REMEMBERED = 64  # searches whose results a timetable keeps
-_PATIENCE = 10_000  # steps of all intervals together over what is skipped, before they count as exhausted
+_STRIDE = 5 * DAY  # no zone changes its offset twice within this time
+_BLOCK = 3650 * DAY  # clock changes of a zone are computed and cached per block of this length
+_LARGEST_SHIFT = 2 * DAY  # an upper bound for how far a change sets a clock back
+_UTC = ZoneInfo("UTC")  # ZoneInfo returns the same object for each lookup by name
+_CACHED_SEARCHES = 64  # searches whose results a timetable keeps
+_MAX_SKIPS = 10_000  # steps over excluded times, for all intervals together, before they count as exhausted
 
 MOST_PARTS = 500
-"""Calendars, intervals, cron strings and exclusions that a schedule may have."""
+"""Maximum number of calendars, intervals, cron strings and exclusions of a schedule."""
 MOST_PAIRS = 10_000
-"""Exclusions times what they exclude from: the work of compiling a schedule."""
+"""Maximum number of exclusions times the calendars they apply to: the work of compiling a schedule."""
 MOST_RANGES = 200
-"""Ranges that a field of a calendar may have; there are fewer numbers than that in each."""
+"""Maximum number of ranges in a field of a calendar; no field has that many values."""
 MOST_INTERVAL_PAIRS = 1_000
-"""Exclusions times intervals: the work of each search, which may have to step over many times that are excluded."""
+"""Maximum number of exclusions times intervals: the work of each search, which may step over many excluded times."""
 LONGEST_CRON = 1000
-"""Characters of a cron string."""
+"""Maximum length of a cron string."""
 
 
 class ScheduledTime(NamedTuple):
-    """A time that a spec names, and the same with its jitter: when to act."""
+    """A time that a spec matches (`nominal_ns`), and the same time with jitter (`due_ns`), at which to act."""
 
     nominal_ns: int
     due_ns: int
 
 
-# --- zones --------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Zone:
-    """How far a place's clocks are ahead of UTC."""
+    """The offset of a time zone from UTC."""
 
     info: ZoneInfo
 
     @property
     def never_changes(self) -> bool:
-        """Whether it is UTC itself, not a zone by that name whose data came with a spec."""
+        """Whether this is UTC itself, and not a zone of that name from a spec's own time zone data."""
         return self.info is _UTC
 
     def offset(self, second: int) -> int:
-        """Seconds ahead of UTC at this time."""
-        ahead = datetime.fromtimestamp(second, UTC).astimezone(self.info).utcoffset()
-        return 0 if ahead is None else int(ahead.total_seconds())
+        """Return the zone's offset from UTC at this time, in seconds."""
+        utc_offset = datetime.fromtimestamp(second, UTC).astimezone(self.info).utcoffset()
+        return 0 if utc_offset is None else int(utc_offset.total_seconds())
 
     def first_change(self, begin: int, end: int) -> int | None:
-        """The first time after `begin`, `end` included, at which the clocks are changed."""
+        """Return the time of the first clock change after `begin` and until `end`, inclusive; None if there is none."""
         if self.never_changes:
             return None
         for block in range(begin // _BLOCK, end // _BLOCK + 1):
             changes = _changes(self, block)
-            place = bisect_right(changes, begin)
-            if place < len(changes):
-                return changes[place] if changes[place] <= end else None
+            index = bisect_right(changes, begin)
+            if index < len(changes):
+                return changes[index] if changes[index] <= end else None
         return None
 
 
 @lru_cache(maxsize=1024)
 def _changes(zone: Zone, block: int) -> tuple[int, ...]:
-    """Return the times at which a zone's clocks are changed, within one block of time."""
+    """Return the times of a zone's clock changes within one block."""
     begin, end = block * _BLOCK - 1, (block + 1) * _BLOCK - 1
     changes: list[int] = []
     offset = zone.offset(begin)
@@ -120,7 +116,7 @@ def _changes(zone: Zone, block: int) -> tuple[int, ...]:
 
 
 def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
-    """The first second after this one at which the zone's clocks show one of these times."""
+    """Return the first second after `after` at which the zone's clocks show one of these times."""
     begin = after + 1
     searched: int | None = None
     wall: int | None = None
@@ -129,29 +125,26 @@ def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
         if searched is None or begin + offset < searched or (wall is not None and begin + offset > wall):
             searched = begin + offset
             wall = times.from_wall(searched)
-        # Once the last time has passed, only a clock that is set back can show it again.
+        # After the last matching wall time only a clock that is set back can show it again.
         until = times.last + _LARGEST_SHIFT if wall is None else wall - offset
         change = zone.first_change(begin, min(until, _END)) if begin <= until else None
         if change is None:
             return wall if wall is None else until
-        # Up to the change the clock runs evenly, so that nothing there matches; from then on it shows other times.
+        # The clock runs evenly until the change, so nothing before it matches; from the change on it shows other times.
         begin = change
-
-
-# --- specs --------------------------------------------------------------------------------------------------
 
 
 def check_limits(spec: EngineScheduleSpec) -> None:
     """Raise `UsageError` for a spec that would cost the engine too much."""
-    named = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions)
-    if named + len(spec.skip) > MOST_PARTS:
+    part_count = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions)
+    if part_count + len(spec.skip) > MOST_PARTS:
         raise UsageError(
-            f"the schedule has {named + len(spec.skip)} calendars, intervals, cron strings and exclusions; at most "
+            f"the schedule has {part_count + len(spec.skip)} calendars, intervals, cron strings and exclusions; at most "
             f"{MOST_PARTS} are allowed: use several schedules, or ranges"
         )
-    if named * len(spec.skip) > MOST_PAIRS:
+    if part_count * len(spec.skip) > MOST_PAIRS:
         raise UsageError(
-            f"the schedule excludes {len(spec.skip)} calendars from {named}; the product must be at most "
+            f"the schedule excludes {len(spec.skip)} calendars from {part_count}; the product must be at most "
             f"{MOST_PAIRS}: use several schedules, or ranges"
         )
     if len(spec.intervals) * len(spec.skip) > MOST_INTERVAL_PAIRS:
@@ -170,10 +163,11 @@ def check_limits(spec: EngineScheduleSpec) -> None:
 
 
 class Timetable:
-    """The times of one schedule. `seed` is what its jitter depends on besides the time: the schedule's id.
+    """The times of one schedule. The jitter depends on the time and on `seed`, the schedule's id.
 
-    What one search costs does not depend on how far away the next time is, or whether there is one. The latest results are
-    remembered, so that a thread can search ahead of the control loop: a timetable may be used in several threads.
+    The cost of a search depends neither on how far away the next time is nor on whether there is one. The latest
+    results are cached, so that a thread can search ahead of the control loop: a timetable may be used in several
+    threads.
     """
 
     def __init__(self, spec: EngineScheduleSpec, seed: str = "") -> None:
@@ -181,35 +175,35 @@ class Timetable:
         self.spec = canonical(spec)
         self._seed = seed
         self._zone = Zone(load_zone(self.spec.time_zone, self.spec.time_zone_data))
-        self._named = wall_times(self.spec.calendars)
-        self._left = self._named.without(self.spec.skip) if self.spec.skip else self._named
+        self._matching = wall_times(self.spec.calendars)
+        self._remaining = self._matching.without(self.spec.skip) if self.spec.skip else self._matching
         self._allowed = ALL_TIMES.without(self.spec.skip) if self.spec.skip else ALL_TIMES
-        self._of_interval: dict[tuple[int, int], WallTimes] = {}
-        self._ends = LATEST_NS  # from here on there is no time any more: found by a search, and remembered
-        self._found: tuple[tuple[int, ScheduledTime], ...] = ()  # seconds, and the first moment after each
+        self._allowed_by_step: dict[tuple[int, int], WallTimes] = {}
+        self._exhausted_ns = LATEST_NS  # no times from here on; set by the search that found none
+        self._cache: tuple[tuple[int, ScheduledTime], ...] = ()  # seconds, each with the first time after it
 
     @property
     def size(self) -> int:
-        """How many sets of times a search looks at."""
-        return len(self._left.products) + len(self.spec.intervals)
+        """The number of sets of times that a search examines."""
+        return len(self._remaining.products) + len(self.spec.intervals)
 
     def next(self, after_ns: int) -> ScheduledTime | None:
-        """The first moment after this time; None where there is none any more."""
-        if after_ns >= self._ends:
+        """Return the first time after `after_ns`; None if there is none."""
+        if after_ns >= self._exhausted_ns:
             return None
         second = storable(after_ns) // NANOS
-        for searched, moment in self._found:
+        for searched, moment in self._cache:
             if searched <= second < moment.nominal_ns // NANOS:
                 return moment
-        found = self._search(after_ns)
-        if found is None:
-            self._ends = after_ns
+        result = self._search(after_ns)
+        if result is None:
+            self._exhausted_ns = after_ns
         else:
-            self._found = (*self._found[1 - _REMEMBERED :], (second, found))
-        return found
+            self._cache = (*self._cache[1 - _CACHED_SEARCHES :], (second, result))
+        return result
 
     def moments(self, after_ns: int) -> Iterator[ScheduledTime]:
-        """All moments after this time, in order."""
+        """Yield all times after `after_ns`, in order."""
         moment = self.next(after_ns)
         while moment is not None:
             yield moment
@@ -220,7 +214,7 @@ class Timetable:
         second = storable(after_ns) // NANOS
         if spec.start_at_ns:
             second = max(second, storable(spec.start_at_ns) // NANOS - 1)
-        candidates = [next_match(self._left, self._zone, second)]
+        candidates = [next_match(self._remaining, self._zone, second)]
         candidates += [self._next_allowed(interval, second) for interval in spec.intervals]
         nominal = min((time for time in candidates if time is not None), default=None)
         if nominal is None or nominal * NANOS >= LATEST_NS:
@@ -230,11 +224,11 @@ class Timetable:
         return ScheduledTime(nominal * NANOS, later(nominal * NANOS, self._jitter(nominal)))
 
     def _next_allowed(self, interval: IntervalSpec, second: int) -> int | None:
-        """Return the interval's first time after this second that is not skipped."""
-        time = _next_of(interval, second)
+        """Return the interval's first time after this second that is not excluded."""
+        time = _next_interval(interval, second)
         if not self.spec.skip:
             return time
-        for _ in range(max(100, _PATIENCE // len(self.spec.intervals))):
+        for _ in range(max(100, _MAX_SKIPS // len(self.spec.intervals))):
             if time >= _END:
                 return None
             offset = self._zone.offset(time)
@@ -245,90 +239,87 @@ class Timetable:
                 allowed = change
             elif allowed == time:
                 return time
-            time = _next_of(interval, allowed - 1)
+            time = _next_interval(interval, allowed - 1)
         return None
 
     def _allowed_of(self, interval: IntervalSpec, offset: int) -> WallTimes:
-        """Return what is not skipped of the seconds of a day that an interval can meet, with clocks ahead by this."""
+        """Return the seconds of a day that this interval can match and that are not excluded, for this offset from UTC."""
         step = math.gcd(int(interval.every), DAY)
         key = step, (int(interval.offset) + offset) % step
-        if key not in self._of_interval:
-            self._of_interval[key] = self._allowed.every(*key)
-        return self._of_interval[key]
+        if key not in self._allowed_by_step:
+            self._allowed_by_step[key] = self._allowed.every(*key)
+        return self._allowed_by_step[key]
 
     def _jitter(self, second: int) -> int:
-        """How much later to act: never as late as the time that follows."""
-        longest = int(self.spec.jitter * 1000)
-        if not longest:
+        """Return the delay from jitter in nanoseconds; less than the distance to the next time."""
+        max_ms = int(self.spec.jitter * 1000)
+        if not max_ms:
             return 0
-        candidates = [next_match(self._named, self._zone, second)]
-        candidates += [_next_of(interval, second) for interval in self.spec.intervals]
+        candidates = [next_match(self._matching, self._zone, second)]
+        candidates += [_next_interval(interval, second) for interval in self.spec.intervals]
         following = min((time for time in candidates if time is not None), default=None)
         if following is not None:
-            longest = min(longest, (following - second) * 1000)
+            max_ms = min(max_ms, (following - second) * 1000)
         digest = hashlib.blake2b(f"{second}:{self._seed}".encode(), digest_size=4).digest()
-        return (int.from_bytes(digest) * longest >> 32) * 1_000_000
+        return (int.from_bytes(digest) * max_ms >> 32) * 1_000_000
 
 
-def _next_of(interval: IntervalSpec, second: int) -> int:
+def _next_interval(interval: IntervalSpec, second: int) -> int:
     every, offset = int(interval.every), int(interval.offset)
     return ((second - offset) // every + 1) * every + offset
 
-
-# --- cron strings of workflows ------------------------------------------------------------------------------
 
 _CRON_FIELDS = 5
 
 
 def check_cron(text: str) -> None:
-    """Raise `UsageError` for a cron schedule that a workflow cannot have."""
-    _plan(text)
+    """Raise `UsageError` for a cron string that a workflow cannot have."""
+    _parse_schedule(text)
 
 
 def backoff_until_next(text: str, since_ns: int, now_ns: int) -> float | None:
-    """Seconds, rounded up, until the next run of a schedule; `since_ns` is when the run before was to begin.
-    None where there is none any more.
+    """Return the seconds, rounded up, until the next run of a cron workflow; None if there is no further run.
+
+    `since_ns` is the scheduled time of the previous run.
     """
-    plan = _plan(text)
-    following = _next(plan, since_ns)
+    schedule = _parse_schedule(text)
+    following = _next(schedule, since_ns)
     while following is not None and following < now_ns:
-        if isinstance(plan, int):
-            following += (now_ns - following + plan - 1) // plan * plan
+        if isinstance(schedule, int):
+            following += (now_ns - following + schedule - 1) // schedule * schedule
         else:
-            following = _next(plan, max(following, now_ns - 1))
+            following = _next(schedule, max(following, now_ns - 1))
     return None if following is None else float(math.ceil((following - now_ns) / SECOND))
 
 
-def _next(plan: Timetable | int, after_ns: int) -> int | None:
-    if isinstance(plan, int):
-        return (after_ns // SECOND) * SECOND + plan
-    moment = plan.next(after_ns)
+def _next(schedule: Timetable | int, after_ns: int) -> int | None:
+    if isinstance(schedule, int):
+        return (after_ns // SECOND) * SECOND + schedule
+    moment = schedule.next(after_ns)
     return None if moment is None else moment.nominal_ns
 
 
 @lru_cache(maxsize=256)
-def _plan(text: str) -> Timetable | int:
-    """A timetable, or nanoseconds from run to run."""
+def _parse_schedule(text: str) -> Timetable | int:
+    """Return a timetable, or for `@every` the nanoseconds from run to run."""
     cron = parse_cron(text.replace("?", "*"))
     if cron.interval is not None:
         if "/" in text:
-            raise UsageError(
-                f"the cron string {text!r} makes no sense for a workflow: @every takes one duration"
-            )
+            raise UsageError(f"the cron string {text!r} is invalid for a workflow: @every takes one duration")
         return max(int(cron.interval.every), 1) * SECOND
     assert cron.calendar is not None
     words = text.partition("#")[0].split()
     fields = [word for word in words if "=" not in word]
     if not fields[0].startswith("@") and len(fields) != _CRON_FIELDS:
         raise UsageError(
-            f"the cron string {text!r} makes no sense for a workflow: it has {len(fields)} fields, not {_CRON_FIELDS}"
+            f"the cron string {text!r} is invalid for a workflow: it has {len(fields)} fields, not {_CRON_FIELDS}"
         )
     calendars = _either_day(cron.calendar, fields) if len(fields) == _CRON_FIELDS else (cron.calendar,)
     return Timetable(EngineScheduleSpec(calendars=calendars, time_zone=cron.time_zone))
 
 
 def _either_day(calendar: CalendarSpec, fields: list[str]) -> tuple[CalendarSpec, ...]:
-    if any(_is_any(fields[place]) for place in (2, 4)):
+    if any(_is_any(fields[index]) for index in (2, 4)):
         return (calendar,)
     every = parse_cron("* * * * *").calendar
     assert every is not None

@@ -1,17 +1,17 @@
-"""A schedule as the embedded engine keeps it, and what it does as time passes: pure transitions from record to
-record, with what to start and to end on the way.
+"""A schedule of the embedded engine as data, and pure transitions from record to record, with the workflows to start
+and to end.
 
 Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` for each schedule and drives it:
 
-- `advance` when its time (`Step.wake_ns`) has come, after every request, and after every `closed`. The engine starts
-  `Step.starts` (as `start_request` says), calls `started` for each that did, asks `Step.cancel` to cancel and ends
-  `Step.terminate`; all in the transaction that keeps the new record.
-- `closed` when a workflow that the record lists as running has closed, its retries and continuations included.
-- `create`, `patch` and `update` for requests; the record's `describe` and `summarize` answer.
+- `advance` when its time (`ScheduleStep.wake_ns`) has come, after every request, and after every `closed`. The engine
+  starts `starts` (with `start_request`), calls `started` for each success, requests cancellation of `cancel` and
+  terminates `terminate`; all in the transaction that stores the new record.
+- `closed` when a workflow that the record lists as running has closed, including retries and continuations.
+- `create`, `patch` and `update` for requests; `describe` and `summarize` for queries.
 
-Times are nanoseconds since the epoch. Overlap and catch-up are decided as Temporal's scheduler decides them: the
-overlap policy says which of the starts that wait go now, which wait on, and which are skipped; a start that must wait
-keeps the policy that it came with, or gets the schedule's own at the moment it is looked at.
+Times are nanoseconds since the epoch. Overlap and catch-up are decided as in Temporal's scheduler: the overlap policy
+determines which of the buffered starts are executed now, which stay buffered, and which are skipped. A buffered start
+keeps the policy of its request, or uses the schedule's policy at the time of the decision.
 """
 
 from __future__ import annotations
@@ -44,17 +44,15 @@ from hourglass._embedded.schedules.times import NANOS, ScheduledTime, Timetable,
 from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
-# --- overlap policies ---------------------------------------------------------------------------------------
-
-MOST_WAITING = 1000
-"""So many starts may wait; what comes on top is dropped, and counted."""
+MAX_BUFFERED = 1000
+"""Maximum number of buffered starts; further ones are dropped and counted."""
 
 Running: TypeAlias = tuple[str, str]
-"""A workflow that a schedule started and waits for: its id and first run id."""
+"""A workflow that a schedule started and whose end it awaits: workflow id and first run id."""
 
 
-class Due(msgspec.Struct, frozen=True, array_like=True):
-    """A start that is due: the time it stands for, the same with jitter, and what was asked for by hand with it."""
+class BufferedStart(msgspec.Struct, frozen=True, array_like=True):
+    """A buffered start: its nominal time, the same time with jitter, and the options of a manual request."""
 
     nominal_ns: int
     due_ns: int
@@ -62,68 +60,70 @@ class Due(msgspec.Struct, frozen=True, array_like=True):
     manual: bool = False
 
 
-class Sorted(NamedTuple):
-    """What to do: start some together, start one alone, let others wait, end what runs."""
+class OverlapDecision(NamedTuple):
+    """The decision about the buffered starts: which to start together or alone, which to keep, and whether to end
+    running ones."""
 
-    together: tuple[Due, ...] = ()
-    alone: Due | None = None
-    waiting: tuple[Due, ...] = ()
+    together: tuple[BufferedStart, ...] = ()
+    alone: BufferedStart | None = None
+    waiting: tuple[BufferedStart, ...] = ()
     skipped: int = 0
     cancel: bool = False
     terminate: bool = False
 
 
-def sort_out(waiting: Sequence[Due], running: bool, default: OverlapPolicy) -> Sorted:
-    """Decide about each start in its turn, by its own policy or the schedule's."""
-    found = Sorted()
-    for due in waiting:
-        policy = due.overlap or default or OverlapPolicy.SKIP
+def decide_overlap(
+    waiting: Sequence[BufferedStart], running: bool, default: OverlapPolicy
+) -> OverlapDecision:
+    """Decide about each start in order, by its own policy or the schedule's."""
+    decision = OverlapDecision()
+    for start in waiting:
+        policy = start.overlap or default or OverlapPolicy.SKIP
         if policy is OverlapPolicy.ALLOW_ALL:
-            found = found._replace(together=(*found.together, due))
-        elif not running and found.alone is None:
-            found = found._replace(alone=due)
+            decision = decision._replace(together=(*decision.together, start))
+        elif not running and decision.alone is None:
+            decision = decision._replace(alone=start)
         else:
-            found = _overlapping(found, due, policy, running)
-    if found.cancel or found.terminate:
-        # They would be ended at once: a policy that ends what runs means these too.
-        found = found._replace(together=())
-    return found
+            decision = _overlapping(decision, start, policy, running)
+    if decision.cancel or decision.terminate:
+        # They would be ended at once: a policy that ends running workflows applies to them, too.
+        decision = decision._replace(together=())
+    return decision
 
 
-def _overlapping(found: Sorted, due: Due, policy: OverlapPolicy, running: bool) -> Sorted:
-    waits = found._replace(waiting=(*found.waiting, due))
+def _overlapping(
+    decision: OverlapDecision, start: BufferedStart, policy: OverlapPolicy, running: bool
+) -> OverlapDecision:
+    buffered = decision._replace(waiting=(*decision.waiting, start))
     match policy:
-        case OverlapPolicy.BUFFER_ONE if not found.waiting:
-            return waits
+        case OverlapPolicy.BUFFER_ONE if not decision.waiting:
+            return buffered
         case OverlapPolicy.BUFFER_ALL:
-            return waits
+            return buffered
         case OverlapPolicy.CANCEL_OTHER | OverlapPolicy.TERMINATE_OTHER if not running:
-            return found._replace(alone=due)  # the other one was only about to start
+            return decision._replace(alone=start)  # the other workflow is not running yet
         case OverlapPolicy.CANCEL_OTHER:
-            return waits._replace(cancel=True)
+            return buffered._replace(cancel=True)
         case OverlapPolicy.TERMINATE_OTHER:
-            return waits._replace(terminate=True)
+            return buffered._replace(terminate=True)
         case _:
-            return found._replace(skipped=found.skipped + 1)
+            return decision._replace(skipped=decision.skipped + 1)
 
-
-# --- the record, and what clients are shown of it -----------------------------------------------------------
 
 YEAR = 365 * 86400.0
 SHORTEST_CATCHUP = 10.0
 RECENT, UPCOMING = 10, 10
-REMEMBERED = 32
-"""So many requests are remembered: one that is sent again because its answer was lost is not carried out twice."""
+REQUEST_IDS = 32
+"""Number of remembered request ids. They prevent that a repeated request is carried out twice if its answer was lost."""
 
 RECENT_LISTED, UPCOMING_LISTED = 5, 5
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a schedule. `seen_ns` is up to when its times are dealt with; `schedule.spec` is
-    canonical.
+    """The complete state of a schedule. Its times up to `seen_ns` are processed; `schedule.spec` is canonical.
 
-    The result of the last workflow that completed, and the failure if one has failed since, are given to the next.
-    `terminated_ns` is when the overlap policy last terminated a workflow.
+    The result of the last completed workflow, and a failure since then, are passed to the next workflow.
+    `terminated_ns` is the last time at which the overlap policy terminated a workflow.
     """
 
     schedule_id: str
@@ -132,7 +132,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     create_time_ns: int
     update_time_ns: int = 0
     token: int = 1
-    waiting: tuple[Due, ...] = ()
+    waiting: tuple[BufferedStart, ...] = ()
     backfills: tuple[Backfill, ...] = ()
     running: tuple[Running, ...] = ()
     recent: tuple[ScheduleAction, ...] = ()
@@ -148,20 +148,20 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     search_attributes: dict[str, Payload] = {}
 
 
-def remembering(record: ScheduleRecord, request_id: str) -> ScheduleRecord:
-    """A record that knows that this request was carried out."""
+def with_request(record: ScheduleRecord, request_id: str) -> ScheduleRecord:
+    """Return the record with this request marked as carried out."""
     if not request_id:
         return record
-    return msgspec.structs.replace(record, requests=(*record.requests, request_id)[-REMEMBERED:])
+    return msgspec.structs.replace(record, requests=(*record.requests, request_id)[-REQUEST_IDS:])
 
 
 def token_of(record: ScheduleRecord) -> bytes:
-    """What an update of this version of the schedule must name."""
+    """Return the conflict token of this version, which an update must name."""
     return record.token.to_bytes(8)
 
 
 def describe(record: ScheduleRecord) -> ScheduleDetails:
-    """A schedule in detail."""
+    """Return the details of a schedule."""
     return ScheduleDetails(
         schedule_id=record.schedule_id,
         schedule=record.schedule,
@@ -184,7 +184,7 @@ def describe(record: ScheduleRecord) -> ScheduleDetails:
 
 
 def summarize(record: ScheduleRecord) -> ScheduleSummary:
-    """A schedule as a list shows it."""
+    """Return the list entry of a schedule."""
     return ScheduleSummary(
         schedule_id=record.schedule_id,
         workflow_type=record.schedule.action.workflow_type,
@@ -200,7 +200,7 @@ def summarize(record: ScheduleRecord) -> ScheduleSummary:
 
 @lru_cache(maxsize=1000)
 def timetable(spec: EngineScheduleSpec, schedule_id: str) -> Timetable:
-    """The times of a schedule, compiled once."""
+    """Return the timetable of a schedule, compiled once."""
     return Timetable(spec, schedule_id)
 
 
@@ -210,14 +210,15 @@ def _upcoming(record: ScheduleRecord, count: int) -> tuple[int, ...]:
 
 
 def look_ahead(spec: EngineScheduleSpec, schedule_id: str, after_ns: int) -> None:
-    """Compile a spec and search its next times, which its timetable remembers. May be called in any thread."""
-    for _ in islice(_batch(timetable(spec, schedule_id), after_ns), LOOKED_AHEAD):
+    """Compile a spec and cache its next times. May be called in any thread."""
+    for _ in islice(_batch(timetable(spec, schedule_id), after_ns), SEARCHED_AHEAD):
         pass
 
 
-def settled(schedule: EngineSchedule) -> EngineSchedule:
-    """A schedule with its defaults written out, as servers show it. Raises `UsageError` for a spec that makes no
-    sense, or that is too large.
+def with_defaults(schedule: EngineSchedule) -> EngineSchedule:
+    """Return a schedule with its defaults filled in, as servers show it.
+
+    Raises `UsageError` for an invalid spec, or one that is too large.
     """
     check_limits(schedule.spec)
     policy = schedule.policy
@@ -231,27 +232,25 @@ def settled(schedule: EngineSchedule) -> EngineSchedule:
 
 
 def storable_spec(spec: EngineScheduleSpec) -> EngineScheduleSpec:
-    """A spec whose first and last times can be stored: what lies beyond the latest time never comes."""
+    """Return a spec whose start and end times can be stored; times beyond the latest storable time are never reached."""
     return msgspec.structs.replace(
         spec, start_at_ns=storable(spec.start_at_ns), end_at_ns=storable(spec.end_at_ns)
     )
 
 
 def storable_backfill(backfill: Backfill) -> Backfill:
-    """The same for a backfill."""
+    """Return a backfill whose times can be stored."""
     return msgspec.structs.replace(
         backfill, start_ns=storable(backfill.start_ns), end_ns=storable(backfill.end_ns)
     )
 
 
-# --- transitions --------------------------------------------------------------------------------------------
-
-BATCH = 500  # moments that one step looks at: a year of seconds must not stop the engine
-LOOKED_AHEAD = 32  # moments that are searched ahead: fewer than a timetable remembers
+BATCH = 500  # times that one step processes: a year of seconds must not block the engine
+SEARCHED_AHEAD = 32  # times that are searched ahead: fewer than a timetable caches
 BACKFILL_BATCH = 50  # starts that one step takes from backfills
 
-GATHERING_NS = 100_000_000
-"""How long a server takes to put a workflow in the place of one that it terminates; all triggers meanwhile are for that one."""
+TERMINATE_NS = 100_000_000
+"""The time that a server needs to replace a workflow that it terminates; triggers during it all start the same workflow."""
 
 _MILLI = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -260,15 +259,15 @@ _STARTED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 
 
 class Start(NamedTuple):
-    """A workflow to start now. Only those that do not overlap by policy are waited for."""
+    """A workflow to start now. The schedule awaits its end unless its policy allows overlap."""
 
-    due: Due
+    due: BufferedStart
     workflow_id: str
-    waited_for: bool
+    is_awaited: bool
 
 
 class ScheduleStep(NamedTuple):
-    """What came of looking at a schedule, and when to look again if nothing happens before (None: never)."""
+    """The result of processing a schedule, and when to process it again if nothing happens before (None: never)."""
 
     record: ScheduleRecord
     starts: tuple[Start, ...] = ()
@@ -277,31 +276,28 @@ class ScheduleStep(NamedTuple):
     wake_ns: int | None = None
 
 
-# --- time ----------------------------------------------------------------------------------------------------
-
-
 def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
-    """Let time pass up to now: what is due is started, waits, or is skipped."""
-    now_ns = max(now_ns, record.seen_ns)  # a clock that went back must not repeat anything
-    record, wake_ns = _come_due(record, now_ns)
-    record = _fill_back(record)
-    record, starts, cancel, terminate = _act(record)
+    """Process the time until now: buffer, start or skip what is due."""
+    now_ns = max(now_ns, record.seen_ns)  # a clock that went back must not repeat actions
+    record, wake_ns = _buffer_due(record, now_ns)
+    record = _buffer_backfills(record)
+    record, starts, cancel, terminate = _decide(record)
     if terminate:
         record = msgspec.structs.replace(record, terminated_ns=now_ns)
     return ScheduleStep(record, starts, cancel, terminate, _earlier(wake_ns, _backfill_wake(record, now_ns)))
 
 
-def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int | None]:
+def _buffer_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int | None]:
     table = timetable(record.schedule.spec, record.schedule_id)
     if not may_act(record):
         return msgspec.structs.replace(record, seen_ns=now_ns), None
     oldest = now_ns - int(_catchup(record) * NANOS)
     missed, waiting, seen_ns = 0, list(record.waiting), record.seen_ns
-    wake_ns: int | None = now_ns  # if the batch is too small: go on at once
+    wake_ns: int | None = now_ns  # if the batch ends too early: continue immediately
     for moment in _batch(table, record.seen_ns):
         if moment is None or moment.due_ns > now_ns:
             wake_ns = None if moment is None else moment.due_ns
-            # A time that has come but whose jitter has not passed must be found again.
+            # A nominal time that has passed while its jitter has not must be found again.
             seen_ns = now_ns if moment is None else min(now_ns, moment.nominal_ns - 1)
             break
         seen_ns = moment.due_ns
@@ -310,33 +306,33 @@ def _come_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, int 
         if moment.due_ns < oldest:
             missed += 1
         else:
-            waiting.append(Due(moment.nominal_ns, moment.due_ns))
-    changed = _keep_waiting(record, waiting)
+            waiting.append(BufferedStart(moment.nominal_ns, moment.due_ns))
+    changed = _with_buffer(record, waiting)
     return msgspec.structs.replace(
         changed, seen_ns=seen_ns, missed_catchup=record.missed_catchup + missed
     ), wake_ns
 
 
 def _batch(table: Timetable, after_ns: int) -> Iterator[ScheduledTime | None]:
-    """Some moments, and None after the last one that there will ever be."""
-    count, most = 0, _batch_size(table)
-    for moment in islice(table.moments(after_ns), most):
+    """Yield some times, and None after the last time of the schedule."""
+    count, limit = 0, _batch_size(table)
+    for moment in islice(table.moments(after_ns), limit):
         count += 1
         yield moment
-    if count < most:
+    if count < limit:
         yield None
 
 
 def _batch_size(table: Timetable) -> int:
-    """Return how many moments a step may look at: fewer where each takes longer to find."""
+    """Return how many times a step may process: fewer if each takes longer to find."""
     return max(10, BATCH // (1 + table.size // 10))
 
 
-def _fill_back(record: ScheduleRecord) -> ScheduleRecord:
-    """Queue what backfills ask for, some at a time and while there is room: half of it is for what comes due."""
+def _buffer_backfills(record: ScheduleRecord) -> ScheduleRecord:
+    """Buffer the starts of backfills, a batch at a time and while there is room: half of the buffer is for due times."""
     table = timetable(record.schedule.spec, record.schedule_id)
     waiting, backfills = list(record.waiting), list(record.backfills)
-    room = min(BACKFILL_BATCH, _batch_size(table), MOST_WAITING // 2 - len(waiting))
+    room = min(BACKFILL_BATCH, _batch_size(table), MAX_BUFFERED // 2 - len(waiting))
     while backfills and room > 0:
         backfill = backfills.pop(0)
         for moment in table.moments(backfill.start_ns - _MILLI):
@@ -346,80 +342,79 @@ def _fill_back(record: ScheduleRecord) -> ScheduleRecord:
                 backfills.insert(0, msgspec.structs.replace(backfill, start_ns=moment.nominal_ns))
                 break
             room -= 1
-            waiting.append(Due(moment.nominal_ns, moment.due_ns, backfill.overlap, manual=True))
+            waiting.append(BufferedStart(moment.nominal_ns, moment.due_ns, backfill.overlap, manual=True))
     return msgspec.structs.replace(record, waiting=tuple(waiting), backfills=tuple(backfills))
 
 
-def _act(
+def _decide(
     record: ScheduleRecord,
 ) -> tuple[ScheduleRecord, tuple[Start, ...], tuple[Running, ...], tuple[Running, ...]]:
-    """Decide about all that waits. What may not act any more (paused, no actions left) is dropped on the way."""
+    """Decide about all buffered starts, and drop those that the schedule's state forbids (paused, no actions left)."""
     starts: list[Start] = []
     running = record.running
     while True:
-        sorted_out = sort_out(record.waiting, bool(running), record.schedule.policy.overlap)
+        decision = decide_overlap(record.waiting, bool(running), record.schedule.policy.overlap)
         record = msgspec.structs.replace(
             record,
-            waiting=sorted_out.waiting,
-            skipped_overlap=record.skipped_overlap + sorted_out.skipped,
+            waiting=decision.waiting,
+            skipped_overlap=record.skipped_overlap + decision.skipped,
         )
-        alone = () if sorted_out.alone is None else (sorted_out.alone,)
-        refused = False
-        for due in (*sorted_out.together, *alone):
-            if not due.manual and not may_act(record):
-                refused = True
+        alone = () if decision.alone is None else (decision.alone,)
+        is_any_forbidden = False
+        for buffered in (*decision.together, *alone):
+            if not buffered.manual and not may_act(record):
+                is_any_forbidden = True
                 continue
-            record = record if due.manual else _count_down(record)
-            starts.append(Start(due, _workflow_id(record.schedule, due), due is sorted_out.alone))
-        if not refused or any(start.waited_for for start in starts):
+            record = record if buffered.manual else _use_action(record)
+            starts.append(
+                Start(buffered, _workflow_id(record.schedule, buffered), buffered is decision.alone)
+            )
+        if not is_any_forbidden or any(start.is_awaited for start in starts):
             break
-    cancel = running if sorted_out.cancel and not sorted_out.terminate else ()
-    return record, tuple(starts), cancel, running if sorted_out.terminate else ()
+    cancel = running if decision.cancel and not decision.terminate else ()
+    return record, tuple(starts), cancel, running if decision.terminate else ()
 
 
 def _backfill_wake(record: ScheduleRecord, now_ns: int) -> int | None:
-    """Now, where a backfill can go on; one whose starts wait goes on when a workflow closes."""
+    """Return now if a backfill can continue; one whose starts are buffered continues when a workflow closes."""
     return now_ns if record.backfills and not record.waiting else None
 
 
 def _earlier(first: int | None, second: int | None) -> int | None:
-    return min((each for each in (first, second) if each is not None), default=None)
-
-
-# --- workflows -----------------------------------------------------------------------------------------------
+    return min((time for time in (first, second) if time is not None), default=None)
 
 
 def identity(record: ScheduleRecord) -> str:
-    """The identity under which a schedule starts and ends its workflows."""
+    """Return the identity with which a schedule starts and ends its workflows."""
     return f"hourglass-scheduler-{record.schedule_id}"
 
 
 def start_request(record: ScheduleRecord, start: Start, request_id: str) -> StartWorkflow:
-    """The request that starts a workflow of this schedule."""
+    """Return the request that starts a workflow of this schedule."""
     nominal = _EPOCH + timedelta(seconds=start.due.nominal_ns // NANOS)
-    marks = encode_search_attributes(
+    schedule_attributes = encode_search_attributes(
         [_STARTED_BY.value_set(record.schedule_id), _STARTED_FOR.value_set(nominal)]
     )
     action = record.schedule.action
-    marked = {**action.spec.search_attributes, **marks}
+    search_attributes = {**action.spec.search_attributes, **schedule_attributes}
     return msgspec.structs.replace(
         action,
         workflow_id=start.workflow_id,
         request_id=request_id,
         identity=identity(record),
-        spec=msgspec.structs.replace(action.spec, search_attributes=marked),
+        spec=msgspec.structs.replace(action.spec, search_attributes=search_attributes),
     )
 
 
 def started(record: ScheduleRecord, start: Start, run_id: str, now_ns: int) -> ScheduleRecord:
-    """A workflow of the schedule was started."""
+    """Record that a workflow of the schedule was started."""
     action = ScheduleAction(
         schedule_time_ns=start.due.due_ns,
         actual_time_ns=now_ns,
         workflow_id=start.workflow_id,
         run_id=run_id,
     )
-    running = ((start.workflow_id, run_id),) if start.waited_for else ()
+    running = ((start.workflow_id, run_id),) if start.is_awaited else ()
     return msgspec.structs.replace(
         record,
         action_count=record.action_count + 1,
@@ -435,8 +430,8 @@ def closed(
     result: Payloads = (),
     failure: Failure | None = None,
 ) -> ScheduleRecord:
-    """A workflow of the schedule has closed, for good, with its result or failure if there is one."""
-    running = tuple(each for each in record.running if each[0] != workflow_id)
+    """Record that a workflow of the schedule has closed for good, with its result or failure."""
+    running = tuple(workflow for workflow in record.running if workflow[0] != workflow_id)
     if len(running) == len(record.running):
         return record
     record = msgspec.structs.replace(record, running=running)
@@ -445,37 +440,34 @@ def closed(
     elif failure is not None:
         record = msgspec.structs.replace(record, last_failure=failure)
     message = "" if failure is None else failure.message
-    why = {
+    pause_note = {
         WorkflowStatus.FAILED: f"paused due to workflow failure: {workflow_id}: {message}",
         WorkflowStatus.TIMED_OUT: f"paused due to workflow timeout: {workflow_id}",
     }.get(status)
-    if why is None or not record.schedule.policy.pause_on_failure or record.schedule.state.paused:
+    if pause_note is None or not record.schedule.policy.pause_on_failure or record.schedule.state.paused:
         return record
-    return _with_state(record, paused=True, note=why)
-
-
-# --- requests ------------------------------------------------------------------------------------------------
+    return _with_state(record, paused=True, note=pause_note)
 
 
 def create(request: CreateSchedule, now_ns: int) -> ScheduleRecord:
-    """A new schedule. Raises `UsageError` where its spec makes no sense."""
+    """Create a schedule. Raises `UsageError` for an invalid spec."""
     record = ScheduleRecord(
         schedule_id=request.schedule_id,
-        schedule=settled(request.schedule),
+        schedule=with_defaults(request.schedule),
         seen_ns=now_ns,
         create_time_ns=now_ns,
         backfills=tuple(map(storable_backfill, request.backfill)),
         memo=request.memo,
         search_attributes=request.search_attributes,
     )
-    return _triggered(record, OverlapPolicy.UNSPECIFIED, now_ns) if request.trigger_immediately else record
+    return _with_trigger(record, OverlapPolicy.UNSPECIFIED, now_ns) if request.trigger_immediately else record
 
 
 def patch(record: ScheduleRecord, request: PatchSchedule, now_ns: int) -> ScheduleRecord:
-    """Trigger, backfill, pause, unpause; after what has come due before."""
-    record, _ = _come_due(record, max(now_ns, record.seen_ns))
+    """Trigger, backfill, pause or unpause, after processing due times."""
+    record, _ = _buffer_due(record, max(now_ns, record.seen_ns))
     if request.trigger is not None:
-        record = _triggered(record, request.trigger, now_ns)
+        record = _with_trigger(record, request.trigger, now_ns)
     if request.backfill:
         added = map(storable_backfill, request.backfill)
         record = msgspec.structs.replace(record, backfills=(*record.backfills, *added))
@@ -487,22 +479,19 @@ def patch(record: ScheduleRecord, request: PatchSchedule, now_ns: int) -> Schedu
 
 
 def update(record: ScheduleRecord, request: UpdateSchedule, now_ns: int) -> ScheduleRecord:
-    """Another schedule in its place, after what has come due before.
+    """Replace the schedule, after processing due times.
 
-    One that is based on an older version is dropped, as servers do; clients look whether it came to be.
+    An update that is based on an older version is ignored, as on servers; clients check whether theirs was applied.
     """
     if request.conflict_token and request.conflict_token != token_of(record):
         return record
-    record, _ = _come_due(record, max(now_ns, record.seen_ns))
-    schedule = settled(request.schedule)
-    # A time whose jitter has not passed yet counts still; one that has passed before this moment does not.
+    record, _ = _buffer_due(record, max(now_ns, record.seen_ns))
+    schedule = with_defaults(request.schedule)
+    # A time whose jitter has not passed yet still counts; one that has passed does not.
     seen_ns = now_ns - int(schedule.spec.jitter * NANOS)
     return msgspec.structs.replace(
         record, schedule=schedule, seen_ns=seen_ns, update_time_ns=now_ns, token=record.token + 1
     )
-
-
-# --- parts ---------------------------------------------------------------------------------------------------
 
 
 def _catchup(record: ScheduleRecord) -> float:
@@ -510,12 +499,12 @@ def _catchup(record: ScheduleRecord) -> float:
 
 
 def may_act(record: ScheduleRecord) -> bool:
-    """Whether a schedule starts anything by itself: it is not paused, and has actions left."""
+    """Whether a schedule starts workflows on its own: it is not paused and has actions left."""
     state = record.schedule.state
     return not state.paused and (not state.limited_actions or state.remaining_actions > 0)
 
 
-def _count_down(record: ScheduleRecord) -> ScheduleRecord:
+def _use_action(record: ScheduleRecord) -> ScheduleRecord:
     state = record.schedule.state
     if not state.limited_actions:
         return record
@@ -528,22 +517,22 @@ def _with_state(record: ScheduleRecord, **changes: object) -> ScheduleRecord:
     return msgspec.structs.replace(record, schedule=schedule, token=record.token + 1)
 
 
-def _triggered(record: ScheduleRecord, overlap: OverlapPolicy, now_ns: int) -> ScheduleRecord:
+def _with_trigger(record: ScheduleRecord, overlap: OverlapPolicy, now_ns: int) -> ScheduleRecord:
     terminates = (overlap or record.schedule.policy.overlap) is OverlapPolicy.TERMINATE_OTHER
-    if terminates and 0 <= now_ns - record.terminated_ns < GATHERING_NS:
-        return record  # the workflow that has just taken another's place is started for this trigger, too
-    return _keep_waiting(record, [*record.waiting, Due(now_ns, now_ns, overlap, manual=True)])
+    if terminates and 0 <= now_ns - record.terminated_ns < TERMINATE_NS:
+        return record  # the replacement that is starting now serves this trigger, too
+    return _with_buffer(record, [*record.waiting, BufferedStart(now_ns, now_ns, overlap, manual=True)])
 
 
-def _keep_waiting(record: ScheduleRecord, waiting: list[Due]) -> ScheduleRecord:
-    over = max(0, len(waiting) - MOST_WAITING)
+def _with_buffer(record: ScheduleRecord, waiting: list[BufferedStart]) -> ScheduleRecord:
+    overflow = max(0, len(waiting) - MAX_BUFFERED)
     return msgspec.structs.replace(
-        record, waiting=tuple(waiting[:MOST_WAITING]), dropped=record.dropped + over
+        record, waiting=tuple(waiting[:MAX_BUFFERED]), dropped=record.dropped + overflow
     )
 
 
-def _workflow_id(schedule: EngineSchedule, due: Due) -> str:
+def _workflow_id(schedule: EngineSchedule, start: BufferedStart) -> str:
     if schedule.policy.keep_original_workflow_id:
         return schedule.action.workflow_id
-    nominal = _EPOCH + timedelta(seconds=due.nominal_ns // NANOS)
+    nominal = _EPOCH + timedelta(seconds=start.nominal_ns // NANOS)
     return f"{schedule.action.workflow_id}-{nominal:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,12 +1,12 @@
-"""What remembers runs, and what can be found in it.
+"""Stores: the persistent data of the embedded engine, and the lists and filters over it.
 
-A store is what implements `store.Store`. There are two: in memory (`memory`), and in one SQLite file (`sqlite`). What another one
-needs is on a page of the manual (docs/stores.md), and held by `tests/embedded/store_conformance.py`.
+A store implements `store.Store`. There are two: in memory (`memory`), and in one SQLite file (`sqlite`). docs/stores.md
+describes the requirements of another one; `tests/embedded/store_conformance.py` checks them.
 
-search_attributes  their types, payloads as values that can be compared, what an engine takes
-store              the interface between the engine, which decides, and a store, which remembers
-filters            Temporal's list filters: the text of one as data
-fork_safety        no fork in the middle of a store's work
+search_attributes  search attributes: their types, values for comparison, validation
+store              the interface between the engine and a store
+filters            Temporal's list filters: parsed into data
+fork_safety        a lock that keeps forks out of a store's work
 memory             the store in memory
-sqlite             the durable store: one SQLite file; and lists, in memory too
+sqlite             the durable store in one SQLite file; also lists over memory
 """

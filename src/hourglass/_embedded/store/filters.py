@@ -1,15 +1,15 @@
-"""Temporal's list filters: the text of one as data.
+"""Parser of Temporal's list filters.
 
     WorkflowType = 'Order' AND (ExecutionStatus IN ('Failed', 'TimedOut') OR Amount > 100) AND NOT Region IS NULL
 
 Must not know: which attributes exist, types, SQL. The lexical rules are those of the Temporal server, which reads
-filters with a MySQL parser: names in backticks, texts in either quotes with a doubled quote or a backslash inside,
-comments. Names are case-sensitive, keywords are not; AND binds more tightly than OR, NOT more than both. Durations
-are written as the server takes them for ExecutionDuration: Go's form with days (`1d2h30m`, `1.5s`), `hh:mm:ss`, or
+filters with a MySQL parser: names in backticks; strings in either quotes, with doubled quotes or backslashes inside;
+comments. Names are case-sensitive, keywords are not. AND binds more tightly than OR, NOT more than both. Durations have
+the formats that the server accepts for ExecutionDuration: Go's format plus days (`1d2h30m`, `1.5s`), `hh:mm:ss`, or
 nanoseconds.
 
-Invariants: `parse` gives a `Filter` or raises a `ServiceError` that says where the text went wrong, whatever the text;
-the tokens end with `END`; a query is bounded in depth and width, so that code that walks it needs no guard.
+Invariants: for any string `parse` returns a `Filter` or raises a `ServiceError` with the position of the error; the
+list of tokens ends with `END`; depth and width of a filter are bounded, so that recursive code needs no guard.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from typing import TypeAlias
 
 from hourglass.errors import ServiceError
 
-# --- tokens: names, keywords, quoted texts, numbers and signs, each with its place --------------------------
-
 _INT64 = range(-(2**63), 2**63)
 
 
 class TokenKind(Enum):
-    """What a token is, worded for error messages."""
+    """Kinds of tokens, worded for error messages."""
 
     NAME = "a name"
     KEYWORD = "a keyword"
-    TEXT = "a quoted text"
+    TEXT = "a quoted string"
     NUMBER = "a number"
     SIGN = "a sign"
     END = "the end"
@@ -41,7 +39,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True)
 class FilterToken:
-    """One word: what it is, its value (keywords in capitals), how it was written and where, counted from 1."""
+    """One token: its kind, its value (keywords in capitals), its original spelling, and its position, counted from 1."""
 
     kind: TokenKind
     value: str | int | float
@@ -52,10 +50,10 @@ class FilterToken:
 KEYWORDS = frozenset(
     {
         *("AND", "OR", "NOT", "IN", "BETWEEN", "IS", "NULL", "STARTS_WITH", "TRUE", "FALSE"),
-        *("GROUP", "BY", "ORDER", "LIMIT", "LIKE", "REGEXP", "SELECT", "WHERE"),  # these to be refused
+        *("GROUP", "BY", "ORDER", "LIMIT", "LIKE", "REGEXP", "SELECT", "WHERE"),  # mostly unsupported
     }
 )
-"""Words that are no names, unless in backticks."""
+"""Reserved words: names only if in backticks."""
 
 _SCANNER = re.compile(
     r"""(?P<space> \s+ | --[^\n]* | \#[^\n]* | //[^\n]* | /\*.*?\*/ )
@@ -68,27 +66,27 @@ _SCANNER = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
-_SAME = {"<>": "!=", "&&": "AND", "||": "OR"}
+_SYNONYMS = {"<>": "!=", "&&": "AND", "||": "OR"}
 
 
 def refusal(message: str) -> ServiceError:
-    """The error for a filter that cannot be understood."""
+    """Return the error for an invalid filter."""
     return ServiceError(f"invalid query: {message}", status="INVALID_ARGUMENT")
 
 
 def tokens(text: str) -> tuple[FilterToken, ...]:
-    """The words of a filter."""
-    found: list[FilterToken] = []
-    place = 0
-    while place < len(text):
-        match = _SCANNER.match(text, place)
+    """Split a filter into tokens."""
+    result: list[FilterToken] = []
+    offset = 0
+    while offset < len(text):
+        match = _SCANNER.match(text, offset)
         if match is None or match.lastgroup is None:
-            raise refusal(f"syntax error at character {place + 1} near {text[place : place + 20]!r}")
+            raise refusal(f"syntax error at character {offset + 1} near {text[offset : offset + 20]!r}")
         if match.lastgroup != "space":
-            found.append(_token(match.lastgroup, match.group(), place + 1))
-        place = match.end()
-    found.append(FilterToken(TokenKind.END, "", "", len(text) + 1))
-    return tuple(found)
+            result.append(_token(match.lastgroup, match.group(), offset + 1))
+        offset = match.end()
+    result.append(FilterToken(TokenKind.END, "", "", len(text) + 1))
+    return tuple(result)
 
 
 def _token(group: str, raw: str, position: int) -> FilterToken:
@@ -105,7 +103,7 @@ def _token(group: str, raw: str, position: int) -> FilterToken:
                 return FilterToken(TokenKind.KEYWORD, keyword, raw, position)
             return FilterToken(TokenKind.NAME, raw, raw, position)
         case _:
-            value = _SAME.get(raw, raw)
+            value = _SYNONYMS.get(raw, raw)
             return FilterToken(
                 TokenKind.KEYWORD if value in KEYWORDS else TokenKind.SIGN, value, raw, position
             )
@@ -113,26 +111,24 @@ def _token(group: str, raw: str, position: int) -> FilterToken:
 
 def _unquoted(raw: str, position: int) -> str:
     quote = raw[0]
-    # A quote that is escaped by a backslash may stand beside a doubled one: one pass over both.
+    # Backslash escapes and doubled quotes may be adjacent, so one pass handles both.
     pattern = re.compile(rf"\\(.)|{quote}{quote}", re.DOTALL)
     value = pattern.sub(lambda m: quote if m[1] is None else _ESCAPES.get(m[1], m[1]), raw[1:-1])
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise refusal(f"the text at character {position} is not Unicode") from None
+        raise refusal(f"the string at character {position} is not Unicode") from None
     return value
 
 
 def _number(raw: str, position: int) -> int | float:
     if raw.isdecimal() and len(raw) < 25 and int(raw) in _INT64:
         return int(raw)
-    value = float(raw)  # whole numbers of more than 64 bits too, as the server has it
+    value = float(raw)  # also integers of more than 64 bits, as on the server
     if math.isinf(value):
         raise refusal(f"the number at character {position} is too large")
     return value
 
-
-# --- durations ----------------------------------------------------------------------------------------------
 
 _UNITS = {
     "ns": 1,
@@ -149,17 +145,17 @@ _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _PART = re.compile(rf"({_NUMBER})(ns|us|µs|μs|ms|s|m|h|d)", re.ASCII)
 _PARTS = re.compile(rf"([+-]?)((?:{_PART.pattern})+)", re.ASCII)
 _CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:\.\d+)?)", re.ASCII)
-_WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 
 
 def parse_duration(text: str) -> int | None:
-    """A duration in nanoseconds; None for what is none, or longer than 64 bits hold."""
-    value = _parsed(text) if len(text) < 100 else None
+    """Parse a duration and return nanoseconds; None if it is invalid or exceeds 64 bits."""
+    value = _duration_ns(text) if len(text) < 100 else None
     return value if value is not None and abs(value) < 2**63 else None
 
 
-def _parsed(text: str) -> int | None:
-    if _WHOLE.fullmatch(text):
+def _duration_ns(text: str) -> int | None:
+    if _INTEGER.fullmatch(text):
         return int(text)
     if clock := _CLOCK.fullmatch(text):
         hours, minutes, seconds = (Fraction(part) for part in clock.groups())
@@ -170,20 +166,18 @@ def _parsed(text: str) -> int | None:
     return None
 
 
-# --- queries ------------------------------------------------------------------------------------------------
-
 MAX_DEPTH = 40
 MAX_CONDITIONS = 400
 MAX_VALUES = 5000
 MAX_TEXT = 131_072
-"""Characters of a whole filter."""
+"""Maximum length of a filter, in characters."""
 
 Literal: TypeAlias = str | int | float | bool
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """An attribute and a value; the operators are the keys of `NEGATED`."""
+    """A comparison of an attribute with a value; the operators are the keys of `NEGATED`."""
 
     name: str
     operator: str
@@ -193,7 +187,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Membership:
-    """IN, or NOT IN."""
+    """IN or NOT IN."""
 
     name: str
     values: tuple[Literal, ...]
@@ -203,7 +197,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class Between:
-    """BETWEEN, or NOT BETWEEN; both ends belong to it."""
+    """BETWEEN or NOT BETWEEN; both bounds are included."""
 
     name: str
     low: Literal
@@ -214,7 +208,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Missing:
-    """IS NULL, or IS NOT NULL."""
+    """IS NULL or IS NOT NULL."""
 
     name: str
     negated: bool = False
@@ -223,21 +217,21 @@ class Missing:
 
 @dataclass(frozen=True)
 class Not:
-    """What does not hold."""
+    """Negation of a condition."""
 
     condition: Condition
 
 
 @dataclass(frozen=True)
 class And:
-    """What holds altogether; two or more."""
+    """Conjunction of two or more conditions."""
 
     conditions: tuple[Condition, ...]
 
 
 @dataclass(frozen=True)
 class Or:
-    """Of which at least one holds; two or more."""
+    """Disjunction of two or more conditions."""
 
     conditions: tuple[Condition, ...]
 
@@ -248,7 +242,7 @@ Condition: TypeAlias = Leaf | Not | And | Or
 
 @dataclass(frozen=True)
 class Filter:
-    """A whole filter: a condition, or None for all runs, and by what a count is grouped."""
+    """A parsed filter: its condition, None if it matches all runs, and the attribute that a count groups by."""
 
     condition: Condition | None = None
     group_by: str = ""
@@ -264,31 +258,31 @@ NEGATED = {
     "STARTS_WITH": "NOT STARTS_WITH",
     "NOT STARTS_WITH": "STARTS_WITH",
 }
-"""The comparisons, and what each becomes under NOT. An attribute that is missing passes neither."""
+"""Each comparison operator with its negation. A missing attribute matches neither of the two."""
 
 _SIGNS = frozenset(sign for sign in NEGATED if not sign[-1].isalpha())
 
 
 def parse(text: str) -> Filter:
-    """A filter as data; raises `ServiceError` for what is none."""
+    """Parse a filter. Raises `ServiceError` if it is invalid."""
     if len(text) > MAX_TEXT:
-        raise refusal(f"it has {len(text)} characters, and at most {MAX_TEXT} are understood")
+        raise refusal(f"it has {len(text)} characters; the maximum is {MAX_TEXT}")
     if not text.strip():
         return Filter()
     return _Parser(tokens(text)).query()
 
 
 def without_not(condition: Condition, negate: bool = False) -> Condition:
-    """The same condition with every NOT moved into the leaves, where it is only another operator.
+    """Return an equivalent condition in which every NOT is moved into the leaves.
 
-    Comparisons with what is missing are neither true nor false; De Morgan's laws hold for them too.
+    A comparison with a missing attribute is neither true nor false; De Morgan's laws hold for it, too.
     """
     match condition:
         case Not(inner):
             return without_not(inner, not negate)
         case And(conditions) | Or(conditions):
-            inner_ones = tuple(without_not(each, negate) for each in conditions)
-            return And(inner_ones) if isinstance(condition, And) is not negate else Or(inner_ones)
+            inner_conditions = tuple(without_not(part, negate) for part in conditions)
+            return And(inner_conditions) if isinstance(condition, And) is not negate else Or(inner_conditions)
         case Comparison() if negate:
             return replace(condition, operator=NEGATED[condition.operator])
         case Membership() | Between() | Missing() if negate:
@@ -298,24 +292,22 @@ def without_not(condition: Condition, negate: bool = False) -> Condition:
 
 
 class _Parser:
-    """Recursive descent, one method per rule; `_next` is the token that is looked at."""
+    """A recursive descent parser with one method per grammar rule; `_next` is the current token."""
 
-    def __init__(self, found: tuple[FilterToken, ...]) -> None:
-        self._tokens = found
-        self._at = 0
+    def __init__(self, tokens: tuple[FilterToken, ...]) -> None:
+        self._tokens = tokens
+        self._position = 0
         self._depth = 0
         self._conditions = 0
         self._values = 0
 
-    # --- rules ----------------------------------------------------------------------------------------------
-
     def query(self) -> Filter:
-        condition = None if self._is_keyword("GROUP", "ORDER") else self._any()
+        condition = None if self._is_keyword("GROUP", "ORDER") else self._or_condition()
         group_by = self._group_by()
         for clause in ("ORDER", "LIMIT"):
             if self._is_keyword(clause):
                 raise refusal(
-                    f"{clause} at character {self._next.position} is not supported: lists have one order"
+                    f"{clause} at character {self._next.position} is not supported: the order of lists is fixed"
                 )
         self._take(TokenKind.SIGN, ";")
         if self._next.kind is not TokenKind.END:
@@ -329,27 +321,27 @@ class _Parser:
             raise self._expected("BY")
         return self._name()
 
-    def _any(self) -> Condition:
-        conditions = [self._all()]
+    def _or_condition(self) -> Condition:
+        conditions = [self._and_condition()]
         while self._take(TokenKind.KEYWORD, "OR"):
-            conditions.append(self._all())
+            conditions.append(self._and_condition())
         return conditions[0] if len(conditions) == 1 else Or(tuple(conditions))
 
-    def _all(self) -> Condition:
-        conditions = [self._one()]
+    def _and_condition(self) -> Condition:
+        conditions = [self._single_condition()]
         while self._take(TokenKind.KEYWORD, "AND"):
-            conditions.append(self._one())
+            conditions.append(self._single_condition())
         return conditions[0] if len(conditions) == 1 else And(tuple(conditions))
 
-    def _one(self) -> Condition:
+    def _single_condition(self) -> Condition:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise refusal(f"nested more than {MAX_DEPTH} deep at character {self._next.position}")
         condition: Condition
         if self._take(TokenKind.KEYWORD, "NOT"):
-            condition = Not(self._one())
+            condition = Not(self._single_condition())
         elif self._take(TokenKind.SIGN, "("):
-            condition = self._any()
+            condition = self._or_condition()
             self._sign(")")
         else:
             condition = self._leaf()
@@ -369,9 +361,9 @@ class _Parser:
             if not self._take(TokenKind.KEYWORD, "NULL"):
                 raise self._expected("NULL")
             return Missing(name, negated, position)
-        return self._worded(name, self._take(TokenKind.KEYWORD, "NOT"), position)
+        return self._keyword_leaf(name, self._take(TokenKind.KEYWORD, "NOT"), position)
 
-    def _worded(self, name: str, negated: bool, position: int) -> Leaf:
+    def _keyword_leaf(self, name: str, negated: bool, position: int) -> Leaf:
         if self._take(TokenKind.KEYWORD, "IN"):
             return Membership(name, self._list(), negated, position)
         if self._take(TokenKind.KEYWORD, "BETWEEN"):
@@ -408,37 +400,35 @@ class _Parser:
         if self._is_keyword("TRUE", "FALSE"):
             return self._advance().value == "TRUE"
         hint = " (did you forget to quote it?)" if token.kind is TokenKind.NAME else ""
-        raise self._expected("a value: a quoted text, a number, true or false", hint)
+        raise self._expected("a value: a quoted string, a number, true or false", hint)
 
     def _name(self) -> str:
         if self._next.kind is not TokenKind.NAME:
             raise self._expected("the name of a search attribute")
         return str(self._advance().value)
 
-    # --- tokens ---------------------------------------------------------------------------------------------
-
     @property
     def _next(self) -> FilterToken:
-        return self._tokens[self._at]
+        return self._tokens[self._position]
 
     def _advance(self) -> FilterToken:
-        token = self._tokens[self._at]
-        self._at += 1
+        token = self._tokens[self._position]
+        self._position += 1
         return token
 
     def _is_keyword(self, *words: str) -> bool:
         return self._next.kind is TokenKind.KEYWORD and self._next.value in words
 
     def _take(self, kind: TokenKind, value: str) -> bool:
-        taken = self._next.kind is kind and self._next.value == value
-        self._at += taken
-        return taken
+        matches = self._next.kind is kind and self._next.value == value
+        self._position += matches
+        return matches
 
     def _sign(self, sign: str) -> None:
         if not self._take(TokenKind.SIGN, sign):
             raise self._expected(repr(sign))
 
-    def _expected(self, what: str, hint: str = "") -> Exception:
+    def _expected(self, expected: str, hint: str = "") -> Exception:
         token = self._next
         near = "at the end" if token.kind is TokenKind.END else f"near {token.raw[:40]!r}"
-        return refusal(f"syntax error at character {token.position} {near}: expected {what}{hint}")
+        return refusal(f"syntax error at character {token.position} {near}: expected {expected}{hint}")

@@ -1,12 +1,13 @@
-"""The fork lock: no fork happens in the middle of a library's work, or of anything else that a child must not get by halves.
+"""A lock that keeps forks out of work that a child process must not inherit half done.
 
-Must not know: what the work is. A mutex that a thread of ours holds inside a library (a database's) at the instant of a
-fork is held for ever in the child, where that thread does not exist, and the child's first use of the library hangs. So a
-store does all such work inside `NO_FORK`, and a fork waits until no thread is inside: at most for one commit, or for one
-portion of a copy. Whatever else must not be cut in two by a fork (a descriptor that is opened and noted) is done inside, too.
+Must not know: what the work is. If one of our threads holds a mutex inside a library (a database) at the moment of a
+fork, the mutex is locked forever in the child, where that thread does not exist, and the child's first use of the
+library hangs. A store therefore does all such work inside `NO_FORK`, and a fork waits until no thread is inside: at
+most for one commit, or one portion of a copy. Other work that a fork must not split (opening a descriptor and recording
+it) runs inside, too.
 
-Invariants: each thread has a lock of its own, so that threads never wait for each other here, only a fork for them; a
-thread may enter again while it is inside.
+Invariants: each thread has its own lock, so that threads never wait for each other here, only a fork for them; the lock
+is reentrant.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from hourglass._forks import ForkStage, at_fork
 
 _entrance = threading.Lock()
 _locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
-_taken: list[threading.RLock] = []
+_acquired: list[threading.RLock] = []
 
 
 class ForkLock(threading.local):
-    """`with NO_FORK.lock:` around everything that calls a database, and what is said above: each thread has its own."""
+    """A lock per thread: use `with NO_FORK.lock:` around every call of a database, and other work that a fork must not
+    split."""
 
     fork_waits: ClassVar[bool] = False
-    """Whether a fork waits: something long that can be begun anew had better stop, and go on after it."""
+    """Whether a fork is waiting: long work that can be restarted should stop, and restart after the fork."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -35,7 +37,7 @@ class ForkLock(threading.local):
             _locks.add(self.lock)
 
     def pause(self, seconds: float) -> None:
-        """Inside, between two portions of something long: a fork may happen meanwhile."""
+        """Release the lock for some seconds between two portions of long work, so that a fork can happen."""
         self.lock.release()
         try:
             sleep(seconds)
@@ -47,19 +49,19 @@ NO_FORK = ForkLock()
 
 
 def _before_fork() -> None:
-    # First the door: until the fork is over no thread that is new to `NO_FORK` can add a lock that is not taken here.
+    # The entrance first: until the fork is over, a thread new to `NO_FORK` cannot add a lock that is not acquired here.
     _entrance.acquire()
     ForkLock.fork_waits = True
     for lock in list(_locks):
         lock.acquire()
-        _taken.append(lock)
+        _acquired.append(lock)
 
 
 def _after_fork() -> None:
-    # In the child, too: the forking thread took these locks, and is the one thread that exists there.
-    for lock in _taken:
+    # Also in the child: the forking thread acquired these locks, and is the only thread there.
+    for lock in _acquired:
         lock.release()
-    _taken.clear()
+    _acquired.clear()
     ForkLock.fork_waits = False
     _entrance.release()
 

@@ -1,9 +1,8 @@
-"""A store that remembers in memory, for as long as it is there. Everything is durable at once. Lists are made on
-demand, over the same index as a file's.
+"""A store in memory. Every change is durable at once. Lists are created on demand, over the same index as a file's.
 
-Must not know: the engine. The store keeps what it is given and shares it: runs and events are frozen. A new engine
-over the same store finds what the old one left, which is what a crash looks like in tests. Invariant: a list is about
-the runs as they are when it is given.
+Must not know: the engine. Runs and events are frozen, so the store shares the objects that it is passed. A new engine
+over the same store finds the state of the old one; tests simulate a crash in this way. Invariant: a list shows the runs
+as they are when it is returned.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.sqlite.listing import MemoryListing as MemoryListing
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    Change,
     DiskCondition,
     DueRun,
     NoteChange,
     Refusal,
+    RunChange,
     ScheduleChange,
     ScheduleEntry,
     Stored,
@@ -33,7 +32,7 @@ from hourglass.errors import StorageError
 
 
 class MemoryStore:
-    """Implements `Store`. On `real_time` long lists are made on a thread; on virtual time they take no time."""
+    """A `Store` in memory. On `real_time` long lists run on a thread; on virtual time they take no time."""
 
     patience = 0.0
 
@@ -56,34 +55,34 @@ class MemoryStore:
         self.latest_ns = 0
         """The time of the newest event."""
 
-    held = ""  # it can always write
+    held = ""  # writes are always possible
 
     def refuses_starts(self) -> str:
-        """Never: there is always room."""
+        """Return "": there is always room."""
         return ""
 
     def condition(self) -> DiskCondition | None:
-        """There is no file."""
+        """Return None: there is no file."""
         return None
 
     def attribute_types(self) -> Mapping[str, AttributeType]:
-        """None are kept: each engine learns them from what it is given."""
+        """Return an empty mapping: each engine learns the types from use."""
         return {}
 
-    def append(self, change: Change | ScheduleChange) -> int:
-        """Keep a change; returns its number."""
+    def append(self, change: RunChange | ScheduleChange) -> int:
+        """Store a change and return its number."""
         self._number += 1
-        if type(change) is Change and not change.also:  # nearly all are
-            self._keep(change)
+        if type(change) is RunChange and not change.also:  # true of nearly all changes
+            self._apply(change)
             return self._number
-        for each in (change, *change.also):
-            if isinstance(each, ScheduleChange):
-                self._keep_schedule(each)
+        for part in (change, *change.also):
+            if isinstance(part, ScheduleChange):
+                self._apply_to_schedule(part)
             else:
-                self._keep(each)
+                self._apply(part)
         return self._number
 
-    def _keep_schedule(self, change: ScheduleChange) -> None:
+    def _apply_to_schedule(self, change: ScheduleChange) -> None:
         if isinstance(change, NoteChange) and not change.data:
             self._notes.pop(change.schedule_id, None)
         elif isinstance(change, NoteChange):
@@ -93,7 +92,7 @@ class MemoryStore:
         else:
             self._schedules[change.schedule_id] = (change.record, change.wake_ns)
 
-    def _keep(self, change: Change) -> None:
+    def _apply(self, change: RunChange) -> None:
         run, events = change.run, change.events
         run_id = run.run_id
         if run_id not in self._runs:
@@ -117,87 +116,87 @@ class MemoryStore:
             self._requests.setdefault((run.started.workflow_id, request_id), []).append(run.run_id)
             self._request_ids.setdefault(run.run_id, []).append(request_id)
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
-        """Nothing is ever refused."""
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+        """Do nothing: no change is ever refused."""
 
     def is_durable(self, number: int) -> bool:
-        """As durable as it gets."""
+        """Whether this change was appended."""
         return number <= self._number
 
     async def durable(self, number: int) -> None:
-        """There is nothing to wait for."""
+        """Return at once: every change is durable."""
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
-        """It is."""
-        asyncio.get_running_loop().call_soon(told, None)
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
+        """Schedule the callback."""
+        asyncio.get_running_loop().call_soon(callback, None)
 
     def load(self, run_id: str) -> Stored | None:
-        """A run, if it was kept."""
+        """Return a stored run, or None."""
         run = self._runs.get(run_id)
         return None if run is None else Stored(run, tuple(self._events[run_id]))
 
     def current(self, workflow_id: str) -> str:
-        """The run id of the latest run of a workflow."""
+        """Return the run id of the latest run of a workflow; empty if there is none."""
         return self._current.get(workflow_id, "")
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
-        """The run id of the latest run of a workflow that carried out a request; empty if none did."""
+        """Return the run id of the latest run of a workflow that carried out a request; empty if none did."""
         return self._requests.get((workflow_id, request_id), ("",))[-1]
 
     def due(
         self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
     ) -> Sequence[DueRun]:
-        """Runs whose wake time has come, from behind a place."""
-        found = (
+        """Return due runs after a position, earliest first (see `Store.due`)."""
+        candidates = (
             DueRun(run_id, self._runs[run_id].started.spec.task_queue, wake, self._keys[run_id])
             for run_id, wake in self._wakes.items()
             if after_ns <= wake <= until_ns
         )
-        behind = [due for due in found if (due.wake_ns, due.key) > (after_ns, after_key)]
-        return sorted(behind, key=lambda due: (due.wake_ns, due.key))[:limit]
+        after = [due for due in candidates if (due.wake_ns, due.key) > (after_ns, after_key)]
+        return sorted(after, key=lambda due: (due.wake_ns, due.key))[:limit]
 
     def without_wake(self) -> Sequence[str]:
-        """None: nothing is ever damaged."""
+        """Return no runs: nothing in memory gets damaged."""
         return ()
 
     def open_runs(self) -> int:
-        """How many runs are open."""
+        """Return the number of open runs."""
         return sum(run.is_open for run in self._runs.values())
 
     def next_due_ns(self, after_ns: int = 0) -> int:
-        """The earliest wake time later than this."""
+        """Return the earliest wake time later than `after_ns`; 0 if there is none."""
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)
 
     async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
-        """Runs that pass a filter, newest first, from where another page ended."""
+        """Return the runs that match a filter, newest first, from the end of the previous page."""
         return await self._listing.page(text, token, limit, activities=activities)
 
     async def count(self, text: str, *, activities: bool = False) -> Count:
-        """How many runs pass a filter, and in each of its groups, if it has any."""
+        """Count the runs that match a filter, in total and by group."""
         return await self._listing.count(text, activities=activities)
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        """A schedule, if it was kept."""
+        """Return a stored schedule, or None."""
         record, _ = self._schedules.get(schedule_id, (None, 0))
         return record
 
     def schedules(self) -> Sequence[ScheduleEntry]:
-        """All schedules, in short."""
+        """Return a short entry for each schedule."""
         return [
             ScheduleEntry(schedule_id, wake_ns, tuple(workflow_id for workflow_id, _ in record.running))
             for schedule_id, (record, wake_ns) in self._schedules.items()
         ]
 
     def note(self, name: str) -> bytes:
-        """What the engine keeps for itself under a name."""
+        """Return a note of the engine; empty if there is none."""
         return self._notes.get(name, b"")
 
     def notes(self, prefix: str) -> list[tuple[str, bytes]]:
-        """All that the engine keeps for itself under names that begin so."""
+        """Return the engine's notes whose names begin with `prefix`."""
         return [(name, data) for name, data in self._notes.items() if name.startswith(prefix)]
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
-        """Drop runs that closed before this time."""
+        """Delete runs that closed before this time, at most `limit`. Return their number."""
         count = 0
         while count < limit and self._closed and self._closed[0][0] < before_ns:
             self._drop(self._closed.popleft()[1])
@@ -205,10 +204,10 @@ class MemoryStore:
         return count
 
     def forget(self, run_id: str) -> int:
-        """Drop a run that has closed."""
+        """Delete a closed run and return the number of this change."""
         self._number += 1
         if run_id in self._runs:
-            self._closed = deque(each for each in self._closed if each[1] != run_id)
+            self._closed = deque(entry for entry in self._closed if entry[1] != run_id)
             self._drop(run_id)
         return self._number
 
@@ -221,7 +220,7 @@ class MemoryStore:
         del self._keys[run_id]
         self._forget_requests(workflow_id, run_id)
         if self._current.get(workflow_id) == run_id:
-            # An earlier run of the same id is the latest one now, as it is in a file.
+            # The previous run of the same workflow id becomes the latest, as in a file.
             earlier = self._runs_of[workflow_id]
             self._current |= {workflow_id: next(reversed(earlier))} if earlier else {}
             if not earlier:
@@ -235,5 +234,5 @@ class MemoryStore:
                 del self._requests[workflow_id, request_id]
 
     def close(self) -> None:
-        """Nothing to write, and what was kept stays for the next engine."""
+        """Close the index. The data stays for the next engine."""
         self._listing.close()

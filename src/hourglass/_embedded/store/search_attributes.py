@@ -1,10 +1,9 @@
-"""Search attributes: which ones every engine has, their types, payloads as values that can be compared, and what an
-engine takes.
+"""Search attributes: the predefined ones, their types, their values for comparison, and the validation of new values.
 
-Must not know: filters, SQL, stores, requests. Times are whole microseconds, as Temporal's own index keeps them. A payload says
-its type in its metadata; one that does not gets the type of its JSON value, and a text that is an RFC 3339 time is
-taken for one. Invariant: as values texts of lists are in lower case and texts of type Text are their words, in the form
-that `words` gives, since they are looked up so.
+Must not know: filters, SQL, stores, requests. Times are integers of microseconds, as in Temporal's own index. A
+payload's metadata contains its type; without it the type follows from the JSON value, and a string in RFC 3339 format
+is a time. Invariant: strings of lists are indexed in lower case, and strings of type Text as their words in the format
+of `words`, because filters look them up in this form.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Indexed: TypeAlias = str | int | float
 
 
 class AttributeType(Enum):
-    """The types of search attributes, by Temporal's names."""
+    """The types of search attributes, with Temporal's names."""
 
     KEYWORD = "Keyword"
     KEYWORD_LIST = "KeywordList"
@@ -42,28 +41,28 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def type_named(name: str) -> AttributeType | None:
-    """The type of this name."""
+    """Return the type of this name, or None."""
     return _TYPES.get(name)
 
 
 def parse_time(text: str) -> int | None:
-    """An RFC 3339 time, with its zone, as microseconds since the epoch; None if it is none."""
+    """Parse an RFC 3339 time with time zone; return microseconds since the epoch, or None."""
     ns = times.moment(text) if _ZONED(text) else None
     return None if ns is None else ns // 1000
 
 
 def words(text: str) -> str:
-    """The words of a text as they are searched: in lower case, without accents, a space around each."""
+    """Return the words of a string in lower case, without accents, each surrounded by spaces, for searching."""
     plain = "".join(c for c in unicodedata.normalize("NFD", text) if not unicodedata.combining(c))
     separated = "".join(c if c.isalnum() else " " for c in plain.lower())
     return f" {' '.join(separated.split())} "
 
 
 def type_of(payload: Payload) -> AttributeType | None:
-    """The type that a payload says it has or, if it says none, that its value suggests."""
-    said = (payload.metadata or {}).get("type", b"").decode(errors="replace")
-    if said in _TYPES:
-        return _TYPES[said]
+    """Return the type in a payload's metadata or, without one, the type that its value suggests."""
+    declared = (payload.metadata or {}).get("type", b"").decode(errors="replace")
+    if declared in _TYPES:
+        return _TYPES[declared]
     match _value(payload):
         case bool():
             return AttributeType.BOOL
@@ -80,28 +79,28 @@ def type_of(payload: Payload) -> AttributeType | None:
 
 
 def indexed(payload: Payload, kind: AttributeType) -> tuple[Indexed, ...]:
-    """What a payload is found by, as an attribute of that type; nothing if it is missing or does not fit."""
+    """Return the values by which a payload is found, as an attribute of this type; empty if it is unset or does not fit."""
     value = _value(payload)
     if kind is AttributeType.KEYWORD_LIST:
-        several = value if isinstance(value, list) else [value]
-        return tuple(dict.fromkeys(each.lower() for each in several if isinstance(each, str) and each))
-    if isinstance(value, list) and len(value) == 1:  # as some SDKs send a single value
+        items = value if isinstance(value, list) else [value]
+        return tuple(dict.fromkeys(item.lower() for item in items if isinstance(item, str) and item))
+    if isinstance(value, list) and len(value) == 1:  # some SDKs send a single value like this
         value = value[0]
     return _single(value, kind)
 
 
 def fits(payload: Payload, kind: AttributeType) -> bool:
-    """Whether a server takes a payload for an attribute of that type. One that unsets the attribute always fits."""
+    """Whether a server accepts a payload for an attribute of this type. One that unsets the attribute always fits."""
     if payload.encoding == "binary/null" or payload.data == b"null":
         return True
     value = _value(payload)
     if kind is AttributeType.KEYWORD_LIST:
-        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
     if isinstance(value, list):
         if len(value) != 1:
             return not value
         (value,) = value
-    if kind is AttributeType.DOUBLE:  # of any size, unlike those that are indexed
+    if kind is AttributeType.DOUBLE:  # of any size; only 64-bit integers are indexed
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return bool(_single(value, kind))
 
@@ -136,8 +135,6 @@ def _value(payload: Payload) -> Any:
         return None
 
 
-# --- the attributes that every engine has -------------------------------------------------------------------
-
 OF_RUNS = {
     "WorkflowId": AttributeType.KEYWORD,
     "RunId": AttributeType.KEYWORD,
@@ -156,7 +153,7 @@ OF_RUNS = {
     "RootRunId": AttributeType.KEYWORD,
     "StateTransitionCount": AttributeType.INT,
 }
-"""What is known of every run."""
+"""The attributes that the engine sets for every run."""
 _PREDEFINED = {
     "BatcherNamespace": AttributeType.KEYWORD,
     "BatcherUser": AttributeType.KEYWORD,
@@ -182,75 +179,72 @@ SETTABLE = frozenset(_PREDEFINED) - {
     "TemporalWorkerDeploymentVersion",
     "TemporalWorkflowVersioningBehavior",
 }
-"""Those of them that a server lets clients and workflows set."""
-
-
-# --- what an engine takes ------------------------------------------------------------------------------------
+"""The predefined attributes that clients and workflows may set."""
 
 
 class Flaw(NamedTuple):
-    """Why search attributes are refused; `too_large`: a server ends a run that asks for such ones."""
+    """Why search attributes are rejected. `too_large`: a server fails a run that sets them."""
 
     message: str
     too_large: bool = False
 
 
 class SearchAttributes:
-    """The search attributes of one engine, their types and limits; `stored` reads the types that its store knows.
+    """The search attributes of one engine, their types and limits. `stored` reads the types that its store knows.
 
-    A server has its attributes registered by an operator; here one is known from its first use, with the type that it
-    had then, as in the index (see `visibility`). From then on it is checked as on a server: the value counts, not the
-    type that its sender wrote beside it. Refusals are worded as a server words them.
+    On a server an operator registers attributes. Here an attribute exists from its first use on, with the type of that
+    use, as in the index (see `visibility`). Later values are checked as on a server: against this type, whatever type
+    the sender wrote into the metadata. Messages are those of the server.
     """
 
     def __init__(self, stored: Callable[[], Mapping[str, AttributeType]], limits: Limits) -> None:
         self._stored = stored
         self._limits = limits
-        self._known: dict[str, AttributeType] | None = None
+        self._cached_types: dict[str, AttributeType] | None = None
 
     def flaw(self, attributes: Mapping[str, Payload]) -> Flaw | None:
-        """What is wrong with these; None if nothing is."""
+        """Return the first violation in these attributes, or None."""
         limits = self._limits
         if len(attributes) > limits.attributes:
             return Flaw(f"number of search attributes {len(attributes)} exceeds limit {limits.attributes}")
         for name, payload in attributes.items():
-            wrong = self._flaw(name, payload)
-            if wrong:
-                return Flaw(wrong)
+            reason = self._type_error(name, payload)
+            if reason:
+                return Flaw(reason)
         total = 0
         for name, payload in attributes.items():
             size = len(payload.data)
             total += len(name.encode()) + size
             if size > limits.attribute_bytes:
-                what = (
+                message = (
                     f"search attribute {name} value size {size} exceeds size limit {limits.attribute_bytes}"
                 )
-                return Flaw(what, too_large=True)
+                return Flaw(message, too_large=True)
         if total > limits.attributes_bytes:
-            what = f"total size of search attributes {total} exceeds size limit {limits.attributes_bytes}"
-            return Flaw(what, too_large=True)
+            message = f"total size of search attributes {total} exceeds size limit {limits.attributes_bytes}"
+            return Flaw(message, too_large=True)
         return None
 
     def type_of(self, name: str) -> AttributeType | None:
-        """The type of an attribute that is known."""
+        """Return the type of an attribute, or None if it does not exist."""
         return SYSTEM.get(name) or self._types().get(name)
 
     def known(self) -> dict[str, AttributeType]:
-        """The attributes that are known, but for the engine's own."""
+        """Return the attributes in use, without the predefined ones."""
         return {name: kind for name, kind in self._types().items() if name not in SYSTEM}
 
     def add(self, types: Mapping[str, AttributeType]) -> None:
-        """These are known while the engine runs; from their first use on for ever."""
+        """Declare attributes while the engine runs; their first use makes them permanent."""
         self._types().update(types)
 
     def learn(self, attributes: Mapping[str, Payload]) -> None:
-        """These are in use now."""
-        known = self._types()
+        """Add the attributes of this first use."""
+        types = self._types()
         for name, payload in attributes.items():
-            if name not in known and name not in SYSTEM and (kind := type_of(payload)) is not None:
-                known[name] = kind
+            if name not in types and name not in SYSTEM and (kind := type_of(payload)) is not None:
+                types[name] = kind
 
-    def _flaw(self, name: str, payload: Payload) -> str:
+    def _type_error(self, name: str, payload: Payload) -> str:
         if not name:
             return "a search attribute must have a name"
         if name in SYSTEM and name not in SETTABLE:
@@ -258,21 +252,21 @@ class SearchAttributes:
         kind = SYSTEM.get(name) or self._types().get(name) or type_of(payload)
         if fits(payload, kind or AttributeType.KEYWORD):
             return ""
-        what = "of no known type" if kind is None else f"of type {kind.value}"
+        type_part = "of no known type" if kind is None else f"of type {kind.value}"
         hint = "" if name in SYSTEM else " (here its type is that of its first use)"
-        return f"invalid value for search attribute {name} {what}: {_worded(payload)}{hint}"
+        return f"invalid value for search attribute {name} {type_part}: {_value_text(payload)}{hint}"
 
     def _types(self) -> dict[str, AttributeType]:
-        if self._known is None:
-            self._known = dict(self._stored())
-        return self._known
+        if self._cached_types is None:
+            self._cached_types = dict(self._stored())
+        return self._cached_types
 
 
-def _worded(payload: Payload) -> str:
+def _value_text(payload: Payload) -> str:
     try:
         return _as_text(msgspec.json.decode(payload.data))[:200]
     except msgspec.DecodeError:
-        return f"{len(payload.data)} bytes that are no JSON"
+        return f"{len(payload.data)} bytes that are not JSON"
 
 
 def _as_text(value: Any) -> str:

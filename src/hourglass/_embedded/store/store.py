@@ -1,15 +1,16 @@
-"""What an engine keeps its runs in: the seam between the engine, which decides, and a place that remembers. A second
-kind of store is one module that implements `Store`, and `StoreOpener` if several processes share its files.
+"""The interface between the engine and a store. A new kind of store is one module that implements `Store`, and
+`StoreOpener` if several processes share its files.
 
-Must not know: transitions, queues, handles, when a schedule acts. The engine works in memory and is ahead of its
-store: it applies a step, queues it here with `append`, and goes on. What has an effect outside (an attempt, the
-answer to a call) waits until all that it rests on is durable. So a crash forgets only what no client and no activity
-has seen. An activation has no such effect: it may go ahead, and what the run answers waits.
+Must not know: transitions, queues, handles, when a schedule acts. The engine works in memory and is ahead of its store:
+it applies a step, queues the change with `append`, and continues. An effect outside the engine (an attempt, the answer
+to a call) waits until every change on which it depends is durable. A crash therefore loses only what no client and no
+activity has seen. An activation has no such effect: it may be delivered early, and the run's completion waits.
 
-Invariants: changes become durable in the order of `append`, each whole or not at all; what was durable stays;
-`durable` raises once a change can never become so: one that cannot be written is refused by itself, for any other
-reason the store is dead from then on and must be opened anew. The status of a `StorageError` says what to make of it:
-`is_permanent`, `RESOURCE_EXHAUSTED` where there is no room (what only reads is still answered), else try again.
+Invariants: changes become durable in the order of `append`, each completely or not at all; a durable change stays.
+`durable` raises once a change can never become durable. A change that cannot be written is refused alone; after any
+other failure the store is unusable and must be opened again. The status of a `StorageError` determines the reaction:
+`is_permanent` errors need a person, `RESOURCE_EXHAUSTED` means that there is no room (reads are still answered), any
+other status means to try again.
 """
 
 from __future__ import annotations
@@ -25,24 +26,22 @@ import msgspec
 from hourglass._contract.workflows import Count, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
-from hourglass._embedded.transitions.draft import first_task_ns
-from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.run import Run, first_task_ns
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
 AT_ONCE = 1
-"""As a wake time: the engine must look at the run as soon as it is opened (something was in flight)."""
+"""A wake time: the engine must process the run as soon as the file is opened, because something was in progress."""
 
 
-class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class RunChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One step of one run.
 
-    `encoded` are the events as bytes, one after the other; empty where the transition did not encode them. `touched` names what
-    is pending and changed, by the id of the event that began it: each is `run.pending` by that id, or is gone.
-    `wake_ns` is when the run must be looked at if it is not in memory then (0: never; `AT_ONCE`). `request_ids` are
-    the requests that it carries out. `also` are changes, of other runs, further ones of this run or of schedules,
-    that become durable together with it, under its number: a run that closes and the run that follows it are one
-    step, and so are a parent and its child.
+    `encoded` are the events as bytes, concatenated; empty if the transition did not encode them. `touched` contains the
+    ids of the events that created changed pending entries: each entry is in `run.pending` under this id, or was
+    removed. `wake_ns` is the time at which the run must be loaded and processed (0: never; `AT_ONCE`). `request_ids`
+    are the requests that the step carries out. `also` are further changes, of any run or schedule, that become durable
+    together with this one, under its number: a closing run and its successor, or a parent and its child, are one step.
     """
 
     run: Run
@@ -51,26 +50,26 @@ class Change(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     touched: frozenset[int] = frozenset()
     wake_ns: int = 0
     request_ids: tuple[str, ...] = ()
-    also: tuple[Change | ScheduleChange, ...] = ()
+    also: tuple[RunChange | ScheduleChange, ...] = ()
 
 
 class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of one schedule, or its end (no record). `wake_ns` is when it must be looked at (0: never)."""
+    """One step of one schedule, or its deletion (no record). `wake_ns` is the time of its next action (0: never)."""
 
     schedule_id: str
     record: ScheduleRecord | None = None
     wake_ns: int = 0
-    also: tuple[Change | ScheduleChange, ...] = ()
+    also: tuple[RunChange | ScheduleChange, ...] = ()
 
 
 class NoteChange(ScheduleChange, frozen=True, kw_only=True):
-    """What the engine keeps for itself under a name, whole, or (without data) no longer; it travels as schedules do."""
+    """The new content of a named note of the engine, or its deletion (no data). Notes are stored like schedules."""
 
     data: bytes
 
 
 class ScheduleEntry(NamedTuple):
-    """What is known of a schedule before it is read: when it acts next, and the workflows that it waits for."""
+    """The summary of a schedule that is not loaded: its next action time, and the workflows whose end it awaits."""
 
     schedule_id: str
     wake_ns: int
@@ -78,8 +77,9 @@ class ScheduleEntry(NamedTuple):
 
 
 class DueRun(NamedTuple):
-    """A run whose wake time has come. `key` is its place among those of the same wake time; `task_queue` is its workflow's,
-    empty where the store does not know.
+    """A run whose wake time has come.
+
+    `key` orders runs of equal wake time. `task_queue` is the workflow's, empty if the store does not know it.
     """
 
     run_id: str
@@ -89,18 +89,18 @@ class DueRun(NamedTuple):
 
 
 LAST_KEY = (1 << 63) - 1
-"""No run has a greater key."""
+"""The greatest key."""
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A run as it was stored, with its whole history."""
+    """A stored run with its complete history."""
 
     run: Run
     events: tuple[h.HistoryEvent, ...]
 
 
 class Refusal(NamedTuple):
-    """A change that will never be durable, with the runs and schedules of which it was to tell."""
+    """A change that will never be durable, with the affected runs and schedules."""
 
     number: int
     run_ids: tuple[str, ...]
@@ -108,11 +108,8 @@ class Refusal(NamedTuple):
     error: StorageError
 
 
-# --- what lists say of a run --------------------------------------------------------------------------------
-
-
 def summary(run: Run) -> WorkflowSummary:
-    """What a list says of a run."""
+    """Return the list entry of a run."""
     return WorkflowSummary(
         workflow_id=run.started.workflow_id,
         run_id=run.run_id,
@@ -132,18 +129,17 @@ def summary(run: Run) -> WorkflowSummary:
     )
 
 
-# --- faults -------------------------------------------------------------------------------------------------
-
 FULL_BYTES = 1 << 20
-"""A disk with less free is as good as full, though nothing has failed yet."""
+"""A disk with less free space counts as full, even before a write fails."""
 
 _PERMANENT = frozenset({"DATA_LOSS", "FAILED_PRECONDITION", "PERMISSION_DENIED"})
 
 
 class DiskCondition(msgspec.Struct, frozen=True):
-    """How it stands with a file and its disk. `held` is why it cannot be written now, "" if it can; `free_bytes` is
-    None where the system does not say; below `reserve_bytes` new workflows are refused. `file_bytes` is the size of the file and
-    of its log.
+    """The condition of a file and its disk.
+
+    `held` is the reason why writes are impossible, "" if they are possible. `free_bytes` is None if the system does not
+    report it; below `reserve_bytes` new workflows are refused. `file_bytes` is the size of the file and its log.
     """
 
     path: str
@@ -154,54 +150,56 @@ class DiskCondition(msgspec.Struct, frozen=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can be written, or next to nothing."""
+        """Whether the disk has no, or almost no, room for writes."""
         return bool(self.held) or (self.free_bytes is not None and self.free_bytes < FULL_BYTES)
 
 
 class Unwritable(StorageError):
-    """One change that can never be written. The file and all other changes are well."""
+    """One change can never be written. The file and all other changes are intact."""
 
 
 class FileLost(StorageError):
-    """The file under an open store was replaced, moved away or overwritten by another program. The process that had it
-    open never opens it again: only a person knows which of the two states is wanted.
+    """Another program replaced, moved or overwrote the file of an open store.
+
+    The process does not open the file again: only a person knows which of the two states is wanted.
     """
 
 
 def is_permanent(error: StorageError) -> bool:
-    """Whether the file stays unusable until a person sees to it."""
+    """Whether the file stays unusable until a person repairs it."""
     return error.status in _PERMANENT
 
 
 NO_ROOM = "has no room left on its disk: free some; nothing that was acknowledged is lost"
-"""What is said of a file that cannot be written for want of room."""
+"""The message for a file that cannot be written for lack of room."""
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the operating system found no room: none on the disk, or none that this user may have."""
+    """Whether an operating system call failed because the disk or the user's quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def no_room(path: str) -> StorageError:
-    """The error for a file that cannot be made, or written, for want of room."""
+    """Return the error for a file that cannot be created or written for lack of room."""
     return StorageError(f"the file {path} {NO_ROOM}", status="RESOURCE_EXHAUSTED")
 
 
-def another_users(*paths: str) -> str:
-    """The first of these files that belongs to another user, and that this one may not use, as the end of a message that says
-    what to do; else nothing: a file may be out of reach for other reasons.
+def ownership_hint(*paths: str) -> str:
+    """Return a hint for the first of these files that belongs to another user and is not accessible; else "".
+
+    The hint is the end of an error message and tells the user what to do.
     """
     for path in paths:
         try:
-            owner, me = os.stat(path).st_uid, os.geteuid()
+            owner_uid, my_uid = os.stat(path).st_uid, os.geteuid()
         except OSError:
             continue
         may_use = os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-        if owner != me and not may_use:
-            theirs, mine = _user(owner), _user(me)
+        if owner_uid != my_uid and not may_use:
+            owner_name, my_name = _user(owner_uid), _user(my_uid)
             return (
-                f". {path} belongs to the user {theirs}, and this process runs as {mine}: run it as {theirs}, or give the "
-                f"user {mine} the file with all that stands beside it under its name (chown)"
+                f". {path} belongs to the user {owner_name}, and this process runs as {my_name}: run it as {owner_name}, or "
+                f"give the file, and all files beside it whose names begin with its name, to {my_name} (chown)"
             )
     return ""
 
@@ -214,7 +212,7 @@ def _user(number: int) -> str:
 
 
 def free_bytes(path: str) -> int | None:
-    """How much is free on the disk of a file, for this user; None if the system does not say."""
+    """Return the free space for this user on the disk of a file; None if the system does not report it."""
     try:
         space = os.statvfs(os.path.dirname(path) or ".")
     except OSError:
@@ -223,167 +221,166 @@ def free_bytes(path: str) -> int | None:
 
 
 def epoch_is_over(path: str) -> StorageError:
-    """This process owned the file, and another does now: nothing was written."""
+    """Return the error for a former owner: another process owns the file, and nothing was written."""
     return StorageError(
-        f"the file {path} has another owner now (was its lock file, {path}-lock, deleted?): this process has "
-        f"stopped writing to it, and what was not acknowledged goes on there",
+        f"another process owns the file {path} now (was its lock file, {path}-lock, deleted?): this process has "
+        f"stopped writing to it, and the other process continues from what was acknowledged",
         status="ABORTED",
     )
 
 
-# --- the interface ------------------------------------------------------------------------------------------
-
-
 class Store(Protocol):
-    """A place that remembers runs. All methods are called on the control loop; those that may take long wait
-    elsewhere.
+    """A place for runs and schedules. All methods are called on the control loop; long work must run elsewhere.
 
-    The reads answer from what is durable; the engine asks only for runs of which nothing is in memory. They are
-    point reads, quick enough for the control loop, but for lists and counts.
+    Reads return durable data only: the engine reads a run only if nothing of it is in memory. Except for lists and
+    counts they are point reads, fast enough for the control loop.
     """
 
     patience: float
-    """A change that nothing waits for may be appended so many seconds later, or at most twice as many, together with
-    what its run does next; 0: it is appended at once.
-    """
+    """Seconds, at most doubled, by which the engine may defer a change that nothing waits for, to merge it with the
+    run's next change; 0: it appends immediately."""
 
     @property
     def latest_ns(self) -> int:
-        """About the time of the newest event when the store was opened: time goes on from there. 0: there is none."""
+        """The approximate time of the newest event when the store was opened, from which time continues; 0: no events."""
         ...
 
     @property
     def held(self) -> str:
-        """Why nothing can be written at present; "" if it can."""
+        """The reason why writes are impossible at present; "" if they are possible."""
         ...
 
     def refuses_starts(self) -> str:
-        """Why new workflows should be refused now; "" if they need not be."""
+        """Return the reason to refuse new workflows now; "" if there is none."""
         ...
 
     def condition(self) -> DiskCondition | None:
-        """How it stands with the file and its disk; None where there is none."""
+        """Return the condition of the file and its disk; None if there is no file."""
         ...
 
-    def append(self, change: Change | ScheduleChange) -> int:
-        """Queue a change; returns its number, one more than the one before. Never waits and never raises."""
+    def append(self, change: RunChange | ScheduleChange) -> int:
+        """Queue a change and return its number, one more than the previous. Never blocks and never raises."""
         ...
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
-        """Have `told` called, on the control loop, of each change that can never be written.
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
+        """Register `callback`, called on the control loop for each change that can never be written.
 
-        Of the runs that such a change is about everything is refused that was appended before this was said; then
-        they may be read, and changed, as they stand in the store.
+        All changes of its runs that were appended before the callback are refused, too. After it, the runs may be read
+        and changed again, from their stored state.
         """
         ...
 
     def is_durable(self, number: int, /) -> bool:
-        """Whether this change, and all before it but for those that were refused, are durable."""
+        """Whether this change and all before it, except refused ones, are durable."""
         ...
 
     async def durable(self, number: int) -> None:
         """Wait until this change is durable. Raises `StorageError` if it can never be."""
         ...
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object], /) -> None:
-        """Have `told` called, on the control loop and not before this returns, once this change is durable; with the error
-        once it can never be.
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object], /) -> None:
+        """Call `callback` once this change is durable, or with the error once it can never be.
+
+        The call happens on the control loop, never before this method returns.
         """
         ...
 
     def load(self, run_id: str) -> Stored | None:
-        """A run that is not in memory."""
+        """Load a run that is not in memory; None if it does not exist."""
         ...
 
     def current(self, workflow_id: str) -> str:
-        """The run id of the latest run of a workflow; empty if there is none."""
+        """Return the run id of the latest run of a workflow; empty if there is none."""
         ...
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
-        """The run id of the latest run of a workflow that carried out a request; empty if none did."""
+        """Return the run id of the latest run of a workflow that carried out a request; empty if none did."""
         ...
 
     def due(
         self, until_ns: int, limit: int, after_ns: int = 0, after_key: int = LAST_KEY
     ) -> Sequence[DueRun]:
-        """Runs whose wake time has come, earliest first, from behind a place: `after_ns < wake time <= until_ns`, or the
-        wake time is `after_ns` and the key greater than `after_key`.
+        """Return due runs, earliest first, after a position: `after_ns < wake time <= until_ns`, or the wake time is
+        `after_ns` and the key is greater than `after_key`.
 
-        With `after_ns=AT_ONCE` those are left out that had something in flight.
+        `after_ns=AT_ONCE` excludes runs that had something in progress.
         """
         ...
 
     def without_wake(self) -> Sequence[str]:
-        """Runs whose wake time is damaged: they must be looked at now, for they would never be due."""
+        """Return runs with a damaged wake time. They must be processed now, because they would never be due."""
         ...
 
     def open_runs(self) -> int:
-        """How many runs are open."""
+        """Return the number of open runs."""
         ...
 
     def next_due_ns(self, after_ns: int = 0) -> int:
-        """The earliest wake time later than `after_ns`; 0 if there is none."""
+        """Return the earliest wake time later than `after_ns`; 0 if there is none."""
         ...
 
     async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
-        """Runs of workflows, or activities that belong to none, that pass a filter, newest first, from where the page that gave
-        the token ended (empty: from the beginning). Runs that start or close meanwhile do not shift pages. Raises
-        `ServiceError` for a filter or a token that is not understood, or if it takes too long.
+        """Return one page of workflow runs, or of standalone activities, that match a filter, newest first.
+
+        `token` is that of the previous page, empty for the first. Runs that start or close between two calls do not
+        shift the pages. Raises `ServiceError` for an invalid filter or token, or a timeout.
         """
         ...
 
     async def count(self, text: str, *, activities: bool = False) -> Count:
-        """How many of them pass a filter, and in each of its groups, if it has any."""
+        """Count the runs or activities that match a filter, in total and by group."""
         ...
 
     def attribute_types(self) -> Mapping[str, AttributeType]:
-        """The search attributes that are known, and their types."""
+        """Return the types of the search attributes in use."""
         ...
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        """A schedule that is not in memory."""
+        """Load a schedule that is not in memory; None if it does not exist."""
         ...
 
     def schedules(self) -> Sequence[ScheduleEntry]:
-        """All schedules, in short."""
+        """Return a short entry for each schedule."""
         ...
 
     def note(self, name: str) -> bytes:
-        """What the engine keeps for itself under a name; empty if there is nothing."""
+        """Return a note of the engine; empty if there is none."""
         ...
 
     def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
-        """All that the engine keeps for itself under names that begin so."""
+        """Return the engine's notes whose names begin with `prefix`."""
         ...
 
     def forget(self, run_id: str) -> int:
-        """Drop a run that has closed and is durable; returns the number of that change."""
+        """Delete a closed and durable run. Return the number of this change."""
         ...
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
-        """Drop runs that closed before this time, at most so many; says how many. (Retention.)"""
+        """Delete runs that closed before this time, at most `limit`, for retention. Return their number."""
         ...
 
     def close(self) -> FileLost | None:
-        """Write what is queued and let go. Return the loss of the file, if there was one. Safe to call twice."""
+        """Write queued changes and close the file. Return the loss of the file, if any. Safe to call twice."""
         ...
 
 
 class StoreOpener(Protocol):
-    """How stores of one kind are opened over a file that several processes share. The caller has the file's lock, and
-    closes the store before it drops it (see `sharing`).
+    """Opens stores of one kind over a file that several processes share.
+
+    The caller holds the file's lock, and closes the store before it releases the lock (see `multiprocess`).
     """
 
     def check(self, path: str) -> None:
-        """Raise `StorageError` where this process can never open the file, whatever other processes do."""
+        """Raise `StorageError` if this process can never open the file, whatever other processes do."""
         ...
 
     def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
-        """Open a file, or make it: to own it, or (`briefly`) for some requests. May be called on any thread. Raises
-        `StorageError` for a file that cannot be used, which is left as it was.
+        """Open or create a file, as its owner or (`briefly`) for single requests. May be called on any thread.
+
+        Raises `StorageError` for an unusable file, which is left unchanged.
         """
         ...
 
     def open_read_only(self, path: str, why: StorageError) -> Store:
-        """Open a file that cannot be written, for requests that only read; `why` is what `open` has raised."""
+        """Open a file that cannot be written, for read requests only. `why` is the error that `open` raised."""
         ...

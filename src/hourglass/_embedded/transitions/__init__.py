@@ -2,12 +2,13 @@
 
 run             a run as the engine stores it: frozen data that follows from its history, and its links to other runs
 size_limits     limits on sizes and counts, with Temporal's messages
-draft           builds a change: writes events, updates the run; starts of tasks and attempts
+change_builder  builds a change: writes events, updates the run
+priorities      levels of priority, and what is inherited of them
+task_starts     the start of a task and of an attempt
 problems        the search attribute that reports failing workflow tasks and activities
 versioning      the worker version of a run
 activities      decisions about one activity: due times, retries, outcomes
 standalone      an activity without a workflow, as a run of its own kind
-steps           the two most frequent transitions, each in one piece
 children        relations between runs: children, signals, successors (continue-as-new, retry, cron)
 updates         the updates of one run
 command_checks  which commands of a worker are rejected, and why

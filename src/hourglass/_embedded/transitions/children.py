@@ -1,10 +1,10 @@
-"""What happens between a run and others, seen from one of them: `(run, occurrence, now) -> Step`. Pure.
+"""Relations between runs, from the point of view of one of them: `(run, cause, now) -> Change`. Pure.
 
-First come the rules that hold for every start of a workflow, by a client or by a parent; then what a task asks for,
-what the run that asked is told, what happens to the run that was asked, and which run follows another.
+First the rules for every start of a workflow, by a client or by a parent; then the commands of a task, the outcomes that
+the requesting run gets, the events of the other run, and which run follows another.
 
-Must not know: requests, how the other run is found, the store. Invariants: each ask is answered in the history by one
-event that names the one by which it was asked for; a child is pending from that event to its end.
+Must not know: requests, how the other run is found, the store. Invariants: each effect on another run is answered in the
+history by one event that refers to the event of its request; a child is pending from that event to its end.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import msgspec
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.schedules.times import backoff_until_next
-from hourglass._embedded.transitions.draft import Draft, with_priority_of
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
+from hourglass._embedded.transitions.priorities import with_priority_of
 from hourglass._embedded.transitions.problems import without_problems
 from hourglass._embedded.transitions.run import (
+    Change,
     OpenChild,
     RequestCancelChild,
     Run,
     SendCancel,
     SendSignal,
     StartChild,
-    Transition,
 )
 from hourglass._embedded.transitions.versioning import inherited, inherited_override, without_version
 from hourglass._evaluator import commands as c
@@ -37,17 +38,15 @@ from hourglass._history import events as h
 from hourglass.converter import Failure, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType
 
-# --- every start --------------------------------------------------------------------------------------------
-
 DEFAULT_TASK_TIMEOUT = 10.0
 LONGEST = 100 * 365 * 86_400.0
-"""As long as an execution, a run or the delay of a start may last, in seconds: a server cuts what is longer."""
+"""The longest duration of an execution, of a run, and of the delay of a start, in seconds. A server reduces longer ones."""
 
 _GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
 
 
 def may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
-    """Whether the id of a workflow that ended so may be used again."""
+    """Whether the id of a closed workflow with this status may be used again."""
     match policy:
         case IdReusePolicy.REJECT_DUPLICATE:
             return False
@@ -58,39 +57,35 @@ def may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
 
 
 def complete(spec: StartSpec, task_queue: str = "") -> StartSpec:
-    """A start as an engine understands it: with limits on an execution, a run and a task (0 is none), with its retry
-    policy whole, and on this queue where it names none.
-    """
-    whole = min(spec.execution_timeout, LONGEST)
-    one = min(spec.run_timeout or whole, LONGEST)
-    if whole:
-        one = min(one, whole)
-    each = min(spec.task_timeout or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
+    """Return the start with defaults filled in: timeouts (0 means none), retry policy, task queue."""
+    execution_timeout = min(spec.execution_timeout, LONGEST)
+    run_timeout = min(spec.run_timeout or execution_timeout, LONGEST)
+    if execution_timeout:
+        run_timeout = min(run_timeout, execution_timeout)
+    task_timeout = min(spec.task_timeout or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
     return msgspec.structs.replace(
         spec,
         task_queue=spec.task_queue or task_queue,
-        execution_timeout=whole,
-        run_timeout=one,
-        task_timeout=min(each, one) if one else each,
+        execution_timeout=execution_timeout,
+        run_timeout=run_timeout,
+        task_timeout=min(task_timeout, run_timeout) if run_timeout else task_timeout,
         retry_policy=None if spec.retry_policy is None else complete_retry(spec.retry_policy),
     )
 
 
 ENGINE = "history-service"
-"""The identity of the engine where it acts for a run on another, in Temporal's words."""
-
-# --- a task asks --------------------------------------------------------------------------------------------
+"""The identity of the engine when it acts for a run on another, in Temporal's words."""
 
 
-def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) -> None:
-    """A run wants a child."""
-    own = draft.run.started.spec.task_queue
-    spec, said = complete(command.spec, own), command.child
-    if not said.parent_close_policy or not said.id_reuse_policy:
-        said = msgspec.structs.replace(
-            said,
-            parent_close_policy=said.parent_close_policy or ParentClosePolicy.TERMINATE,
-            id_reuse_policy=said.id_reuse_policy or IdReusePolicy.ALLOW_DUPLICATE,
+def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, completed: int) -> None:
+    """Write the request to start a child."""
+    own = builder.run.started.spec.task_queue
+    spec, options = complete(command.spec, own), command.child
+    if not options.parent_close_policy or not options.id_reuse_policy:
+        options = msgspec.structs.replace(
+            options,
+            parent_close_policy=options.parent_close_policy or ParentClosePolicy.TERMINATE,
+            id_reuse_policy=options.id_reuse_policy or IdReusePolicy.ALLOW_DUPLICATE,
         )
     initiated = h.StartChildWorkflowExecutionInitiated(
         namespace=command.namespace,
@@ -100,16 +95,16 @@ def initiate_child(draft: Draft, command: c.StartChildWorkflow, completed: int) 
         arguments=command.arguments,
         headers=command.headers,
         spec=spec,
-        child=said,
+        child=options,
         inherit_build_id=command.spec.task_queue in ("", own),
     )
-    child = OpenChild(initiated_event_id=draft.write(initiated), initiated=initiated)
-    draft.put_child(child)
-    draft.ask(StartChild(child))
+    child = OpenChild(initiated_event_id=builder.write(initiated), initiated=initiated)
+    builder.put_child(child)
+    builder.add_effect(StartChild(child))
 
 
-def initiate_signal(draft: Draft, command: c.SignalExternalWorkflow, completed: int) -> None:
-    """A run sends a signal."""
+def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, completed: int) -> None:
+    """Write the request to signal another workflow."""
     spec = h.SignalExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
@@ -120,13 +115,13 @@ def initiate_signal(draft: Draft, command: c.SignalExternalWorkflow, completed: 
         headers=command.headers,
         child_only=command.is_child,
     )
-    draft.ask(SendSignal(draft.write(spec), spec))
+    builder.add_effect(SendSignal(builder.write(spec), spec))
 
 
 def initiate_cancel(
-    draft: Draft, command: c.RequestCancelExternal | RequestCancelChild, completed: int
+    builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild, completed: int
 ) -> None:
-    """A run asks another to cancel."""
+    """Write the request to cancel another workflow."""
     spec = h.RequestCancelExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
@@ -135,54 +130,52 @@ def initiate_cancel(
         task_completed_event_id=completed,
         child_only=isinstance(command, RequestCancelChild),
     )
-    draft.ask(SendCancel(draft.write(spec), spec))
+    builder.add_effect(SendCancel(builder.write(spec), spec))
 
 
-# --- the run that asked -------------------------------------------------------------------------------------
-
-
-def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Transition:
-    """A child has begun."""
-    draft = Draft(run, now_ns)
+def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Change:
+    """Record that a child has started."""
+    builder = ChangeBuilder(run, now_ns)
     child = run.children[initiated]
-    asked = child.initiated
-    # It begins right after the task that asked for it, when no worker can have the next one: this is never held.
-    draft.put_child(msgspec.structs.replace(child, run_id=run_id))
-    draft.happen(
+    initiated_event = child.initiated
+    # The child starts right after the task that requested it, when no worker can have the next one: this event is never
+    # held.
+    builder.put_child(msgspec.structs.replace(child, run_id=run_id))
+    builder.happen(
         h.ChildWorkflowExecutionStarted(
-            namespace=asked.namespace,
-            workflow_id=asked.workflow_id,
-            workflow_type=asked.workflow_type,
+            namespace=initiated_event.namespace,
+            workflow_id=initiated_event.workflow_id,
+            workflow_type=initiated_event.workflow_type,
             run_id=run_id,
             initiated_event_id=initiated,
-            headers=asked.headers,
+            headers=initiated_event.headers,
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, now_ns: int) -> Transition:
-    """A child could not be started."""
-    draft = Draft(run, now_ns)
-    asked = run.children[initiated].initiated
-    draft.drop_child(initiated)
-    draft.happen(
+def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, now_ns: int) -> Change:
+    """Record that a child could not be started."""
+    builder = ChangeBuilder(run, now_ns)
+    initiated_event = run.children[initiated].initiated
+    builder.drop_child(initiated)
+    builder.happen(
         h.StartChildWorkflowExecutionFailed(
-            namespace=asked.namespace,
-            workflow_id=asked.workflow_id,
-            workflow_type=asked.workflow_type,
+            namespace=initiated_event.namespace,
+            workflow_id=initiated_event.workflow_id,
+            workflow_type=initiated_event.workflow_type,
             cause=cause,
             initiated_event_id=initiated,
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Transition:
-    """The last run of a child has closed."""
-    draft = Draft(run, now_ns)
+def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Change:
+    """Record the end of a child, whose last run has closed."""
+    builder = ChangeBuilder(run, now_ns)
     child = run.children[initiated]
-    draft.drop_child(initiated)
+    builder.drop_child(initiated)
     names: dict[str, Any] = {
         "namespace": child.initiated.namespace,
         "workflow_id": child.initiated.workflow_id,
@@ -191,8 +184,8 @@ def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Transition:
         "initiated_event_id": initiated,
         "started_event_id": child.started_event_id,
     }
-    draft.happen(_end(last, names))
-    return draft.step()
+    builder.happen(_end(last, names))
+    return builder.build()
 
 
 def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
@@ -211,65 +204,63 @@ def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
             raise TypeError(f"a child does not end with {type(other).__name__}")
 
 
-def signal_sent(run: Run, ask: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Transition:
-    """A signal has arrived, or could not."""
-    draft = Draft(run, now_ns)
-    names = _names(ask)
+def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
+    """Record that a signal was delivered, or why it could not be."""
+    builder = ChangeBuilder(run, now_ns)
+    names = _names(effect)
     if cause is None:
-        draft.happen(h.ExternalWorkflowExecutionSignaled(**names))
+        builder.happen(h.ExternalWorkflowExecutionSignaled(**names))
     else:
-        draft.happen(h.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
-    return draft.step()
+        builder.happen(h.SignalExternalWorkflowExecutionFailed(cause=cause, **names))
+    return builder.build()
 
 
-def cancel_sent(run: Run, ask: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Transition:
-    """A request to cancel has arrived, or could not."""
-    draft = Draft(run, now_ns)
-    names = _names(ask)
+def cancel_sent(run: Run, effect: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
+    """Record that a request to cancel was delivered, or why it could not be."""
+    builder = ChangeBuilder(run, now_ns)
+    names = _names(effect)
     if cause is None:
-        draft.happen(h.ExternalWorkflowExecutionCancelRequested(**names))
+        builder.happen(h.ExternalWorkflowExecutionCancelRequested(**names))
     else:
-        draft.happen(h.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
-    return draft.step()
+        builder.happen(h.RequestCancelExternalWorkflowExecutionFailed(cause=cause, **names))
+    return builder.build()
 
 
-def _names(ask: SendSignal | SendCancel) -> dict[str, Any]:
+def _names(effect: SendSignal | SendCancel) -> dict[str, Any]:
     return {
-        "namespace": ask.spec.namespace,
-        "workflow_id": ask.spec.workflow_id,
-        "run_id": ask.spec.run_id,
-        "initiated_event_id": ask.initiated_event_id,
+        "namespace": effect.spec.namespace,
+        "workflow_id": effect.spec.workflow_id,
+        "run_id": effect.spec.run_id,
+        "initiated_event_id": effect.initiated_event_id,
     }
 
 
-# --- the run that was asked ---------------------------------------------------------------------------------
-
-
 def first_event(parent: Run, child: OpenChild, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
-    """How a child begins."""
-    asked = child.initiated
+    """Return the first event of a child."""
+    initiated_event = child.initiated
     own = parent.started
-    spec = with_priority_of(own.spec, asked.spec)
+    spec = with_priority_of(own.spec, initiated_event.spec)
     cron = spec.cron_schedule
     backoff = (backoff_until_next(cron, now_ns, now_ns) or 0.0) if cron else 0.0
     return h.WorkflowExecutionStarted(
-        workflow_id=asked.workflow_id,
-        workflow_type=asked.workflow_type,
+        workflow_id=initiated_event.workflow_id,
+        workflow_type=initiated_event.workflow_type,
         original_run_id=run_id,
         first_run_id=run_id,
-        arguments=asked.arguments,
-        headers=asked.headers,
+        arguments=initiated_event.arguments,
+        headers=initiated_event.headers,
         spec=spec,
         expiration_ns=later(now_ns, to_ns(spec.execution_timeout)) if spec.execution_timeout else 0,
         initiator=h.Initiator.CRON_SCHEDULE if cron else h.Initiator.NONE,
         first_task_backoff=backoff,
-        parent_namespace=asked.namespace,
+        parent_namespace=initiated_event.namespace,
         parent_workflow_id=own.workflow_id,
         parent_run_id=parent.run_id,
         parent_initiated_event_id=child.initiated_event_id,
         root_workflow_id=own.root_workflow_id or own.workflow_id,
         root_run_id=own.root_run_id or parent.run_id,
-        versioning_override=asked.child.versioning_override or inherited_override(parent, spec.task_queue),
+        versioning_override=initiated_event.child.versioning_override
+        or inherited_override(parent, spec.task_queue),
         inherited_pinned_version=inherited(parent, spec.task_queue),
     )
 
@@ -279,39 +270,39 @@ def is_child_of(run: Run, parent: Run) -> bool:
     return bool(run.started.parent_run_id) and run.started.parent_run_id == parent.run_id
 
 
-def signalled_by(run: Run, sender: Run, ask: SendSignal, now_ns: int) -> Transition:
-    """Another run sends a signal."""
-    draft = Draft(run, now_ns)
-    draft.happen(
+def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Change:
+    """Record a signal of another run."""
+    builder = ChangeBuilder(run, now_ns)
+    builder.happen(
         h.WorkflowExecutionSignaled(
-            signal_name=ask.spec.signal_name,
-            arguments=ask.spec.arguments,
+            signal_name=effect.spec.signal_name,
+            arguments=effect.spec.arguments,
             identity=ENGINE,
-            headers=ask.spec.headers,
+            headers=effect.spec.headers,
             external_workflow_id=sender.started.workflow_id,
             external_run_id=sender.run_id,
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads, now_ns: int) -> Transition:
-    """The engine, which keeps a limit in the place of the workflow `keeper`, sends a signal."""
-    draft = Draft(run, now_ns)
-    draft.happen(
+def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads, now_ns: int) -> Change:
+    """Record a signal of the engine, which manages a limit in place of the workflow `keeper`."""
+    builder = ChangeBuilder(run, now_ns)
+    builder.happen(
         h.WorkflowExecutionSignaled(
             signal_name=signal, arguments=arguments, identity=ENGINE, external_workflow_id=keeper
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Transition:
-    """Another run asks for cancellation; once is enough. `initiated` is 0 where a parent has closed."""
-    draft = Draft(run, now_ns)
+def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Change:
+    """Record a request of another run to cancel, unless there was one before. `initiated` is 0 if a parent has closed."""
+    builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
-        draft.change(cancel_requested=True)
-        draft.happen(
+        builder.update(cancel_requested=True)
+        builder.happen(
             h.WorkflowExecutionCancelRequested(
                 reason=reason,
                 identity=ENGINE,
@@ -321,21 +312,15 @@ def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int
             ),
             at_once=True,
         )
-    return draft.step()
+    return builder.build()
 
 
-def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Transition:
-    """A run ends because of another: its parent has closed, or its id is wanted."""
-    draft = Draft(run, now_ns)
+def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Change:
+    """Terminate a run because of another: its parent has closed, or its workflow id is needed."""
+    builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity=ENGINE)
-    draft.close(final, WorkflowStatus.TERMINATED)
-    return draft.step()
-
-
-# --- the run that follows --------------------------------------------------------------------------------------
-#
-# Which run follows another: after continue-as-new, as the next attempt of one that failed or timed out, or because a
-# cron schedule says so. Pure.
+    builder.close(final, WorkflowStatus.TERMINATED)
+    return builder.build()
 
 
 _TIMED_OUT = Failure("workflow timeout", TimeoutFailure(TimeoutType.START_TO_CLOSE), source="Server")
@@ -344,7 +329,7 @@ _TIMED_OUT = Failure("workflow timeout", TimeoutFailure(TimeoutType.START_TO_CLO
 def retry_follower(
     run: Run, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> h.WorkflowExecutionStarted | RetryState:
-    """The next attempt of a run that failed, or timed out (no failure); or why there is none."""
+    """Return the next attempt of a run that has failed or timed out (no failure), or the reason why there is none."""
     rule = run.started.spec.retry_policy
     expiration = run.started.expiration_ns
     if expiration and now_ns >= expiration:
@@ -373,8 +358,8 @@ def retry_follower(
 def next_attempt_or_run(
     run: Run, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> tuple[RetryState, h.WorkflowExecutionStarted | None]:
-    """What follows a run that failed, or timed out (no failure): its next attempt; else, where it has a cron
-    schedule, its next run. With the state of its retries.
+    """Return the state of the retries of a run that has failed or timed out (no failure), and its successor: the next
+    attempt, or else the next run of its cron schedule.
     """
     follower = retry_follower(run, failure, new_run_id, now_ns)
     if isinstance(follower, RetryState):
@@ -386,8 +371,8 @@ def next_attempt_or_run(
 def cron_follower(
     run: Run, result: Payloads, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> h.WorkflowExecutionStarted | None:
-    """The next run of a cron schedule, which is given the last result and how the last run failed, if it did; None
-    where there is no schedule, or no time left.
+    """Return the next run of a cron schedule, with the last result and the last failure; None if there is no schedule, or
+    no time left.
     """
     started = run.started
     if not started.spec.cron_schedule:
@@ -413,17 +398,20 @@ def cron_follower(
 
 
 def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.WorkflowExecutionStarted:
-    """The run that a continue-as-new begins; what the command leaves open stays as it was."""
-    old, said = run.started.spec, command.spec
-    queue = said.task_queue or old.task_queue
+    """Return the run that a continue-as-new opens. Options that the command does not set stay as they were."""
+    old, options = run.started.spec, command.spec
+    queue = options.task_queue or old.task_queue
     spec = msgspec.structs.replace(
         old,
         task_queue=queue,
-        run_timeout=said.run_timeout or old.run_timeout,
-        task_timeout=min(said.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
-        retry_policy=old.retry_policy if said.retry_policy is None else complete_retry(said.retry_policy),
-        memo=said.memo or old.memo,
-        search_attributes=said.search_attributes or without_problems(without_version(run.search_attributes)),
+        run_timeout=options.run_timeout or old.run_timeout,
+        task_timeout=min(options.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
+        retry_policy=old.retry_policy
+        if options.retry_policy is None
+        else complete_retry(options.retry_policy),
+        memo=options.memo or old.memo,
+        search_attributes=options.search_attributes
+        or without_problems(without_version(run.search_attributes)),
     )
     return msgspec.structs.replace(
         run.started,

@@ -1,18 +1,17 @@
-"""Checks of a worker's commands: which cannot be accepted, and why, follows Temporal's rules, in Temporal's words. Pure.
+"""Checks of a worker's commands by Temporal's rules, with Temporal's messages. Pure.
 
-A command is checked against the run as the commands before it left it. Must not know: how a command that is accepted is
-written. Invariant: of an answer with one command that is refused nothing counts (`AnswerRefused`).
+A command is checked against the run as the previous commands have left it. Must not know: how an accepted command is
+written. Invariant: an answer with one rejected command has no effect (`AnswerRefused`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hourglass._embedded.schedules.times import check_cron
-from hourglass._embedded.transitions.draft import Draft
-from hourglass._embedded.transitions.draft import unwritten as unwritten
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.run import (
     RequestCancelChild,
     SendCancel,
@@ -28,8 +27,8 @@ from hourglass.errors import UsageError
 
 
 class AnswerRefused(Exception):
-    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless
-    the run is ended for it.
+    """The answer is rejected: the task fails with this cause (Temporal's number) and is scheduled again, unless the run is
+    terminated for it.
     """
 
     def __init__(self, cause: int, reason: str, message: str, *, ends_run: bool = False) -> None:
@@ -74,7 +73,7 @@ _VALUES: dict[type[c.Command], str] = {
     c.CompleteUpdate: "result",
     c.UpsertMemo: "memo",
 }
-"""What of a command is written down as its author gave it, and may be too large."""
+"""The field of a command that is stored as its author passed it, and may be too large."""
 
 
 class _CommandNames(NamedTuple):
@@ -121,35 +120,13 @@ _NAMES: dict[type[c.Command], _CommandNames] = {
         {"workflow_id": "WorkflowId on RequestCancelExternalWorkflowExecutionCommand exceeds length limit"},
     ),
 }
-"""Names that may be too long, and what a server says then. A signal's name may be of any length: a server's rule."""
+"""The names that may be too long, with a server's messages. The name of a signal may have any length, as on a server."""
 
-_named = {name: attrgetter(name) for each in _NAMES.values() for name in each.names}
-
-
-def check(draft: Draft, command: c.Command, limits: Limits) -> None:
-    """Raise `AnswerRefused` for a command that cannot be accepted."""
-    _check_names(command, limits)
-    match command:
-        case c.ScheduleActivity():
-            if len(draft.run.activities) >= limits.pending:
-                _within(limits.pending, len(draft.run.activities), _ACTIVITIES)
-            if command.activity_id != str(command.seq):
-                _of_its_own_id(draft, command)
-        case c.StartChildWorkflow():
-            _within(limits.pending, len(draft.run.children), _CHILDREN)
-            _of_no_activity(command)
-            _of_a_cron_schedule(command)
-        case c.SignalExternalWorkflow():
-            _within(limits.pending, draft.asked(SendSignal), _SIGNALS)
-        case c.RequestCancelExternal() | RequestCancelChild():
-            _within(limits.pending, draft.asked(SendCancel), _CANCELS)
-            _not_just_started(draft, command)
-        case _:
-            pass
+_named = {name: attrgetter(name) for checked in _NAMES.values() for name in checked.names}
 
 
 def check_size(command: c.Command, limits: Limits) -> None:
-    """Raise `AnswerRefused` for a command whose values are too large. Only one whose events are can be such a one."""
+    """Raise `AnswerRefused` for a command whose values are too large. They can only be if its events are."""
     name = _VALUES.get(type(command))
     size = blob_size(getattr(command, name)) if name else 0
     if size > limits.blob_bytes:
@@ -164,14 +141,65 @@ def check_size(command: c.Command, limits: Limits) -> None:
 
 
 def _check_names(command: c.Command, limits: Limits) -> None:
-    checked = _NAMES.get(type(command))
-    if checked is None:
-        return
-    few = limits.name_bytes // 4  # so many characters are never too many bytes
+    checked = _NAMES[type(command)]
     for name, what in checked.names.items():
-        text = _named[name](command)
-        if len(text) > few and limits.is_too_long(text):
+        if limits.is_too_long(_named[name](command)):
             raise AnswerRefused(checked.cause, "FATAL", f"{checked.reason}: {what} of {limits.name_bytes}")
+
+
+def _check_activity(builder: ChangeBuilder, command: c.ScheduleActivity, limits: Limits) -> None:
+    longest = limits.name_bytes // 4  # no character has more than four bytes
+    activity_id = command.activity_id
+    if (
+        len(activity_id) > longest
+        or len(command.activity_type) > longest
+        or len(command.spec.task_queue) > longest
+    ):
+        _check_names(command, limits)
+    pending = len(builder.run.activities)
+    if pending >= limits.pending:
+        _within(limits.pending, pending, _ACTIVITIES)
+    if activity_id != str(command.seq):
+        _of_its_own_id(builder, command)
+
+
+def _check_child(builder: ChangeBuilder, command: c.StartChildWorkflow, limits: Limits) -> None:
+    _check_names(command, limits)
+    _within(limits.pending, len(builder.run.children), _CHILDREN)
+    _of_no_activity(command)
+    _of_a_cron_schedule(command)
+
+
+def _check_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, limits: Limits) -> None:
+    _check_names(command, limits)
+    _within(limits.pending, builder.count_effects(SendSignal), _SIGNALS)
+
+
+def _check_cancel(builder: ChangeBuilder, command: c.RequestCancelExternal, limits: Limits) -> None:
+    _check_names(command, limits)
+    _check_cancel_child(builder, command, limits)
+
+
+def _check_cancel_child(
+    builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild, limits: Limits
+) -> None:
+    _within(limits.pending, builder.count_effects(SendCancel), _CANCELS)
+    _not_just_started(builder, command)
+
+
+def _check_continue(builder: ChangeBuilder, command: c.ContinueAsNew, limits: Limits) -> None:
+    _check_names(command, limits)
+
+
+CHECKS: dict[type[c.Command], Callable[[ChangeBuilder, Any, Limits], None]] = {
+    c.ScheduleActivity: _check_activity,
+    c.StartChildWorkflow: _check_child,
+    c.SignalExternalWorkflow: _check_signal,
+    c.RequestCancelExternal: _check_cancel,
+    RequestCancelChild: _check_cancel_child,
+    c.ContinueAsNew: _check_continue,
+}
+"""The check of each kind of command that can be rejected: it raises `AnswerRefused`."""
 
 
 def _of_no_activity(command: c.StartChildWorkflow) -> None:
@@ -192,11 +220,13 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
         ) from error
 
 
-def _of_its_own_id(draft: Draft, command: c.ScheduleActivity) -> None:
-    """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence
-    number, which is new in any case.
+def _of_its_own_id(builder: ChangeBuilder, command: c.ScheduleActivity) -> None:
+    """Reject the id of a pending activity. An id that the author did not choose is the command's sequence number, which is
+    always new.
     """
-    if any(each.scheduled.activity_id == command.activity_id for each in draft.run.activities.values()):
+    if any(
+        activity.scheduled.activity_id == command.activity_id for activity in builder.run.activities.values()
+    ):
         raise AnswerRefused(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
             "FATAL",
@@ -214,9 +244,9 @@ def _within(limit: int, pending: int, which: _Limit) -> None:
         )
 
 
-def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCancelChild) -> None:
-    """A child that is asked for in a task cannot be cancelled from outside in the same task."""
-    for child in draft.run.children.values() if draft.asked(StartChild) else ():
+def _not_just_started(builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild) -> None:
+    """Reject the cancellation of a child that the same task starts."""
+    for child in builder.run.children.values() if builder.count_effects(StartChild) else ():
         if not child.run_id and child.initiated.workflow_id == command.workflow_id:
             raise AnswerRefused(
                 h.BAD_REQUEST_CANCEL_EXTERNAL,
@@ -225,9 +255,6 @@ def _not_just_started(draft: Draft, command: c.RequestCancelExternal | RequestCa
                 f"is not allowed in same workflow task. WorkflowId={command.workflow_id} "
                 f"RunId={command.run_id} Namespace={command.namespace}",
             )
-
-
-# --- search attributes: which are flawed the engine knows, for it knows their types ---------------------------
 
 
 SETS_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
@@ -243,11 +270,11 @@ SETS_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
         "invalid SearchAttributes on ContinueAsNewWorkflowExecutionCommand: ",
     ),
 }
-"""Commands with search attributes: with what cause and in which words they are refused."""
+"""The commands with search attributes, with the cause and the messages of their rejection."""
 
 
 def search_attributes_of(command: c.Command) -> Mapping[str, Payload]:
-    """The search attributes that a command sets."""
+    """Return the search attributes that a command sets."""
     match command:
         case c.UpsertSearchAttributes(changes):
             return changes
@@ -258,7 +285,9 @@ def search_attributes_of(command: c.Command) -> Mapping[str, Payload]:
 
 
 def attributes_refused(command: c.Command, flaw: str, *, too_large: bool) -> AnswerRefused:
-    """Why a command with search attributes that cannot be is refused. A server ends a run whose attributes are too large."""
+    """Return the rejection of a command with invalid search attributes. A server terminates a run whose attributes are too
+    large.
+    """
     cause, reason, where = SETS_ATTRIBUTES[type(command)]
     if too_large:
         return AnswerRefused(cause, "FATAL", f"{reason}: {flaw}", ends_run=True)

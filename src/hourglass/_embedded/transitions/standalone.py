@@ -1,8 +1,8 @@
-"""An activity that belongs to no workflow: kept as a run that has one activity, no code and no workflow task. Pure.
+"""Activities without a workflow: each is a run that has one activity, no code and no workflow task. Pure.
 
-Its run begins with the activity, and closes as it ends; what is said of attempts, retries and timeouts in `activities` and
-`transitions` holds. It is told from other runs by `root_run_id`, which no run of a workflow has this way, and is found by a
-workflow id that no workflow can have. Lists tell the two apart by that id (`clients.activity_requests`).
+Its run begins with the activity and closes with its end; the rules for attempts, retries and timeouts in `activities` and
+`transitions` apply. It differs from other runs by its `root_run_id`, and is found by a workflow id that no workflow can
+have. Lists distinguish the two by that id (`api.activity_requests`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from hourglass._contract.activities import ActivityExecutionStatus, CancelActivi
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.transitions import activities
-from hourglass._embedded.transitions.draft import Draft
-from hourglass._embedded.transitions.run import STANDALONE, OpenActivity, Run, Transition
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
+from hourglass._embedded.transitions.run import STANDALONE, Change, OpenActivity, Run
 from hourglass._evaluator.commands import ScheduleActivity
 from hourglass._evaluator.specs import StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Payload
 
 PREFIX = "__activity/"
-"""What the workflow id of such a run begins with."""
+"""The prefix of the workflow ids of such runs."""
 
 RESERVED = (
     f"workflow ids that begin with {PREFIX!r} belong to activities without a workflow: choose another id"
@@ -37,8 +37,8 @@ STATUS = {
 }
 
 
-def begin(request: StartActivity, run_id: str, now_ns: int) -> Transition:
-    """The run of a new activity: its first attempt waits for a worker."""
+def begin(request: StartActivity, run_id: str, now_ns: int) -> Change:
+    """Open the run of a new activity, whose first attempt waits for a worker."""
     spec = request.spec
     started = h.WorkflowExecutionStarted(
         workflow_id=PREFIX + request.activity_id,
@@ -56,8 +56,8 @@ def begin(request: StartActivity, run_id: str, now_ns: int) -> Transition:
         ),
     )
     run = Run(run_id=run_id, started=started, start_ns=now_ns, search_attributes=request.search_attributes)
-    draft = Draft(run, now_ns)
-    draft.write(started)
+    builder = ChangeBuilder(run, now_ns)
+    builder.write(started)
     command = ScheduleActivity(
         seq=1,
         activity_id=request.activity_id,
@@ -67,55 +67,55 @@ def begin(request: StartActivity, run_id: str, now_ns: int) -> Transition:
         headers=request.headers,
     )
     scheduled = activities.plan(command, spec.task_queue, 0.0, 0)
-    draft.put_activity(
+    builder.put_activity(
         OpenActivity(
-            scheduled_event_id=draft.write(scheduled),
+            scheduled_event_id=builder.write(scheduled),
             scheduled=scheduled,
             spec=scheduled.spec,
             scheduled_ns=now_ns,
             available_ns=later(now_ns, to_ns(request.start_delay)),
         )
     )
-    return draft.step()
+    return builder.build()
 
 
-def end(draft: Draft, events: tuple[h.Attributes, ...]) -> None:
-    """Its activity has ended by these events: so has the run."""
-    draft.write_occurrences(events)
+def end(builder: ChangeBuilder, events: tuple[h.Attributes, ...]) -> None:
+    """Close the run with the events that end its activity."""
+    builder.write_occurrences(events)
     match events[-1]:
         case h.ActivityTaskCompleted(result=result):
             final: h.Attributes = h.WorkflowExecutionCompleted(
                 result=h.NO_RESULT if result is None else result, task_completed_event_id=0
             )
-            draft.close(final, WorkflowStatus.COMPLETED)
+            builder.close(final, WorkflowStatus.COMPLETED)
         case h.ActivityTaskCanceled(details=details):
             final = h.WorkflowExecutionCanceled(task_completed_event_id=0, details=details)
-            draft.close(final, WorkflowStatus.CANCELED)
+            builder.close(final, WorkflowStatus.CANCELED)
         case h.ActivityTaskTimedOut(failure=failure, retry_state=state):
             final = h.WorkflowExecutionFailed(failure=failure, retry_state=state, task_completed_event_id=0)
-            draft.close(final, WorkflowStatus.TIMED_OUT)
+            builder.close(final, WorkflowStatus.TIMED_OUT)
         case h.ActivityTaskFailed(failure=failure, retry_state=state):
             final = h.WorkflowExecutionFailed(failure=failure, retry_state=state, task_completed_event_id=0)
-            draft.close(final, WorkflowStatus.FAILED)
+            builder.close(final, WorkflowStatus.FAILED)
 
 
-def request_cancel(run: Run, request: CancelActivity, now_ns: int) -> Transition:
-    """A client asks it to cancel: an attempt that runs hears of it, one that waits never begins."""
-    draft = Draft(run, now_ns)
+def request_cancel(run: Run, request: CancelActivity, now_ns: int) -> Change:
+    """Record a client's request to cancel the activity: a running attempt is notified, a waiting one never begins."""
+    builder = ChangeBuilder(run, now_ns)
     if run.cancel_requested:
-        return draft.step()
-    draft.write(h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity))
-    draft.change(cancel_requested=True)
+        return builder.build()
+    builder.write(h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity))
+    builder.update(cancel_requested=True)
     for activity in tuple(run.activities.values()):
         scheduled = activity.scheduled_event_id
-        asked = draft.write(
+        requested_event_id = builder.write(
             h.ActivityTaskCancelRequested(scheduled_event_id=scheduled, task_completed_event_id=0)
         )
-        activity = msgspec.structs.replace(activity, cancel_requested_event_id=asked)
+        activity = msgspec.structs.replace(activity, cancel_requested_event_id=requested_event_id)
         if activity.started_ns:
-            draft.put_activity(activity)
+            builder.put_activity(activity)
         else:
-            draft.drop_activity(scheduled)
+            builder.drop_activity(scheduled)
             details: tuple[Payload, ...] = ()
-            end(draft, activities.canceled(activity, details, request.identity))
-    return draft.step()
+            end(builder, activities.canceled(activity, details, request.identity))
+    return builder.build()

@@ -1,43 +1,45 @@
-"""What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure: `(run, answer,
-now) -> Step`.
+"""The transitions of a workflow task: start, completion, failure, timeout. Pure: `(run, answer, now) -> Change`.
 
-Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`), because Core's
-sequence numbers are the worker's affair. Each command is checked against the run as the commands before it left it
+Must not know: activations, caches, handles. A command comes with the event that it refers to (`Sent.link`), because Core's
+sequence numbers belong to the worker. Each command is checked against the run as the previous commands have left it
 (`command_checks`).
 
-Invariants: commands are applied in order, a terminal one last; a terminal command is refused while something is held
-(UnhandledCommand), but not twice in a row because of signals if it continues as new: they go on to the next run; a
-command that passes a limit is refused too, and of an answer that is refused nothing counts.
+Invariants: commands are applied in order, a terminal one last; a terminal command is rejected while events are held
+(UnhandledCommand), but not twice in a row because of signals if it continues as new: then the next run gets them; a command
+that exceeds a limit is rejected, too, and then the whole answer has no effect.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
-from hourglass._contract.workflows import WorkflowStatus
+from hourglass._contract.workflows import REPORTED_PROBLEMS, WorkflowStatus
 from hourglass._embedded.clock import SECOND, later, to_ns
-from hourglass._embedded.transitions import activities, children, problems, steps
+from hourglass._embedded.transitions import activities, children, problems
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.children import continue_follower, cron_follower, next_attempt_or_run
-from hourglass._embedded.transitions.command_checks import AnswerRefused, check, check_size
-from hourglass._embedded.transitions.draft import (
-    Draft,
+from hourglass._embedded.transitions.command_checks import CHECKS, AnswerRefused, check_size
+from hourglass._embedded.transitions.run import (
+    RUNNING,
+    Change,
+    OpenActivity,
+    PendingTask,
+    PendingTimer,
+    RequestCancelChild,
+    Run,
+)
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import (
     Eager,
     begin_task,
     take_attempts,
     task_of,
     write_unwritten,
 )
-from hourglass._embedded.transitions.draft import unwritten as unwritten
-from hourglass._embedded.transitions.run import (
-    RUNNING,
-    OpenActivity,
-    PendingTask,
-    PendingTimer,
-    RequestCancelChild,
-    Run,
-    Transition,
-)
-from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import unwritten as unwritten
 from hourglass._embedded.transitions.versioning import after_task
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.specs import VersioningBehavior, WorkerDeploymentVersion
@@ -50,36 +52,31 @@ from hourglass._history.events import (
 )
 from hourglass.converter import Failure, Payload
 
-# --- answers to updates -------------------------------------------------------------------------------------
 
+def write_answer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
+    """Write the acceptance or the completion of an update. The rejection of an update that was not accepted never reaches
+    this function.
 
-def write_answer(
-    draft: Draft,
-    command: c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate,
-    request: UpdateRequest | None,
-    link: int,
-    completed: int,
-) -> None:
-    """Write that an update was accepted or is done. A refusal of one that was not accepted never comes here.
-
-    `link` is the event of its admission, where there is one, or of its acceptance, if that is not of this task.
+    `sent.link` is the event of its admission, if there is one, or of its acceptance, if that belongs to an earlier task.
     """
+    command, request, link = sent.command, sent.update, sent.link
     if request is None:
         raise TypeError(f"{type(command).__name__} without the update that it answers")
     if isinstance(command, c.AcceptUpdate):
-        draft.write(
+        builder.write(
             WorkflowExecutionUpdateAccepted(
                 update_id=request.update_id,
-                # A worker sees what waits in memory right before the start of its task, which its end follows.
+                # A worker sees the updates that wait in memory right before the start of its task, which is followed by its
+                # end.
                 sequencing_event_id=link or completed - 2,
                 request=None if link else request,
             )
         )
         return
-    draft.write(
+    builder.write(
         WorkflowExecutionUpdateCompleted(
             update_id=request.update_id,
-            accepted_event_id=link or _accepted_just_now(draft, request.update_id),
+            accepted_event_id=link or _accepted_just_now(builder, request.update_id),
             identity=request.identity,
             result=command.result if isinstance(command, c.CompleteUpdate) else None,
             failure=command.failure if isinstance(command, c.RejectUpdate) else None,
@@ -87,29 +84,25 @@ def write_answer(
     )
 
 
-def _accepted_just_now(draft: Draft, update_id: str) -> int:
-    for event in reversed(draft.written):
+def _accepted_just_now(builder: ChangeBuilder, update_id: str) -> int:
+    for event in reversed(builder.written):
         accepted = event.attributes
         if isinstance(accepted, WorkflowExecutionUpdateAccepted) and accepted.update_id == update_id:
             return event.id
     raise TypeError(f"update {update_id!r} was not accepted")
 
 
-# --- transitions of a task ----------------------------------------------------------------------------------
-
 _MANY = 20
-"""An answer that writes more events than these is measured command by command, so that one that asks for far too much
-is refused before all of it is encoded.
+"""An answer with more events is measured after each command, so that one that requests far too much is rejected before all
+of it is encoded.
 """
 
 LONGEST_WAIT = 600.0
-"""Seconds that a task which keeps failing waits at most before its next attempt."""
+"""The longest wait before the next attempt of a failing task, in seconds."""
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """A command as it reaches the engine: with the id of the event that it refers to, and with the update that
-    it answers, if any.
-    """
+    """A command as it reaches the engine, with the id of the event that it refers to, and with the update that it answers."""
 
     command: c.Command
     link: int = 0
@@ -126,52 +119,47 @@ class TaskAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     again: bool = False
-    """Whether the worker, which waits for local activities, wants another task at once."""
+    """Whether the worker, which waits for local activities, requests the next task at once."""
 
 
 def may_be_followed(answer: TaskAnswer) -> bool:
-    """Whether an answer may begin another run, which then needs an id."""
+    """Whether an answer may open another run, which needs an id then."""
     return bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS  # it comes last
 
 
 def leaves_no_trace(task: PendingTask, answer: TaskAnswer) -> bool:
-    """Whether a task that was for updates alone led to nothing: all were refused."""
+    """Whether a speculative task leaves no event, because all its updates were rejected."""
     return task.speculative and not answer.commands and not answer.again
 
 
 def start_task(
-    run: Run, identity: str, limits: Limits, now_ns: int, target: WorkerDeploymentVersion | None = None
-) -> Transition:
-    """A worker takes the run's task. `target` is where a run that is pinned would go otherwise."""
-    task = task_of(run)
-    if not task.transient and target is None:
-        return steps.start_task(run, task, identity, limits, now_ns)
-    draft = Draft(run, now_ns)
-    begin_task(draft, task, identity, limits, target)
-    return draft.step()
+    run: Run, identity: str, limits: Limits, target: WorkerDeploymentVersion | None, now_ns: int
+) -> Change:
+    """Record that a worker has received the run's task. `target` is the version that a pinned run would move to otherwise."""
+    builder = ChangeBuilder(run, now_ns)
+    begin_task(builder, task_of(run), identity, limits, run.history_size, target)
+    return builder.build()
 
 
 def complete_task(
-    run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, now_ns: int, eager: Eager | None = None
-) -> Transition:
-    """A worker answers. Raises `AnswerRefused` where the answer must be."""
+    run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, eager: Eager | None, now_ns: int
+) -> Change:
+    """Apply a worker's answer to its task. With `eager`, the worker receives attempts that the answer schedules. Raises
+    `AnswerRefused` if the answer is rejected.
+    """
     signals = _signals_for_next(run, answer) if run.held else ()
     if run.held and not signals and may_be_followed(answer):
         raise AnswerRefused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
-    task = task_of(run)
-    if len(answer.commands) == 1 and not task.transient and answer.version is None:
-        only = answer.commands[0].command
-        if type(only) is c.CompleteRun:
-            step = steps.complete_run(run, only, answer.flags, answer.identity, limits, now_ns)
-            if step is not None:
-                return step
-    draft = Draft(run, now_ns)
+    task = run.task
+    if task is None:
+        raise RuntimeError(f"run {run.run_id} has no task")
+    builder = ChangeBuilder(run, now_ns)
     if task.transient:
         if leaves_no_trace(task, answer):
-            forget_speculative_task(draft)
-            return draft.step()
-        write_unwritten(draft)
-    completed = draft.write(
+            forget_speculative_task(builder)
+            return builder.build()
+        write_unwritten(builder)
+    completed = builder.write(
         h.WorkflowTaskCompleted(
             scheduled_event_id=task.scheduled_event_id,
             started_event_id=task.started_event_id,
@@ -182,54 +170,62 @@ def complete_task(
         )
     )
     if answer.version is not None or run.version is not None:
-        draft.change(**after_task(run, answer.version, answer.behavior))
-    if not problems.is_untroubled(run):
-        problems.forget_failures(draft)
+        builder.update(**after_task(run, answer.version, answer.behavior))
+    if run.trouble is not None or REPORTED_PROBLEMS in run.search_attributes:
+        problems.forget_failures(builder)
     follower = None
     for sent in answer.commands:
-        check(draft, sent.command, limits)
-        written = len(draft.written)
-        follower = _apply(draft, sent, completed, new_run_id) or follower
-        if sent.command.event_groups:
-            draft.group(written, sent.command.event_groups)
-        if len(draft.written) > _MANY:
-            limits.check_step(draft.history_size - run.history_size)
-    # A command's values can only be too large if its events are: they are measured in any case, which spares nearly
-    # all commands a look at their payloads.
-    size = draft.history_size - run.history_size
+        command = sent.command
+        kind, written = type(command), len(builder.written)
+        check = CHECKS.get(kind)
+        if check is not None:
+            check(builder, command, limits)
+        if (apply := _APPLY.get(kind)) is not None:
+            apply(builder, command, completed)
+        elif (apply_to := _APPLY_TO.get(kind)) is not None:
+            apply_to(builder, sent, completed)
+        else:
+            follower = _close(builder, command, completed, new_run_id) or follower
+        if command.event_groups:
+            builder.group(written, command.event_groups)
+        if len(builder.written) > _MANY:
+            limits.check_step(builder.measure() - run.history_size)
+    # A command's values can only be too large if its events are. The events are measured in any case, so that almost no
+    # command's payloads need a look.
+    size = builder.measure() - run.history_size
     if size > limits.blob_bytes or size > limits.payloads_warn > 0:
         for sent in answer.commands:
             check_size(sent.command, limits)
         limits.check_step(size)
-    if draft.run.status is RUNNING:
-        draft.set_task(None)
-        if draft.flush() or answer.again:
-            draft.want_task()
-        if eager is not None and draft.touched:
-            take_attempts(draft, eager)
-    return draft.step(follower, signals)
+    if builder.run.status is RUNNING:
+        builder.set_task(None)
+        if builder.flush() or answer.again:
+            builder.want_task()
+        if eager is not None and builder.touched:
+            take_attempts(builder, eager)
+    return builder.build(follower, signals)
 
 
 def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecutionSignaled, ...]:
-    """What came during the task, if that is signals alone and the run continues as new: they are the next run's, as
-    if each had come a moment later. A Temporal server refuses the answer, each time anew; a run that gets signals all
-    the time would then never come to continue, and be ended by the limit on its history. So only the first is
-    refused.
+    """Return the signals that have arrived during the task if there are no other events and the run continues as new: the
+    next run gets them, as if each had arrived a moment later. A Temporal server rejects such an answer every time; a run
+    that gets signals all the time would then never continue, until the limit on its history ends it. So only the first
+    answer is rejected.
     """
     is_continued = bool(answer.commands) and type(answer.commands[-1].command) is c.ContinueAsNew
     if not is_continued or not task_of(run).after_refusal:
         return ()
-    signals = tuple(each for each in run.held if isinstance(each, h.WorkflowExecutionSignaled))
+    signals = tuple(event for event in run.held if isinstance(event, h.WorkflowExecutionSignaled))
     return signals if len(signals) == len(run.held) else ()
 
 
-def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Transition:
-    """A worker could not handle the task, or its answer was refused: the task is wanted again."""
+def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Change:
+    """Fail the task, because the worker could not handle it or its answer was rejected, and schedule it again."""
     task = task_of(run)
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if _is_told(task):
-        write_unwritten(draft)
-        draft.write(
+        write_unwritten(builder)
+        builder.write(
             h.WorkflowTaskFailed(
                 scheduled_event_id=task.scheduled_event_id,
                 started_event_id=task.started_event_id,
@@ -238,109 +234,96 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
                 identity=identity,
             )
         )
-    problems.note_failure(draft, task, cause, is_told=_is_told(task))
-    _want_again(draft, task)
-    if cause == h.UNHANDLED_COMMAND and draft.run.task is not None:
-        draft.set_task(msgspec.structs.replace(draft.run.task, after_refusal=True))
-    return draft.step()
+    problems.note_failure(builder, task, cause, is_told=_is_told(task))
+    _want_again(builder, task)
+    if cause == h.UNHANDLED_COMMAND and builder.run.task is not None:
+        builder.set_task(msgspec.structs.replace(builder.run.task, after_refusal=True))
+    return builder.build()
 
 
-def time_out_task(draft: Draft, *, at_once: bool = False) -> None:
-    """The worker did not answer in time, or its process ended: then the task is wanted again at once."""
-    task = task_of(draft.run)
+def time_out_task(builder: ChangeBuilder, *, at_once: bool = False) -> None:
+    """Time out the task, and schedule it again; without a pause if `at_once`, after the end of its worker's process."""
+    task = task_of(builder.run)
     if _is_told(task):
-        write_unwritten(draft)
-        draft.write(
+        write_unwritten(builder)
+        builder.write(
             h.WorkflowTaskTimedOut(
                 scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
             )
         )
-    problems.note_failure(draft, task, None, is_told=_is_told(task))
-    _want_again(draft, task, at_once=at_once)
+    problems.note_failure(builder, task, None, is_told=_is_told(task))
+    _want_again(builder, task, at_once=at_once)
 
 
 def _is_told(task: PendingTask) -> bool:
-    """Whether the history tells of this task if it does not succeed."""
+    """Whether the history gets an event if this task fails."""
     return not task.transient or (task.speculative and not task.silent)
 
 
-def forget_speculative_task(draft: Draft) -> None:
-    """A task that was for updates alone led to nothing: it never was."""
-    draft.change(task=None)
-    if draft.flush():
-        draft.want_task()
+def forget_speculative_task(builder: ChangeBuilder) -> None:
+    """Remove a speculative task that has led to nothing, as if it had never existed."""
+    builder.update(task=None)
+    if builder.flush():
+        builder.want_task()
 
 
-def _want_again(draft: Draft, task: PendingTask, *, at_once: bool = False) -> None:
-    draft.change(task=None)
-    if draft.flush() or (task.speculative and not task.silent):
-        draft.want_task()
+def _want_again(builder: ChangeBuilder, task: PendingTask, *, at_once: bool = False) -> None:
+    builder.update(task=None)
+    if builder.flush() or (task.speculative and not task.silent):
+        builder.want_task()
         return
-    wait = 0.0 if at_once else wait_before(draft.run, task.attempt + 1)
-    draft.want_task_again(task.attempt + 1, later(draft.now_ns, to_ns(wait)), silent=task.silent)
+    wait = 0.0 if at_once else wait_before(builder.run, task.attempt + 1)
+    builder.want_task_again(task.attempt + 1, later(builder.now_ns, to_ns(wait)), silent=task.silent)
 
 
 def wait_before(run: Run, attempt: int) -> float:
-    """For how many seconds this attempt of a task waits after the failure of the one before, at most: the first failure is
-    tried again at once, and a task that keeps failing waits longer and longer.
+    """Return the longest wait in seconds before this attempt of a task: none after the first failure, and longer and longer
+    while the task keeps failing.
     """
     first = run.started.spec.task_timeout
     return 0.0 if attempt <= 2 else min(first * 2.0 ** min(attempt - 3, 20), LONGEST_WAIT)
 
 
-def _apply(draft: Draft, sent: Sent, completed: int, new_run_id: str) -> h.WorkflowExecutionStarted | None:
-    if type(sent.command) in c.TERMINAL_KINDS:
-        return _close(draft, sent.command, completed, new_run_id)
-    match sent.command:  # the commonest first
-        case c.ScheduleActivity() as schedule:
-            _schedule_activity(draft, schedule, completed)
-        case c.StartTimer() as start:
-            _start_timer(draft, start, completed)
-        case c.CancelTimer() as cancel:
-            _cancel_timer(draft, str(cancel.seq), sent.link, completed)
-        case c.RequestCancelActivity():
-            _cancel_activity(draft, sent.link, completed)
-        case c.StartChildWorkflow() as start:
-            children.initiate_child(draft, start, completed)
-        case c.SignalExternalWorkflow() as send:
-            children.initiate_signal(draft, send, completed)
-        case c.RequestCancelExternal() | RequestCancelChild() as stop:
-            children.initiate_cancel(draft, stop, completed)
-        case c.AcceptUpdate() | c.RejectUpdate() | c.CompleteUpdate() as answer:
-            write_answer(draft, answer, sent.update, sent.link, completed)
-        case RecordLocalActivity(marker):
-            draft.write(msgspec.structs.replace(marker, task_completed_event_id=completed))
-        case c.SetPatchMarker(patch_id, deprecated):
-            draft.write(
-                h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed)
-            )
-            _index_patch(draft, patch_id, completed)
-        case c.UpsertSearchAttributes(changes):
-            draft.write(
-                h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
-            )
-            draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
-        case c.UpsertMemo(changes):
-            draft.write(h.WorkflowPropertiesModified(memo=changes, task_completed_event_id=completed))
-            draft.change(memo=_merged(draft.run.memo, changes))
-        case _:
-            raise TypeError(f"{type(sent.command).__name__} must not reach the engine")
-    return None
+def _record_local(builder: ChangeBuilder, command: RecordLocalActivity, completed: int) -> None:
+    builder.write(msgspec.structs.replace(command.marker, task_completed_event_id=completed))
 
 
-def _index_patch(draft: Draft, patch_id: str, completed: int) -> None:
-    """Runs can be found by their patches: Core sees to it on a server, and expects to find it in a history."""
-    known = draft.run.search_attributes.get(h.PATCHES)
-    patches = sorted({*(msgspec.json.decode(known.data) if known is not None else ()), patch_id})
-    changes = {h.PATCHES: Payload(msgspec.json.encode(patches), "json/plain", {"type": b"KeywordList"})}
-    draft.write(
+def _set_patch_marker(builder: ChangeBuilder, command: c.SetPatchMarker, completed: int) -> None:
+    patch_id, deprecated = command.patch_id, command.deprecated
+    builder.write(
+        h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated, task_completed_event_id=completed)
+    )
+    _index_patch(builder, patch_id, completed)
+
+
+def _upsert_search_attributes(
+    builder: ChangeBuilder, command: c.UpsertSearchAttributes, completed: int
+) -> None:
+    changes = command.search_attributes
+    builder.write(
         h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
     )
-    draft.change(search_attributes=_merged(draft.run.search_attributes, changes))
+    builder.update(search_attributes=_merged(builder.run.search_attributes, changes))
+
+
+def _upsert_memo(builder: ChangeBuilder, command: c.UpsertMemo, completed: int) -> None:
+    builder.write(h.WorkflowPropertiesModified(memo=command.memo, task_completed_event_id=completed))
+    builder.update(memo=_merged(builder.run.memo, command.memo))
+
+
+def _index_patch(builder: ChangeBuilder, patch_id: str, completed: int) -> None:
+    """Index the run by its patches. On a server Core does this, and expects to find it in the history."""
+    attribute = builder.run.search_attributes.get(h.PATCHES)
+    patches = sorted({*(msgspec.json.decode(attribute.data) if attribute is not None else ()), patch_id})
+    changes = {h.PATCHES: Payload(msgspec.json.encode(patches), "json/plain", {"type": b"KeywordList"})}
+    builder.write(
+        h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
+    )
+    builder.update(search_attributes=_merged(builder.run.search_attributes, changes))
 
 
 def _without_own_patches(run: Run) -> Run:
-    """A run as the next one sees it: the patches that it has taken itself are not passed on, as with Core."""
+    """Return the run as its successor sees it: like Core, without the patches that it has taken itself."""
     if run.search_attributes.get(h.PATCHES) == run.started.spec.search_attributes.get(h.PATCHES):
         return run
     began = {name: value for name, value in run.started.spec.search_attributes.items() if name == h.PATCHES}
@@ -349,29 +332,29 @@ def _without_own_patches(run: Run) -> Run:
 
 
 def _close(
-    draft: Draft, command: c.Command, completed: int, new_run_id: str
+    builder: ChangeBuilder, command: c.Command, completed: int, new_run_id: str
 ) -> h.WorkflowExecutionStarted | None:
     match command:
         case c.CompleteRun(result):
             following = None
-            if draft.run.started.spec.cron_schedule:
-                following = cron_follower(draft.run, (result,), None, new_run_id, draft.now_ns)
+            if builder.run.started.spec.cron_schedule:
+                following = cron_follower(builder.run, (result,), None, new_run_id, builder.now_ns)
             final = h.WorkflowExecutionCompleted(
                 result=result,
                 task_completed_event_id=completed,
                 new_run_id="" if following is None else new_run_id,
             )
-            draft.close(final, WorkflowStatus.COMPLETED)
+            builder.close(final, WorkflowStatus.COMPLETED)
             return following
         case c.CancelRun():
-            draft.close(
+            builder.close(
                 h.WorkflowExecutionCanceled(task_completed_event_id=completed), WorkflowStatus.CANCELED
             )
         case c.FailRun(failure):
-            return _fail_run(draft, failure, completed, new_run_id)
+            return _fail_run(builder, failure, completed, new_run_id)
         case c.ContinueAsNew():
-            follower = continue_follower(_without_own_patches(draft.run), command, new_run_id)
-            draft.close(
+            follower = continue_follower(_without_own_patches(builder.run), command, new_run_id)
+            builder.close(
                 h.WorkflowExecutionContinuedAsNew(
                     new_run_id=new_run_id,
                     workflow_type=follower.workflow_type,
@@ -386,27 +369,27 @@ def _close(
             )
             return follower
         case _:
-            raise TypeError(f"{type(command).__name__} ends no run")
+            raise TypeError(f"{type(command).__name__} must not reach the engine")
     return None
 
 
 def _fail_run(
-    draft: Draft, failure: Failure, completed: int, new_run_id: str
+    builder: ChangeBuilder, failure: Failure, completed: int, new_run_id: str
 ) -> h.WorkflowExecutionStarted | None:
-    state, follower = next_attempt_or_run(draft.run, failure, new_run_id, draft.now_ns)
+    state, follower = next_attempt_or_run(builder.run, failure, new_run_id, builder.now_ns)
     final = h.WorkflowExecutionFailed(
         failure=failure,
         retry_state=state,
         task_completed_event_id=completed,
         new_run_id="" if follower is None else new_run_id,
     )
-    draft.close(final, WorkflowStatus.FAILED)
+    builder.close(final, WorkflowStatus.FAILED)
     return follower
 
 
-def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
+def _start_timer(builder: ChangeBuilder, command: c.StartTimer, completed: int) -> None:
     timer_id = str(command.seq)
-    started = draft.write(
+    started = builder.write(
         h.TimerStarted(
             timer_id=timer_id,
             duration_ns=command.duration_ns,
@@ -414,56 +397,85 @@ def _start_timer(draft: Draft, command: c.StartTimer, completed: int) -> None:
             summary=command.summary,
         )
     )
-    now = draft.now_ns
-    draft.put_timer(PendingTimer(timer_id, started, later(now, command.duration_ns), now))
+    now = builder.now_ns
+    builder.put_timer(PendingTimer(timer_id, started, later(now, command.duration_ns), now))
 
 
-def _cancel_timer(draft: Draft, timer_id: str, started: int, completed: int) -> None:
-    # It may have fired while the worker had the task: the worker has not heard of it, so it never happened.
+def _cancel_timer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
+    assert isinstance(sent.command, c.CancelTimer)
+    timer_id, started = str(sent.command.seq), sent.link
+    # The timer may have fired while the worker had the task. The worker has not seen that, so it never happened.
     held = tuple(
-        each
-        for each in draft.run.held
-        if not (isinstance(each, h.TimerFired) and each.started_event_id == started)
+        event
+        for event in builder.run.held
+        if not (isinstance(event, h.TimerFired) and event.started_event_id == started)
     )
-    draft.change(held=held)
-    draft.drop_timer(started)
-    draft.write(
+    builder.update(held=held)
+    builder.drop_timer(started)
+    builder.write(
         h.TimerCanceled(timer_id=timer_id, started_event_id=started, task_completed_event_id=completed)
     )
 
 
-def _schedule_activity(draft: Draft, command: c.ScheduleActivity, completed: int) -> None:
-    started = draft.run.started
-    deadline, now = draft.run.deadline_ns, draft.now_ns
-    left = (deadline - now) / SECOND if deadline else 0.0
+def _schedule_activity(builder: ChangeBuilder, command: c.ScheduleActivity, completed: int) -> None:
+    run, now = builder.run, builder.now_ns
+    started, left = run.started, 0.0
+    if started.spec.run_timeout or started.expiration_ns:
+        left = (run.deadline_ns - now) / SECOND
     scheduled = activities.plan(command, started.spec.task_queue, left, completed)
-    number = draft.write(scheduled)
-    after = draft.time_ns if draft.time_ns > now else 0
-    draft.put_activity(
+    number = builder.write(scheduled)
+    builder.put_activity(
         OpenActivity(
             scheduled_event_id=number,
             scheduled=scheduled,
             spec=scheduled.spec,
             scheduled_ns=now,
             available_ns=now,
-            after_ns=after,
+            after_ns=builder.time_ns if builder.time_ns > now else 0,
         )
     )
 
 
-def _cancel_activity(draft: Draft, scheduled: int, completed: int) -> None:
-    asked = draft.write(
+def _cancel_activity(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
+    scheduled = sent.link
+    requested = builder.write(
         h.ActivityTaskCancelRequested(scheduled_event_id=scheduled, task_completed_event_id=completed)
     )
-    activity = draft.run.activities.get(scheduled)
-    if activity is None:  # its end is among what is held
+    activity = builder.run.activities.get(scheduled)
+    if activity is None:  # its end is among the held events
         return
-    activity = msgspec.structs.replace(activity, cancel_requested_event_id=asked)
+    activity = msgspec.structs.replace(activity, cancel_requested_event_id=requested)
     if activity.started_ns:
-        draft.put_activity(activity)
+        builder.put_activity(activity)
         return
-    draft.drop_activity(scheduled)
-    draft.change(held=draft.run.held + activities.canceled(activity, (), activity.identity))
+    builder.drop_activity(scheduled)
+    builder.update(held=builder.run.held + activities.canceled(activity, (), activity.identity))
+
+
+_APPLY: dict[type[c.Command], Callable[[ChangeBuilder, Any, int], None]] = {
+    c.ScheduleActivity: _schedule_activity,
+    c.StartTimer: _start_timer,
+    c.StartChildWorkflow: children.initiate_child,
+    c.SignalExternalWorkflow: children.initiate_signal,
+    c.RequestCancelExternal: children.initiate_cancel,
+    RequestCancelChild: children.initiate_cancel,
+    RecordLocalActivity: _record_local,
+    c.SetPatchMarker: _set_patch_marker,
+    c.UpsertSearchAttributes: _upsert_search_attributes,
+    c.UpsertMemo: _upsert_memo,
+}
+"""The handlers of commands that neither end the run nor refer to an earlier event. The number is the id of the task's
+completion event.
+"""
+
+_APPLY_TO: dict[type[c.Command], Callable[[ChangeBuilder, Sent, int], None]] = {
+    c.CancelTimer: _cancel_timer,
+    c.RequestCancelActivity: _cancel_activity,
+    c.AcceptUpdate: write_answer,
+    c.RejectUpdate: write_answer,
+    c.CompleteUpdate: write_answer,
+}
+"""The handlers of commands that refer to an earlier event or to an update."""
 
 
 def _merged(old: dict[str, Payload], changes: dict[str, Payload]) -> dict[str, Payload]:

@@ -1,11 +1,12 @@
-"""What happens to a run from outside, from time passing, and from a crash: `(run, occurrence, now) -> Step`. Pure.
+"""Transitions for requests of clients, for time that passes, for ends of activities, and for recovery: `(run, cause, now)
+-> Change`. Pure.
 
-Must not know: handles, queues, stores, where time comes from, which requests were carried out before, how the engine
-learns that a process ended. The transitions of a workflow task (start, answer, failure) are in `tasks`.
+Must not know: handles, queues, stores, the source of time, which requests were carried out before, how the engine detects
+the end of a process. The transitions of a workflow task (start, completion, failure) are in `tasks`.
 
-Invariants: a closed run never changes; no transition looks at more of what is pending than it is told to. After a
-crash no worker has a task or an attempt that a worker of the ended process had; an attempt that was deferred goes on,
-for a client will complete it; a run that had nothing in flight does not change.
+Invariants: a closed run never changes; a transition examines only those pending activities and timers that its arguments
+name. After recovery no worker has a task or an attempt that a worker of the ended process had; a deferred attempt
+continues, because a client will complete it; a run without work in progress does not change.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from hourglass._contract.workflows import (
     WorkflowStatus,
 )
 from hourglass._embedded.clock import later, to_ns
-from hourglass._embedded.transitions import activities, problems, standalone, steps
+from hourglass._embedded.transitions import activities, standalone
+from hourglass._embedded.transitions.change_builder import ChangeBuilder
 from hourglass._embedded.transitions.children import next_attempt_or_run
-from hourglass._embedded.transitions.draft import Draft, Eager, take_task
-from hourglass._embedded.transitions.draft import start_attempt as start_attempt
-from hourglass._embedded.transitions.run import OpenActivity, Pause, Run, RunPriority, Transition
+from hourglass._embedded.transitions.run import Change, OpenActivity, Pause, Run, RunPriority
+from hourglass._embedded.transitions.task_starts import Eager, take_task
+from hourglass._embedded.transitions.task_starts import start_attempt as start_attempt
 from hourglass._embedded.transitions.tasks import forget_speculative_task, time_out_task, wait_before
 from hourglass._embedded.transitions.versioning import PINNED, UNSPECIFIED
 from hourglass._evaluator.retries import next_delay
@@ -45,8 +47,8 @@ def open_run(
     started: h.WorkflowExecutionStarted,
     now_ns: int,
     signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
-) -> Transition:
-    """A new run; signals that it begins with stand in its history before its first task."""
+) -> Change:
+    """Open a run. Its history begins with these signals, before the first task."""
     run = Run(
         run_id=run_id,
         started=started,
@@ -56,27 +58,25 @@ def open_run(
         version=started.inherited_pinned_version,
         behavior=PINNED if started.inherited_pinned_version is not None else UNSPECIFIED,
     )
-    if not signals and not started.first_task_backoff:
-        return steps.open_run(run, now_ns)
-    draft = Draft(run, now_ns)
-    draft.write(started)
+    builder = ChangeBuilder(run, now_ns)
+    builder.write(started)
     for signal in signals:
-        draft.write(signal)
-    draft.want_task()
-    return draft.step()
+        builder.write(signal)
+    builder.want_task()
+    return builder.build()
 
 
-def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Transition:
-    """A client sends a signal. One that came with a start does not wait until the run's back-off is over: a server's
-    rule, as is that a plain signal does.
+def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Change:
+    """Record a signal of a client. One that came with a start does not wait until the run's back-off is over; a plain
+    signal does, as on a server.
     """
-    draft = Draft(run, now_ns)
-    draft.happen(signaled(request), at_once=with_start)
-    return draft.step()
+    builder = ChangeBuilder(run, now_ns)
+    builder.happen(signaled(request), at_once=with_start)
+    return builder.build()
 
 
 def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
-    """The event of a signal."""
+    """Return the event of a signal."""
     return h.WorkflowExecutionSignaled(
         signal_name=request.signal_name,
         arguments=request.arguments,
@@ -86,136 +86,138 @@ def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
     )
 
 
-def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Transition:
-    """A client asks the run to cancel; once is enough. A run that backs off hears of it at once."""
-    draft = Draft(run, now_ns)
+def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Change:
+    """Record a client's request to cancel the run, unless there was one before. It ends the run's back-off."""
+    builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
-        draft.change(cancel_requested=True)
-        asked = h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity)
-        draft.happen(asked, at_once=True)
-    return draft.step()
+        builder.update(cancel_requested=True)
+        requested = h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity)
+        builder.happen(requested, at_once=True)
+    return builder.build()
 
 
-def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Transition:
-    """A client terminates the run: it ends without being asked."""
-    draft = Draft(run, now_ns)
+def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Change:
+    """Terminate the run."""
+    builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(
         reason=request.reason or NO_REASON, details=request.details, identity=request.identity
     )
-    draft.close(final, WorkflowStatus.TERMINATED)
-    return draft.step()
+    builder.close(final, WorkflowStatus.TERMINATED)
+    return builder.build()
 
 
-def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Transition:
-    """A client pauses the run: what waits for a worker is withheld. A worker that has its task, or an attempt, may end it."""
-    draft = Draft(run, now_ns)
-    draft.drop_speculative_task()
-    waiting = draft.run.task if not draft.run.task_is_started else None
+def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Change:
+    """Pause the run: its waiting task and attempts are withheld. A worker that has its task or an attempt may complete it."""
+    builder = ChangeBuilder(run, now_ns)
+    builder.drop_speculative_task()
+    waiting = builder.run.task if not builder.run.task_is_started else None
     if waiting is not None:
-        draft.set_task(None)
-    _write_or_hold(draft, h.WorkflowExecutionPaused(identity=request.identity, reason=request.reason))
-    draft.change(
+        builder.set_task(None)
+    _write_or_hold(builder, h.WorkflowExecutionPaused(identity=request.identity, reason=request.reason))
+    builder.update(
         paused=Pause(reason=request.reason, identity=request.identity, since_ns=now_ns, task=waiting)
     )
-    draft.touched.update(run.activities)
-    return draft.step()
+    builder.touched.update(run.activities)
+    return builder.build()
 
 
-def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Transition:
-    """A run that was paused goes on: it gets the task that was withheld, or one for what has happened meanwhile."""
-    draft = Draft(run, now_ns)
+def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Change:
+    """Unpause the run: it gets the withheld task, or a task for the events that have occurred meanwhile."""
+    builder = ChangeBuilder(run, now_ns)
     pause = run.paused or Pause()
-    _write_or_hold(draft, h.WorkflowExecutionUnpaused(identity=request.identity, reason=request.reason))
-    draft.change(paused=None)
-    if pause.task is not None and draft.run.task is None:
-        draft.set_task(msgspec.structs.replace(pause.task, available_ns=now_ns))
+    _write_or_hold(builder, h.WorkflowExecutionUnpaused(identity=request.identity, reason=request.reason))
+    builder.update(paused=None)
+    if pause.task is not None and builder.run.task is None:
+        builder.set_task(msgspec.structs.replace(pause.task, available_ns=now_ns))
     elif pause.missed:
-        draft.want_task()
-    draft.touched.update(run.activities)
-    return draft.step()
+        builder.want_task()
+    builder.touched.update(run.activities)
+    return builder.build()
 
 
-def _write_or_hold(draft: Draft, attributes: h.Attributes) -> None:
-    """Write an event that wants no task by itself; while a worker has the task, all events wait for its end."""
-    if draft.run.task_is_started:
-        draft.happen(attributes)
+def _write_or_hold(builder: ChangeBuilder, attributes: h.Attributes) -> None:
+    """Write an event that schedules no task; while a worker has the task, hold it until the task's end."""
+    if builder.run.task_is_started:
+        builder.happen(attributes)
     else:
-        draft.write(attributes)
+        builder.write(attributes)
 
 
-def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now_ns: int) -> Transition:
-    """A client has the attempts of an activity begin anew. One that a worker has goes on, and the next is the first."""
-    draft = Draft(run, now_ns)
+def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now_ns: int) -> Change:
+    """Reset the attempts of an activity. An attempt in progress continues, and the next one is the first."""
+    builder = ChangeBuilder(run, now_ns)
     if activity.started_ns:
         changed = msgspec.structs.replace(activity, earlier=activity.attempt)
     else:
         changed = msgspec.structs.replace(activity, earlier=activity.attempt - 1, available_ns=now_ns)
     if forget_heartbeat:
         changed = msgspec.structs.replace(changed, heartbeat_details=())
-    draft.put_activity(changed)
-    return draft.step()
+    builder.put_activity(changed)
+    return builder.build()
 
 
-def change_override(run: Run, override: VersioningOverride | None, identity: str, now_ns: int) -> Transition:
-    """A client says which version the run belongs to."""
-    draft = Draft(run, now_ns)
-    _write_or_hold(draft, h.WorkflowExecutionOptionsUpdated(identity=identity, versioning_override=override))
-    draft.change(override=override, override_changed=True)
-    return draft.step()
+def change_override(run: Run, override: VersioningOverride | None, identity: str, now_ns: int) -> Change:
+    """Set the version that the run belongs to."""
+    builder = ChangeBuilder(run, now_ns)
+    _write_or_hold(
+        builder, h.WorkflowExecutionOptionsUpdated(identity=identity, versioning_override=override)
+    )
+    builder.update(override=override, override_changed=True)
+    return builder.build()
 
 
-def change_priority(run: Run, priority: RunPriority, identity: str, now_ns: int) -> Transition:
-    """A client says how urgent the run is, from now on."""
-    draft = Draft(run, now_ns)
-    said = msgspec.structs.asdict(priority)
-    _write_or_hold(draft, h.WorkflowExecutionOptionsUpdated(identity=identity, **said))
-    draft.change(priority=priority, started=priority.of(run.started))
-    return draft.step()
+def change_priority(run: Run, priority: RunPriority, identity: str, now_ns: int) -> Change:
+    """Set the priority of the run."""
+    builder = ChangeBuilder(run, now_ns)
+    fields = msgspec.structs.asdict(priority)
+    _write_or_hold(builder, h.WorkflowExecutionOptionsUpdated(identity=identity, **fields))
+    builder.update(priority=priority, started=priority.of(run.started))
+    return builder.build()
 
 
-def pause_activity(run: Run, activity: OpenActivity, paused: bool, now_ns: int) -> Transition:
-    """A client lets no new attempt of an activity begin, or lets it go on."""
-    draft = Draft(run, now_ns)
-    draft.put_activity(msgspec.structs.replace(activity, paused=paused))
-    return draft.step()
+def pause_activity(run: Run, activity: OpenActivity, paused: bool, now_ns: int) -> Change:
+    """Pause or unpause an activity: while it is paused, no new attempt begins."""
+    builder = ChangeBuilder(run, now_ns)
+    builder.put_activity(msgspec.structs.replace(activity, paused=paused))
+    return builder.build()
 
 
-def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns: int) -> Transition:
-    """A client changes what was said of an activity: it holds from now on."""
-    draft = Draft(run, now_ns)
+def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns: int) -> Change:
+    """Set the options of an activity, from now on."""
+    builder = ChangeBuilder(run, now_ns)
     changed = None if spec == activity.scheduled.spec else spec
-    draft.put_activity(msgspec.structs.replace(activity, spec=spec, changed=changed))
-    return draft.step()
+    builder.put_activity(msgspec.structs.replace(activity, spec=spec, changed=changed))
+    return builder.build()
 
 
-def end_overgrown(run: Run, reason: str, now_ns: int) -> Transition:
-    """The engine ends a run that has outgrown its limits."""
-    draft = Draft(run, now_ns)
+def end_overgrown(run: Run, reason: str, now_ns: int) -> Change:
+    """Terminate a run that has outgrown its limits."""
+    builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity="history-service")
-    draft.close(final, WorkflowStatus.TERMINATED)
-    return draft.step()
+    builder.close(final, WorkflowStatus.TERMINATED)
+    return builder.build()
 
 
-def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
-    """An attempt that was taken but reached no worker waits again, as if it had not been taken."""
-    draft = Draft(run, now_ns)
+def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
+    """Let an attempt wait again that was taken but has not reached its worker, as if it had not been taken."""
+    builder = ChangeBuilder(run, now_ns)
     waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
-    draft.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
-    return draft.step()
+    builder.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
+    return builder.build()
 
 
-def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
-    """An attempt that had to wait for a commit reaches its worker: its clocks begin now."""
-    draft = Draft(run, now_ns)
+def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
+    """Start the timeouts of an attempt that had to wait for a commit and reaches its worker now."""
+    builder = ChangeBuilder(run, now_ns)
     late = activities.put_off(activity, max(0, now_ns - activity.started_ns))
-    draft.put_activity(
+    builder.put_activity(
         msgspec.structs.replace(late, started_ns=now_ns, last_started_ns=now_ns, heartbeat_ns=now_ns)
     )
-    return draft.step()
+    return builder.build()
 
 
 def began_later(run: Run, now_ns: int) -> bool:
-    """Whether something of a run began later than now: the clock was wrong then, and was set back."""
+    """Whether a timer, attempt or task of the run began later than now: the clock was wrong then, and was set back."""
     task = run.task
     return (
         run.start_ns > now_ns
@@ -231,28 +233,28 @@ def _activity_began_later(activity: OpenActivity, now_ns: int) -> bool:
 
 
 def _latest_task(run: Run, now_ns: int) -> int:
-    """When a run's task may be taken at the latest, had the one before failed just now."""
+    """Return the latest time at which a run's task may become available if the previous one failed just now."""
     return now_ns if run.task is None else now_ns + to_ns(wait_before(run, run.task.attempt))
 
 
 def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
-    """When the next attempt is due at the latest, had the one before failed just now."""
+    """Return the latest time at which the next attempt may be due if the previous one failed just now."""
     if activity.attempt == 1:
         return now_ns
     delay = next_delay(activities.retry_rule(activity), max(activity.tries - 1, 1), activity.last_failure)
     return now_ns + to_ns(delay)
 
 
-def set_back(run: Run, now_ns: int) -> Transition:
-    """The clock was set back: what began while it was ahead begins now. What has happened by it has happened."""
-    draft = Draft(run, now_ns)
+def set_back(run: Run, now_ns: int) -> Change:
+    """Let everything begin now that began while the clock was ahead. What has already happened stays."""
+    builder = ChangeBuilder(run, now_ns)
     for timer in tuple(run.timers.values()):
         if timer.began_ns > now_ns:
             left = timer.due_ns - timer.began_ns
-            draft.put_timer(msgspec.structs.replace(timer, began_ns=now_ns, due_ns=now_ns + left))
+            builder.put_timer(msgspec.structs.replace(timer, began_ns=now_ns, due_ns=now_ns + left))
     for activity in tuple(run.activities.values()):
         if _activity_began_later(activity, now_ns):
-            draft.put_activity(
+            builder.put_activity(
                 msgspec.structs.replace(
                     activity,
                     scheduled_ns=min(activity.scheduled_ns, now_ns),
@@ -266,36 +268,38 @@ def set_back(run: Run, now_ns: int) -> Transition:
     task = run.task
     if task is not None and max(task.started_ns, task.available_ns) > now_ns:
         available = min(task.available_ns, _latest_task(run, now_ns))
-        draft.set_task(
+        builder.set_task(
             msgspec.structs.replace(task, started_ns=min(task.started_ns, now_ns), available_ns=available)
         )
     if run.start_ns > now_ns:
-        draft.change(start_ns=now_ns)
-    return draft.step()
+        builder.update(start_ns=now_ns)
+    return builder.build()
 
 
-def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Transition:
-    """The store stood still since then: these activities, which wait for a worker, could not be given to one."""
-    draft = Draft(run, now_ns)
+def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Change:
+    """Exclude from the timeouts of these waiting activities the time since `since_ns`, in which the store wrote nothing, so
+    that no worker could receive them.
+    """
+    builder = ChangeBuilder(run, now_ns)
     for event_id in event_ids:
         activity = run.activities[event_id]
         withheld = now_ns - max(since_ns, activity.available_ns)
-        draft.put_activity(activities.put_off(activity, max(0, withheld)))
-    return draft.step()
+        builder.put_activity(activities.put_off(activity, max(0, withheld)))
+    return builder.build()
 
 
-def defer_activity(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
-    """A worker leaves an attempt to a client, which will complete it by its token (asynchronous completion)."""
-    draft = Draft(run, now_ns)
-    draft.put_activity(msgspec.structs.replace(activity, deferred=True))
-    return draft.step()
+def defer_activity(run: Run, activity: OpenActivity, now_ns: int) -> Change:
+    """Leave an attempt to a client, which will complete it by its token (asynchronous completion)."""
+    builder = ChangeBuilder(run, now_ns)
+    builder.put_activity(msgspec.structs.replace(activity, deferred=True))
+    return builder.build()
 
 
-def heartbeat(run: Run, activity: OpenActivity, details: Payloads, now_ns: int) -> Transition:
-    """An attempt reports that it lives."""
-    draft = Draft(run, now_ns)
-    draft.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
-    return draft.step()
+def heartbeat(run: Run, activity: OpenActivity, details: Payloads, now_ns: int) -> Change:
+    """Record a heartbeat of an attempt."""
+    builder = ChangeBuilder(run, now_ns)
+    builder.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
+    return builder.build()
 
 
 def complete_activity(
@@ -303,114 +307,108 @@ def complete_activity(
     activity: OpenActivity,
     result: Payload | None,
     identity: str,
+    eager: Eager | None,
     now_ns: int,
-    eager: Eager | None = None,
-) -> Transition:
-    """An attempt returned."""
-    plain = run.task is None and run.task_count and run.paused is None and problems.is_untroubled(run)
-    if eager is not None and plain:
-        return steps.complete_and_take_task(run, activity, result, identity, now_ns, eager)
-    draft = Draft(run, now_ns)
-    _end(draft, activity, activities.completed(activity, result, identity))
+) -> Change:
+    """Complete an activity with its result. With `eager`, its worker receives the task that this leads to."""
+    builder = ChangeBuilder(run, now_ns)
+    _end(builder, activity, activities.completed(activity, result, identity))
     if eager is not None:
-        take_task(draft, eager)
-    return draft.step()
+        take_task(builder, eager)
+    return builder.build()
 
 
 def fail_activity(
     run: Run, activity: OpenActivity, failure: Failure, identity: str, now_ns: int, *, details: Payloads = ()
-) -> Transition:
-    """An attempt failed: try again, or give up. Details take the place of those of its last heartbeat."""
-    draft = Draft(run, now_ns)
+) -> Change:
+    """Fail an attempt: retry the activity, or fail it. `details` replace those of the last heartbeat."""
+    builder = ChangeBuilder(run, now_ns)
     if details:
         activity = msgspec.structs.replace(activity, heartbeat_details=details)
     match activities.next_attempt(activity, failure, now_ns):
         case OpenActivity() as again:
-            draft.put_activity(again)
+            builder.put_activity(again)
         case RetryState() as state:
-            _end(draft, activity, activities.failed(activity, failure, state, identity))
-    return draft.step()
+            _end(builder, activity, activities.failed(activity, failure, state, identity))
+    return builder.build()
 
 
 def cancel_activity(
     run: Run, activity: OpenActivity, details: Payloads, identity: str, now_ns: int
-) -> Transition:
-    """An attempt ended as it was asked to."""
-    draft = Draft(run, now_ns)
-    _end(draft, activity, activities.canceled(activity, details, identity))
-    return draft.step()
+) -> Change:
+    """End an attempt that was cancelled."""
+    builder = ChangeBuilder(run, now_ns)
+    _end(builder, activity, activities.canceled(activity, details, identity))
+    return builder.build()
 
 
 def elapse(
     run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
-) -> Transition:
-    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole. A task that may
-    not have reached its worker, for the store stands still, does not time out: its clock begins again.
+) -> Change:
+    """Apply what is due of these activities and timers, earliest first, and of the run as a whole. A task that may not have
+    reached its worker because the store writes nothing does not time out: its timeout starts again.
     """
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
-        return time_out_run(draft, new_run_id)
+        return time_out_run(builder, new_run_id)
     if run.needs_first_task:
-        draft.want_task()
+        builder.want_task()
     named = tuple(event_ids)
-    _fire_timers(draft, named)
+    _fire_timers(builder, named)
     for event_id in named:
         activity = run.activities.get(event_id)
         if activity is not None:
-            _expire(draft, activity)
-    task = draft.run.task
+            _expire(builder, activity)
+    task = builder.run.task
     if task is not None and task.started_event_id:
         due = later(task.started_ns, to_ns(run.started.spec.task_timeout))
         if now_ns >= due and task_is_withheld:
-            draft.set_task(msgspec.structs.replace(task, started_ns=now_ns))
+            builder.set_task(msgspec.structs.replace(task, started_ns=now_ns))
         elif now_ns >= due:
-            time_out_task(draft)
-    return draft.step()
+            time_out_task(builder)
+    return builder.build()
 
 
-def _fire_timers(draft: Draft, event_ids: Iterable[int]) -> None:
-    running = [draft.run.timers[event_id] for event_id in event_ids if event_id in draft.run.timers]
-    due = [timer for timer in running if timer.due_ns <= draft.now_ns]
-    for timer in sorted(due, key=lambda each: (each.due_ns, each.started_event_id)):
-        draft.drop_timer(timer.started_event_id)
-        draft.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
+def _fire_timers(builder: ChangeBuilder, event_ids: Iterable[int]) -> None:
+    running = [builder.run.timers[event_id] for event_id in event_ids if event_id in builder.run.timers]
+    due = [timer for timer in running if timer.due_ns <= builder.now_ns]
+    for timer in sorted(due, key=lambda timer: (timer.due_ns, timer.started_event_id)):
+        builder.drop_timer(timer.started_event_id)
+        builder.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
 
 
-def _expire(draft: Draft, activity: OpenActivity) -> None:
+def _expire(builder: ChangeBuilder, activity: OpenActivity) -> None:
     when, kind = activities.deadline(activity)
-    if when and when <= draft.now_ns:
-        lose_attempt(draft, activity, activities.timeout_failure(activity, kind))
+    if when and when <= builder.now_ns:
+        lose_attempt(builder, activity, activities.timeout_failure(activity, kind))
 
 
-def lose_attempt(draft: Draft, activity: OpenActivity, failure: Failure) -> None:
-    """An attempt timed out: try again, or give up."""
-    match activities.next_attempt(activity, failure, draft.now_ns):
+def lose_attempt(builder: ChangeBuilder, activity: OpenActivity, failure: Failure) -> None:
+    """Time out an attempt: retry the activity, or end it."""
+    match activities.next_attempt(activity, failure, builder.now_ns):
         case OpenActivity() as again:
-            told = activities.without_details(failure)
-            draft.put_activity(msgspec.structs.replace(again, last_failure=told))
+            failure = activities.without_details(failure)
+            builder.put_activity(msgspec.structs.replace(again, last_failure=failure))
         case RetryState() as state:
-            _end(draft, activity, activities.timed_out(activity, failure, state))
+            _end(builder, activity, activities.timed_out(activity, failure, state))
 
 
-def time_out_run(draft: Draft, new_run_id: str) -> Transition:
-    """The run took too long: it ends, and is tried again if its policy says so."""
-    state, follower = next_attempt_or_run(draft.run, None, new_run_id, draft.now_ns)
+def time_out_run(builder: ChangeBuilder, new_run_id: str) -> Change:
+    """Time out the run, and retry it if its policy says so."""
+    state, follower = next_attempt_or_run(builder.run, None, new_run_id, builder.now_ns)
     following = "" if follower is None else new_run_id
-    draft.close(
+    builder.close(
         h.WorkflowExecutionTimedOut(retry_state=state, new_run_id=following), WorkflowStatus.TIMED_OUT
     )
-    return draft.step(follower)
+    return builder.build(follower)
 
 
-def _end(draft: Draft, activity: OpenActivity, events: tuple[h.Attributes, ...]) -> None:
-    draft.drop_activity(activity.scheduled_event_id)
-    if draft.run.is_standalone_activity:
-        standalone.end(draft, events)
+def _end(builder: ChangeBuilder, activity: OpenActivity, events: tuple[h.Attributes, ...]) -> None:
+    builder.drop_activity(activity.scheduled_event_id)
+    if builder.run.is_standalone_activity:
+        standalone.end(builder, events)
     else:
-        draft.happen(*events)
-
-
-# --- after a crash ------------------------------------------------------------------------------------------
+        builder.happen(*events)
 
 
 def needs_recovery(run: Run) -> bool:
@@ -426,73 +424,73 @@ def recover(
     at_once: bool = False,
     living: Collection[str] = (),
     keep_attempts: bool = False,
-) -> Transition:
-    """The process that served the run has ended.
+) -> Change:
+    """Recover a run after the end of the process that served it.
 
-    Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say, or at once where
-    another process has taken over; those of workers that live, by their identities, go on, with `keep_attempts` all. The
-    task times out, and is wanted again at once.
+    Its attempts are lost as if their heartbeats had timed out, and retried by their policies, or at once if another process
+    has taken over. Attempts of workers in `living` (by identity) continue; with `keep_attempts` all do. The task times out
+    and is scheduled again at once.
     """
-    draft = Draft(run, now_ns)
+    builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
-        return time_out_run(draft, new_run_id)
+        return time_out_run(builder, new_run_id)
     for activity in run.activities.values():
         if _was_executing(activity) and not keep_attempts and activity.identity not in living:
-            _lose_with_process(draft, activity, at_once)
-    if _is_speculative(draft.run):
-        forget_speculative_task(draft)
-    elif draft.run.task_is_started:
-        time_out_task(draft, at_once=True)
-    return draft.step()
+            _lose_with_process(builder, activity, at_once)
+    if _is_speculative(builder.run):
+        forget_speculative_task(builder)
+    elif builder.run.task_is_started:
+        time_out_task(builder, at_once=True)
+    return builder.build()
 
 
-def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Transition:
-    """The process of the worker that had this attempt has ended, and others serve the run still."""
-    draft = Draft(run, now_ns)
-    _lose_with_process(draft, activity, True)
-    return draft.step()
+def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Change:
+    """Lose an attempt because its worker's process has ended, while other processes still serve the run."""
+    builder = ChangeBuilder(run, now_ns)
+    _lose_with_process(builder, activity, True)
+    return builder.build()
 
 
-def _lose_with_process(draft: Draft, activity: OpenActivity, at_once: bool) -> None:
-    """That its process ended is no fault of an activity's: where another process is there, it is tried again at once, if its
-    policy lets it. If the attempt before was lost, too, it may be this activity that ends processes: then its policy's pause
-    holds.
+def _lose_with_process(builder: ChangeBuilder, activity: OpenActivity, at_once: bool) -> None:
+    """Lose an attempt with its process. That is not the activity's fault: if another process is there, it is retried at
+    once, as far as its policy allows. If the previous attempt was lost, too, the activity may be what ends the processes:
+    then the policy's interval applies.
     """
     before = activity.last_failure
-    lose_attempt(draft, activity, activities.lost_failure(activity))
-    again = draft.run.activities.get(activity.scheduled_event_id)
+    lose_attempt(builder, activity, activities.lost_failure(activity))
+    again = builder.run.activities.get(activity.scheduled_event_id)
     if at_once and again is not None and (before is None or before.message != activities.LOST):
-        draft.put_activity(msgspec.structs.replace(again, available_ns=draft.now_ns))
+        builder.put_activity(msgspec.structs.replace(again, available_ns=builder.now_ns))
 
 
-def lose_task(run: Run, now_ns: int) -> Transition:
-    """The process of the worker that had the run's task has ended: the task is wanted again at once."""
-    draft = Draft(run, now_ns)
-    time_out_task(draft, at_once=True)
-    return draft.step()
+def lose_task(run: Run, now_ns: int) -> Change:
+    """Schedule the task of a run again at once, because its worker's process has ended."""
+    builder = ChangeBuilder(run, now_ns)
+    time_out_task(builder, at_once=True)
+    return builder.build()
 
 
 def is_backing_off(run: Run, now_ns: int) -> bool:
-    """Whether its task keeps failing and waits before it is tried again."""
+    """Whether the run's task keeps failing and is waiting before its next attempt."""
     task = run.task
     return task is not None and task.attempt > 1 and not task.started_event_id and task.available_ns > now_ns
 
 
-def try_now(run: Run, now_ns: int) -> Transition:
-    """Another process serves the run, with code that may have been mended: its failing task need not wait."""
-    draft = Draft(run, now_ns)
+def try_now(run: Run, now_ns: int) -> Change:
+    """Retry a failing task now, because another process serves the run, perhaps with fixed code."""
+    builder = ChangeBuilder(run, now_ns)
     task = run.task
     if task is not None and is_backing_off(run, now_ns):
-        draft.change(task=None)
-        draft.want_task_again(task.attempt, now_ns, silent=task.silent)
-    return draft.step()
+        builder.update(task=None)
+        builder.want_task_again(task.attempt, now_ns, silent=task.silent)
+    return builder.build()
 
 
 def _is_speculative(run: Run) -> bool:
-    """Whether the run's task was for updates that waited in memory: they are gone, and their clients ask again."""
+    """Whether the run's task was for updates that waited in memory. They are lost, and their clients repeat them."""
     return run.task is not None and run.task.speculative
 
 
 def _was_executing(activity: OpenActivity) -> bool:
-    """Whether a process had the attempt: one that is completed from outside outlives it."""
+    """Whether a process had the attempt. A deferred attempt outlives its process."""
     return activity.started_ns != 0 and not activity.deferred

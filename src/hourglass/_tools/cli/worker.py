@@ -67,7 +67,6 @@ def connected(
 
 
 _ASK_AGAIN = 0.05
-_STANDSTILLS = 2  # deadlock timeouts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +96,6 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
     from hourglass._tools.cli.loading import load
     from hourglass.errors import HourglassError
 
-    if process is None and options.deadlock_timeout is not None:
-        from hourglass._worker.health.hung import show_standstills
-
-        show_standstills(_STANDSTILLS * options.deadlock_timeout)
     loaded = load(options.sources)
     if pinned:
         _keep_to_a_processor(0 if process is None else process.number)
@@ -114,14 +109,13 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
                 )
             worker = _worker(options, client, loaded.modules, process)
             if process is not None:
-                process.on_stop = lambda: _shut_down(worker)
-                process.say("loaded")
+                process.loaded(lambda: _shut_down(worker))
             worker.run(on_started=lambda: _started(worker, options, process))
     except HourglassError as error:
         console.error(str(error))
         return 2  # a transient problem was waited for, so this one is permanent
     if process is not None:
-        process.say("leaving")
+        process.leaving()
         if process.exit_code:
             _leave(process.exit_code)
     return 0
@@ -177,7 +171,7 @@ def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) ->
         worker.start_worker(queue)
         logger.info("worker on task queue %r runs, too", queue)
     if process is not None:
-        process.say("ready")
+        process.ready()
 
 
 def _shut_down(worker: Worker) -> None:

@@ -42,7 +42,7 @@ from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Span, Story
 from hourglass._tools.timeline.text import clean, duration, harmless
 from hourglass._tools.timeline.timeline import open_turn
 from hourglass._tools.timeline.watching import Watched, nanoseconds
-from hourglass._worker.health.deaths import known_deaths
+from hourglass._worker.health.incidents import known_deaths
 from hourglass.client._session import asking
 from hourglass.errors import HourglassError, NondeterminismError, WorkflowNotFoundError
 
@@ -451,8 +451,8 @@ def _died(client: Client, run_id: str) -> str:
     )
     if death is None:
         return ""
-    ago = duration(int(death.age * 1e9))
-    what = f"local activity {death.activity}" if death.activity else "the workflow's code"
+    ago = duration(max(0, time_ns() - int(death.at * 1e9)))
+    what = f"local activity {death.activity_id}" if death.activity_id else "the workflow's code"
     return f"{death.times}× while {what} was executing, last {ago} ago"
 
 

@@ -37,8 +37,8 @@ class LimitedConnection(H11Protocol):
 
     gate: ClassVar[ConnectionGate]
 
-    def __init__(self, *args: Any, app_state: dict[str, Any], **options: Any) -> None:
-        super().__init__(*args, app_state={**app_state, ON_ADMITTED: self._admit}, **options)
+    def __init__(self, *, app_state: dict[str, Any], **options: Any) -> None:
+        super().__init__(app_state={**app_state, ON_ADMITTED: self._admit}, **options)
         self._is_admitted = False
 
     def _admit(self) -> None:

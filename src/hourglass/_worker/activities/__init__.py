@@ -1,7 +1,11 @@
 """Execution of activity attempts.
 
-attempts          one attempt: the call, its result, and its state while it is in progress
-executors         the choice of thread, event loop or process for an attempt
+attempts          one attempt in progress, as the control loop and the activity see it
+invocation        the call of an activity's function
+outcomes          results of attempts
+executors         attempts by token: start, cancellation, grace periods
+automatic_heartbeats  heartbeats for attempts without a heartbeat timeout of the author's
+runners           the choice of thread, event loop or process for an attempt
 activity_threads  threads for `def` activities
 activity_loop     our event loops for `async def` activities
 program_loop      the program's own event loop, for `async def` activities of `hourglass.aio`

@@ -21,17 +21,18 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from traceback import StackSummary
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from hourglass import _forks
 from hourglass._forks import ForkStage, at_fork
 from hourglass._loops import new_event_loop
 from hourglass._worker import processors
-from hourglass._worker.activities.attempts import end_fork
+from hourglass._worker.activities.invocation import end_fork
 from hourglass._worker.activities.program_loop import BorrowedLoop
 from hourglass._worker.daemon_executor import DaemonExecutor
-from hourglass._worker.health.hung import frame_of, is_debugged, take_stack, told
+from hourglass._worker.health.debuggers import is_debugged
+from hourglass._worker.health.stacks import author_stack, frame_of, take_stack
 
 T = TypeVar("T")
 
@@ -170,6 +171,9 @@ class LoopThread:
 class LoopWork:
     """An attempt on an activity loop: asyncio cancels it."""
 
+    is_process: ClassVar[bool] = False
+    is_foreign: ClassVar[bool] = False
+
     def __init__(self, loop: LoopThread | BorrowedLoop) -> None:
         self.loop = loop
         self.task: asyncio.Task[None] | None = None
@@ -203,7 +207,7 @@ class LoopWork:
         while (frame := getattr(waiting, "cr_frame", None)) is not None:
             frames.append((frame, frame.f_lineno))
             waiting = getattr(waiting, "cr_await", None)
-        return told(StackSummary.extract(reversed(frames))).text
+        return author_stack(StackSummary.extract(reversed(frames))).text
 
 
 class Keeper(Protocol):

@@ -26,11 +26,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from enum import Enum, auto
-from typing import Any
+from typing import Any, ClassVar
 
 from hourglass import _forks
-from hourglass._worker.activities.attempts import end_fork
-from hourglass._worker.health.hung import frame_of, take_stack
+from hourglass._worker.activities.invocation import end_fork
+from hourglass._worker.health.stacks import frame_of, take_stack
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -48,6 +48,9 @@ class Seat:
     """A job in a pool, queued or in a thread, as its submitter holds it. Its state belongs to the pool."""
 
     __slots__ = ("_pool", "arguments", "hand", "job", "state")
+
+    is_process: ClassVar[bool] = False
+    is_foreign: ClassVar[bool] = False
 
     def __init__(self, pool: ThreadPool, job: Job, arguments: tuple[Any, ...]) -> None:
         self._pool = pool
@@ -279,6 +282,9 @@ class ThreadPool:
 
 class OwnThread:
     """A job in a thread of the executor that the worker was given: as with our threads, nothing reaches it."""
+
+    is_process: ClassVar[bool] = False
+    is_foreign: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._thread: int | None = None

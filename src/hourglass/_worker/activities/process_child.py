@@ -26,7 +26,9 @@ from typing import NoReturn
 
 from hourglass._contract.handle import ActivityResult, context_of
 from hourglass._evaluator.specs import Payloads
-from hourglass._worker.activities.attempts import call_plainly, info_of, refused
+from hourglass._worker.activities.attempts import info_of
+from hourglass._worker.activities.invocation import call_plainly
+from hourglass._worker.activities.outcomes import refused
 from hourglass._worker.activities.process_wire import (
     Beat,
     Cancel,

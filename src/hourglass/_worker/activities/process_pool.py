@@ -24,11 +24,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from hourglass._contract.handle import ActivityResult, ActivityTask
 from hourglass._worker import processors
 from hourglass._worker.activities.activity_threads import ThreadPool
-from hourglass._worker.activities.attempts import Attempt, died, refused, stopped
+from hourglass._worker.activities.attempts import Attempt
+from hourglass._worker.activities.outcomes import died, refused, stopped
 from hourglass._worker.activities.process_wire import (
     Beat,
     Cancel,
@@ -237,6 +239,9 @@ logger = logging.getLogger("hourglass.worker")
 class ProcessJob:
     """An attempt in a child, or on its way there: the `Work` of a process activity."""
 
+    is_process: ClassVar[bool] = True
+    is_foreign: ClassVar[bool] = False
+
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.reason: str | None = None
@@ -246,7 +251,7 @@ class ProcessJob:
     def hear(self, news: Beat | Published) -> None:
         """The child tells of the attempt, before its end."""
         if isinstance(news, Beat):
-            self.attempt.take_beat(news.details)
+            self.attempt.forward_heartbeat(news.details)
         else:
             self.attempt.publish((news.name, news.value))
 

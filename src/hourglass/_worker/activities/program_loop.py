@@ -27,7 +27,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hourglass._worker.health.hung import HungStack, frame_of, is_debugged, take_stack
+from hourglass._worker.health.debuggers import is_debugged
+from hourglass._worker.health.stacks import HungStack, frame_of, take_stack
 
 logger = logging.getLogger("hourglass.worker")
 

@@ -172,7 +172,7 @@ class _Publishing:
     @property
     def is_doubtful(self) -> bool:
         """Whether a heartbeat that was under way may have written over what has left."""
-        return self.keeps is False and self.attempt.has_beaten
+        return self.keeps is False and self.attempt.has_sent_heartbeat
 
     def look(self, name: str) -> ReadProgress:
         """The question for the newest item of a name."""

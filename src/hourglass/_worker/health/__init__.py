@@ -1,9 +1,13 @@
-"""User code that hangs, processes that die, runs that cannot continue.
+"""User code that hangs, processes that die, and runs that cannot make progress.
 
-hung        the stack of code that does not return, from this process or another; stopping its thread
-lane_notes  the run and the code that each lane is executing, written where another process can read them
-deaths      the runs that were executing when a process died
-guarded     the worker's side of its guardian, and the messages between the two
-guardian    a small parent process that replaces a worker process which hangs in a C call
-parked      parked and quarantined runs
+stacks       the stack of code that hangs, as text
+debuggers    breakpoints and debuggers, at which code may stop for as long as a developer likes
+stopping     stopping a thread whose code does not return
+parked       the reasons of parked runs
+quarantine   runs that are not executed because they hung or killed processes
+incidents    the record of such runs, across processes
+lane_notes   the runs that a process executes, in memory that survives it
+inspection   the state of another process
+guarded      the worker process's side of its parent
+guardian     the parent process, which replaces worker processes that end or hang
 """

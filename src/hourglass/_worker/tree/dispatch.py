@@ -29,7 +29,6 @@ from hourglass._contract.handle import (
 from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, is_eviction
 from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
-from hourglass._supervision.process import ProcessState
 from hourglass._worker.activities.attempts import Attempt
 from hourglass._worker.handles.handles import HandleRecord, HandleTables
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
@@ -43,8 +42,6 @@ from hourglass.converter import ApplicationFailure, Failure
 
 
 logger = logging.getLogger("hourglass.worker")
-
-_RUNNING, _DEAD = ProcessState.RUNNING, ProcessState.DEAD
 
 
 class Work(Job):
@@ -66,16 +63,6 @@ class Work(Job):
     def is_in_work(self) -> bool:
         """Whether it is answered by itself, or in its place."""
         return self.exit is None or self.mending is not None
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """It has been answered, or has failed with `error` and is answered in its place."""
-        if error is None and self.state is _RUNNING and not self._waiters and not self._monitors:
-            # The usual end, the short way, without a word to `on_death`, which has nothing to answer then.
-            self.state, self.exit = _DEAD, NORMAL
-            assert self.parent is not None
-            self.parent.links.pop(self, None)
-        else:
-            super().finish(error)
 
     def forgotten(self) -> bool:
         """Runs are forgotten with the answers to activations only."""
@@ -230,7 +217,7 @@ class LocalExecution(Execution):
         self._note = services.notes.note(is_lane=False) if services.notes is not None else None
         if self._note is not None:
             code = services.code_of(task.workflow_type)
-            self._note.take(packed(task.run_id, task.workflow_type, code, task.activity_id))
+            self._note.write(packed(task.run_id, task.workflow_type, code, task.activity_id))
         super().begin()
 
     def on_death(self, reason: Exit) -> None:

@@ -27,7 +27,7 @@ from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
 from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
-from hourglass.testing._attempts import Attempts, Mishap
+from hourglass.testing._activities import Mishap
 from hourglass.testing._driver import EnvironmentDriver, ServedQueue, Step, queues_of
 from hourglass.testing._explore.choices import Choices, Option, Sort
 from hourglass.testing._explore.possible import Arrival, possible
@@ -66,7 +66,7 @@ class StillQueue(ServedQueue):
 
 
 _MOST_STEPS = 10_000
-_UNHEARD = Mishap(answer_lost=True)
+_UNHEARD = Mishap(result_lost=True)
 
 
 class Teller(Protocol):
@@ -94,6 +94,7 @@ class Exploring(EnvironmentDriver):
 
     make_queue = StillQueue
     make_troubles = QuietTroubles
+    inline = True
     gates = True
     choices: Choices
     sorts: frozenset[Sort]
@@ -119,12 +120,6 @@ class Exploring(EnvironmentDriver):
         self._steps_done = 0
         self._begin_ns = self.clock.now_ns()
         self._runs = 0
-
-    @property
-    def attempts(self) -> Attempts:
-        """What runs attempts."""
-        assert isinstance(self.performer, Attempts)
-        return self.performer
 
     def expect(self, send: Callable[[Arrival], Callable[[], object]]) -> None:
         """The workflow is started: from now on what comes from outside may come."""
@@ -203,7 +198,6 @@ class Exploring(EnvironmentDriver):
 
     def _absorb(self) -> None:
         """Do all that is no choice."""
-        performer = self.attempts
         while True:
             self.loop.settle()
             ended = [step for step in self.steps if step.kind == "ended"]
@@ -213,13 +207,10 @@ class Exploring(EnvironmentDriver):
             asked = self.engine.tasks.has_questions
             found = [(queue, item) for queue in self._queues.values() for item in queue.taken(asked=asked)]
             for queue, item in found:
-                if isinstance(item, Activation):
-                    self._evaluate(queue, item)
-                else:
-                    performer.step(queue, item)[2]()
+                self._step(queue, item).do()
             if ended or found:
                 continue
-            if performer.running > len(self.outside):
+            if len(self.stage.running) > len(self.outside):
                 self.loop.do(self._bell.wait(None))
             elif not self.loop.settle():
                 return
@@ -258,13 +249,13 @@ class Exploring(EnvironmentDriver):
         for queue, task in self._taken(option.run_id, option.event_id):
             assert isinstance(task, ActivityTask)
             if option.kind == "attempt":
-                self.attempts.begin(queue, task)
+                queue.begin(task)
                 continue
             self.excused = True
             if option.kind == "fail":
-                self.attempts.begin(queue, task, Mishap(option.error))
+                queue.begin(task, Mishap(option.error))
             elif option.kind == "unheard":
-                self.attempts.begin(queue, task, _UNHEARD)
+                queue.begin(task, _UNHEARD)
 
     def _taken(self, run_id: str, event_id: int) -> list[tuple[ServedQueue, Any]]:
         """Have the engine give something out."""

@@ -83,7 +83,6 @@ def run_order(
     workflow_id = plan.options["id"]
     teller = StoryTeller(driver, Words(setting.converter), workflow_id) if telling else None
     driver.explore(choices, plan.sorts, plan.arrivals, teller)
-    fixture.attempts.inline = True
     env = plan.face(setting, fixture)
     try:
         violation = _violation(plan, fixture, driver, env)

@@ -322,7 +322,7 @@ class StoryTeller:
                 final = ", for good" if getattr(made, "non_retryable", False) else ""
                 return f"{attempt} fails{final}: {kind}"
             case _:
-                calls = self._driver.attempts.calls(name)
+                calls = self._driver.stage.calls(name)
                 return f"{attempt} {'does its work' if calls and calls[-1].returned else 'is carried out'}"
 
     def _called(self, option: Option) -> tuple[str, str]:

@@ -1,17 +1,17 @@
-"""The durable store: one SQLite file. Nothing outside of this package knows SQLite, but for those who choose it.
+"""The durable store: one SQLite file. Only this package, and code that selects it, depends on SQLite.
 
-filter_sql     a filter as SQL
-visibility     the list of runs, kept in SQLite
-list_reader    lists and counts, on threads and connections of their own
+filter_sql     filters as SQL
+visibility     the index for lists of runs
+list_reader    lists and counts, on separate threads and connections
 listing        lists of runs that are kept in memory
-disk_faults    what can go wrong with the file, and what it means
-inherited      connections that are open, and a child that must leave them alone
-database       opening a file, its tables and formats, copies of it
-log_mark       a mark on the log that names the database that it belongs to
-file_watch     whether the file, its log and the log's index are still those that were opened; what is saved if not
+disk_faults    failures of the file and the reaction to each
+inherited      open connections, and their protection in a forked child
+database       opening a file, its tables and formats, copies
+log_mark       a mark on the log that names its database
+file_watch     checks that the file, its log and the log's index are still those that were opened; rescue
 records        runs, events and schedules as rows
-file_reads     the reads of a file; a file that can only be read now, for want of room on its disk
-writer         batches of changes into the tables
-commit_thread  the thread that commits what was queued while the last commit ran; which changes are durable
-store          the store itself: what the engine asks for, over all of these
+file_reads     the reads of a file; a store for a file that is only readable, for lack of disk space
+writer         writes batches of changes into the tables
+commit_thread  the thread that commits queued changes, and the durability of each
+store          the store itself, composed of these parts
 """

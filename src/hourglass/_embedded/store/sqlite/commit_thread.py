@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, reason_to_hold
-from hourglass._embedded.store.store import Change, ScheduleChange
+from hourglass._embedded.store.store import RunChange, ScheduleChange
 from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass")
@@ -46,7 +46,7 @@ class Turn:
     `readmitted` are runs of which changes were refused: those that come now rest on what the file has.
     """
 
-    changes: Sequence[Change | ScheduleChange]
+    changes: Sequence[RunChange | ScheduleChange]
     number: int
     forget: Sequence[int] = ()
     readmitted: Sequence[str] = ()

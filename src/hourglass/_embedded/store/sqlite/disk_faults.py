@@ -1,10 +1,9 @@
-"""What can go wrong with the file, and what it means: refuse one change, hold and try again, or give up and say what
-to do.
+"""Failures of the file and the reaction to each: refuse one change, hold and retry, or stop with advice.
 
-Must not know: runs, events, threads. Invariants: every failure of SQLite becomes a `StorageError` that names the
-file, what happened and what to do; no text of a statement and no value is ever part of it. Only failures that
-leave the file as it was before the transaction are held; after an I/O error it is unknown what the disk has, and
-the file must be opened anew. What is wrong with one change is never taken for a fault of the file.
+Must not know: runs, events, threads. Invariants: every failure of SQLite becomes a `StorageError` that names the file,
+the failure and the remedy, and never contains a statement or a value. Only failures that leave the file as before the
+transaction are retried; after an I/O error the content of the disk is unknown, and the file must be opened again. A
+problem with one change is never reported as a fault of the file.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from time import monotonic
 
 import msgspec
 
-from hourglass._embedded.store.store import NO_ROOM, Unwritable, another_users, epoch_is_over, free_bytes
+from hourglass._embedded.store.store import NO_ROOM, Unwritable, epoch_is_over, free_bytes, ownership_hint
 from hourglass.errors import ServiceError, StorageError
 
 _SHARED_MEMORY_SIZE = 4874
-"""SQLITE_IOERR_SHMSIZE: no room to let the file beside the write-ahead log grow. Nothing was written."""
+"""SQLITE_IOERR_SHMSIZE: no room to extend the log's index. Nothing was written."""
 
 SMALLEST_ROOM = 1 << 16
-"""A disk with less free, in bytes, is full: SQLite can make none of its files there."""
+"""A disk with less free space, in bytes, is full: SQLite can create none of its files."""
 
-_HELD = {
+_RETRYABLE = {
     sqlite3.SQLITE_FULL: "there is no room left on its disk",
     sqlite3.SQLITE_BUSY: "another program holds its lock",
     sqlite3.SQLITE_LOCKED: "another program holds its lock",
@@ -34,9 +33,9 @@ _HELD = {
 }
 
 EPOCH_IS_OVER = 1811
-"""SQLITE_CONSTRAINT_TRIGGER: the only trigger that raises says that another process has begun an epoch of its own."""
+"""SQLITE_CONSTRAINT_TRIGGER: the only trigger that raises reports that another process has begun its own epoch."""
 
-_OF_ONE_CHANGE = frozenset(
+_CHANGE_ERRORS = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 )
 
@@ -54,7 +53,7 @@ _ADVICE = {
         "DATA_LOSS",
     ),
     sqlite3.SQLITE_CONSTRAINT: (
-        "is damaged: what it holds contradicts itself. Restore a backup",
+        "is damaged: its content is contradictory. Restore a backup",
         "DATA_LOSS",
     ),
     sqlite3.SQLITE_CANTOPEN: (
@@ -77,49 +76,49 @@ _ADVICE = {
         "UNAVAILABLE",
     ),
     sqlite3.SQLITE_IOERR: (
-        "cannot be trusted after an error of its disk: check the disk, then open the file anew",
+        "cannot be trusted after an error of its disk: check the disk, then open the file again",
         "UNAVAILABLE",
     ),
 }
 
-_OF_PERMISSIONS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
+_PERMISSION_ERRORS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 
 
 def storage_error(path: str, error: Exception) -> StorageError:
-    """The failure as our users see it; the caller raises it from the original, or logs that."""
+    """Return a failure as the `StorageError` for users; the caller raises it from the original, or logs the original."""
     if isinstance(error, StorageError):
         return error
     code, name = _code(error), _name(error)
     if code == EPOCH_IS_OVER:
         return epoch_is_over(path)
     if not code and isinstance(error, sqlite3.OperationalError) and "decode" in str(error):
-        return StorageError(f"the file {path} is damaged: a text in it is not UTF-8", status="DATA_LOSS")
-    kind = sqlite3.SQLITE_FULL if _is_want_of_room(path, code) else code & 0xFF
+        return StorageError(f"the file {path} is damaged: a string in it is not UTF-8", status="DATA_LOSS")
+    kind = sqlite3.SQLITE_FULL if _is_out_of_space(path, code) else code & 0xFF
     advice, status = _ADVICE.get(kind, ("cannot be used", "UNAVAILABLE"))
-    whose = another_users(path, os.path.dirname(path)) if kind in _OF_PERMISSIONS else ""
-    return StorageError(f"the file {path} {advice} ({name}){whose}", status=status)
+    hint = ownership_hint(path, os.path.dirname(path)) if kind in _PERMISSION_ERRORS else ""
+    return StorageError(f"the file {path} {advice} ({name}){hint}", status=status)
 
 
 def is_of_one_change(error: Exception) -> bool:
-    """Whether a failure says something about what was to be written, and nothing about the file."""
+    """Whether a failure concerns the data to be written, and not the file."""
     if isinstance(error, Unwritable):
         return True
     if isinstance(error, (StorageError, OSError, MemoryError)):
         return False
     if not isinstance(error, sqlite3.Error):
-        return True  # it could not be encoded, or not be bound
+        return True  # the data could not be encoded or bound
     code = _code(error)
     if code:
-        return code & 0xFF in _OF_ONE_CHANGE and code != EPOCH_IS_OVER
+        return code & 0xFF in _CHANGE_ERRORS and code != EPOCH_IS_OVER
     return isinstance(error, (sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError))
 
 
 def unwritable(path: str, what: str, error: Exception) -> Unwritable:
-    """Such a failure, for the calls that wait for the change; `what` names the runs that it is about."""
+    """Return the error for calls that wait for a change that failed in this way; `what` names its runs."""
     if isinstance(error, Unwritable):
         return error
     why = (
-        "a row of it would be larger than SQLite's rows can be"
+        "one of its rows would exceed SQLite's maximum row size"
         if _code(error) == sqlite3.SQLITE_TOOBIG
         else ""
     )
@@ -129,9 +128,11 @@ def unwritable(path: str, what: str, error: Exception) -> Unwritable:
     )
 
 
-def _is_want_of_room(path: str, code: int) -> bool:
-    """Whether a file could not be read or opened only because there is no room: SQLite needs some beside it, and
-    calls the want of it an error of the disk, or a file that cannot be opened.
+def _is_out_of_space(path: str, code: int) -> bool:
+    """Whether reading or opening a file failed only for lack of space.
+
+    SQLite needs some space beside the file, and reports the lack of it as a disk error or as a file that cannot be
+    opened.
     """
     if code == _SHARED_MEMORY_SIZE:
         return True
@@ -142,14 +143,14 @@ def _is_want_of_room(path: str, code: int) -> bool:
 
 
 def reason_to_hold(error: Exception) -> str:
-    """Why a commit that failed like this can be tried again; "" if it cannot."""
+    """Return the reason why a failed commit can be retried; "" if it cannot."""
     code = _code(error)
-    return _HELD.get(code) or _HELD.get(code & 0xFF, "")
+    return _RETRYABLE.get(code) or _RETRYABLE.get(code & 0xFF, "")
 
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Turn what SQLite and decoding raise inside into `StorageError`."""
+    """Convert the errors of SQLite and of decoding into `StorageError`."""
     try:
         yield
     except sqlite3.Error as error:
@@ -161,9 +162,9 @@ def storage_errors(path: str) -> Iterator[None]:
         TypeError,
         LookupError,
         AttributeError,
-    ) as error:  # bytes that are none of ours, or no bytes
+    ) as error:  # damaged bytes, or bytes of another version
         raise StorageError(
-            f"the file {path} holds something that this version cannot read: {error}", status="DATA_LOSS"
+            f"the file {path} contains data that this version cannot read: {error}", status="DATA_LOSS"
         ) from error
 
 
@@ -176,53 +177,53 @@ def _name(error: Exception) -> str:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Which file a path leads to, whatever it is called."""
+    """The identity of the file that a path leads to, whatever its name."""
 
     device: int
     inode: int
 
     @staticmethod
     def of(path: str) -> Identity:
-        """The file at a path now. Asks for its status only: it is never opened here."""
+        """Return the identity of the file at a path. Does not open the file."""
         status = os.stat(path)
         return Identity(status.st_dev, status.st_ino)
 
 
-_LOOK_EVERY = 1.0
-"""Seconds."""
+_CHECK_SECONDS = 1.0
+"""Seconds between two checks."""
 
 
 class DiskWatch:
-    """The room on the disk of a file; looked at now and then, by one thread."""
+    """Watches the free space on the disk of a file; used by one thread."""
 
     def __init__(self, path: str, reserve_bytes: int) -> None:
         self._path = path
         self._reserve_bytes = reserve_bytes
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._shortage = ""
 
     def shortage(self) -> str:
-        """Why no new work should be taken; "" if there is room."""
-        if self._is_time():
-            self._shortage = self._look()
+        """Return the reason to refuse new work; "" if there is enough space."""
+        if self._is_check_due():
+            self._shortage = self._check()
         return self._shortage
 
     def free_bytes(self) -> int | None:
-        """How much is free; None if the system does not say."""
+        """Return the free bytes; None if the system does not report them."""
         return free_bytes(self._path)
 
-    def _is_time(self) -> bool:
+    def _is_check_due(self) -> bool:
         now = monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return False
-        self._next_look = now + _LOOK_EVERY
+        self._next_check = now + _CHECK_SECONDS
         return True
 
-    def _look(self) -> str:
+    def _check(self) -> str:
         free = free_bytes(self._path)
         if free is None or free >= self._reserve_bytes:
-            return ""  # no answer is no reason to refuse work: a commit that fails will tell
+            return ""  # unknown is no reason to refuse work: a failing commit will report the problem
         return (
             f"only {free >> 20} MiB are free on the disk of {self._path}; new workflows are refused below "
-            f"{self._reserve_bytes >> 20} MiB, so that those that run can go on"
+            f"{self._reserve_bytes >> 20} MiB, so that running ones can continue"
         )

@@ -1,27 +1,30 @@
-"""Checks that the database at our path, its log (`-wal`) and the log's index (`-shm`) are the files that were opened, and saves
-what can be saved when they are not.
+"""Checks that the database at our path, its log (`-wal`) and the log's index (`-shm`) are the files that were opened,
+and rescues the data if they are not.
 
-SQLite works on descriptors and does not notice that a file was renamed, replaced or unlinked under it. What it commits then goes
-into files that no other process can find, or, worse, the next checkpoint writes an old log into a restored database. So
-the store thread checks before it acknowledges a commit, before each checkpoint, and every second while it is idle.
+SQLite works on descriptors and does not notice that a file was renamed, replaced or unlinked. Its later commits then go
+into files that no other process can find, or, worse, the next checkpoint writes an old log into a restored database.
+The store thread therefore checks before it acknowledges a commit, before each checkpoint, and every second while it is
+idle.
 
-What can have happened:
+Detected events and reactions:
 
-    the log or its index is gone            everything is moved from the open log into the database; the store is opened again
-    the log was written in place            the log is moved aside; the database is as after the last checkpoint
-    another file, or none, is at the path   everything is moved into the database that was opened, which is copied out if it has
-                                            no name any more; the file at the path is left alone
-    the database was written in place       nothing is written; the log is moved aside, so that it cannot be applied to the new
-                                            content
+    the log or its index is missing         the open log is moved into the database; the store is opened again
+    the log was overwritten in place        the log is moved aside; the database is as after the last checkpoint
+    the path leads to another file or none  the open log is moved into the original database, which is copied if it has
+                                            no name any more; the file at the path stays unchanged
+    the database was overwritten in place   nothing is written; the log is moved aside, so that it cannot be applied to
+                                            the new content
 
-All but the first raise `FileLost`: this process does not open the file again. A change in place is seen by the modification
-time: only checkpoints write to the database. Checkpoints of other programs (a replication tool) are told apart by their traces in
-the index of the log; a changed time with unchanged content (`touch`) is ignored. To tell `touch` from a change, a few pages are
-compared: the first one, the one with the epoch, and those that the last checkpoint wrote, in which any older copy differs.
+All but the first raise `FileLost`: this process does not open the file again. A change in place is detected by the
+modification time, because only checkpoints write to the database. Checkpoints of other programs (replication tools) are
+recognised by their traces in the index of the log. A changed time with unchanged content (`touch`) is ignored. To tell
+`touch` from a change, a few pages are compared: the first one, the one with the epoch, and those that the last
+checkpoint wrote, in which every older copy differs.
 
-The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock beside the path it is the same
-for all names of a file, and it is not inherited by a forked process. SQLite drops it when its last connection closes, so it is
-taken while a connection in WAL mode is open, and taken again at each check, which succeeds unless another process has it.
+The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock file beside the path
+it is the same for all names of a file, and a forked process does not inherit it. SQLite drops it when its last
+connection closes. It is therefore acquired while a connection in WAL mode is open, and again at each check, which
+succeeds unless another process holds it.
 """
 
 from __future__ import annotations
@@ -46,19 +49,18 @@ logger = logging.getLogger("hourglass")
 
 _LOCK_BYTE = 1 << 62
 _INDEX = struct.Struct("16x I 12x 8s 56x I 28x I")
-"""The beginning of the index of a write-ahead log (see SQLite's walformat): the last frame, the salts, how many frames were moved
-into the database, and how many of them a checkpoint has begun to move.
-"""
+"""The beginning of the index of a write-ahead log (see SQLite's walformat): the last frame, the salts, the number of
+frames moved into the database, and the number of frames that a checkpoint has started to move."""
 _LOG_HEADER = struct.Struct(">8x I 4x 8s")
 _LOG_HEADER_SIZE, _FRAME_HEADER_SIZE = 32, 24
-"""The header of a log has the page size and the salts, and each frame has a header before its page."""
+"""The log's header contains the page size and the salts; each frame has a header before its page."""
 _PAGE_ONE = 4096
 _SAMPLED_FRAMES = 8
-"""The number of frames, from the last one that was checkpointed back, of which the pages are remembered."""
+"""Number of the last checkpointed frames whose pages are compared."""
 
 
 class LogState(NamedTuple):
-    """How far the log was moved into the database. The salts are others after each restart of the log."""
+    """How far the log was moved into the database. The salts change with each restart of the log."""
 
     last_frame: int
     salts: bytes
@@ -68,7 +70,7 @@ class LogState(NamedTuple):
     def was_checkpointed(self, since: LogState) -> bool:
         """Whether a checkpoint may have written into the database since an earlier state."""
         if self.attempted > self.backfilled or since.attempted > since.backfilled:
-            return True  # it is running
+            return True  # a checkpoint is running
         if self.salts == since.salts:
             return self.attempted != since.attempted
         return since.backfilled < since.last_frame or self.attempted > 0
@@ -86,7 +88,7 @@ class LogOverwritten(Exception):
 
 
 class FileMoved(Exception):
-    """Another file, or none, is at the path."""
+    """The path leads to another file or to none."""
 
 
 class FileOverwritten(Exception):
@@ -97,8 +99,10 @@ Loss: TypeAlias = LogLost | LogOverwritten | FileMoved | FileOverwritten
 
 
 class FileWatch:
-    """The identity of an open database. Create it while a connection in WAL mode is open; everything else is called on the store
-    thread. `copy` writes what a connection reads to a new file.
+    """The identity of an open database. Create it while a connection in WAL mode is open; call everything else on the
+    store thread.
+
+    `copy` writes the content that a connection reads to a new file.
     """
 
     def __init__(
@@ -112,19 +116,19 @@ class FileWatch:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._index_file = self._log_file = -1
         try:
-            if not self._take_lock():
+            if not self._acquire_lock():
                 raise StorageError(
-                    f"the file {path} is owned by a process that opened it by another name (a hard link, or a mount of the "
-                    f"single file), or whose lock file {path}-lock was deleted: use one name in all processes, and end a process "
-                    f"that is stopped",
+                    f"the file {path} is owned by a process that opened it under another name (a hard link, or a mount of the "
+                    f"single file), or whose lock file {path}-lock was deleted: use one name in all processes, and end a "
+                    f"process that is stopped",
                     status="FAILED_PRECONDITION",
                 )
         except BaseException:
             self.close()
             raise
 
-    def _take_lock(self) -> bool:
-        """Take the lock of the inode, or make sure of it; return whether this process has it."""
+    def _acquire_lock(self) -> bool:
+        """Acquire or confirm the lock of the inode; return whether this process holds it."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LOCK_BYTE)
         except OSError as error:
@@ -134,7 +138,7 @@ class FileWatch:
         return True
 
     def begin(self) -> None:
-        """Remember the log and its index, which exist from the first commit on."""
+        """Record the identities of the log and its index, which exist from the first commit on."""
         self._page_size, self._epoch_page = _locate_epoch(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
         self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
@@ -142,7 +146,7 @@ class FileWatch:
         self.note_checkpoint()
 
     def note_checkpoint(self) -> None:
-        """Remember the state of the database after a checkpoint of our own."""
+        """Record the state of the database after a checkpoint of this process."""
         self._stamp = self._read_stamp()
         self._log_state = self._checkpointed = self._read_log_state()
         self._sampled = (self._epoch_page, *self._last_pages(self._log_state.backfilled))
@@ -150,16 +154,18 @@ class FileWatch:
 
     @property
     def log_growth(self) -> int:
-        """Pages that the log has grown by since the last checkpoint of our own, as of the last `check`."""
+        """Pages by which the log has grown since this process's last checkpoint, as of the last `check`."""
         state, since = self._log_state, self._checkpointed
         return state.last_frame - (since.last_frame if state.salts == since.salts else 0)
 
     def check(self) -> None:
-        """Raise what has happened to the files, a `Loss`, or `StorageError` if another process owns the file."""
+        """Raise the detected `Loss`, or `StorageError` if another process owns the file."""
         if _identity(self._path) != self.identity:
             raise FileMoved
         stamp = self._read_stamp()
-        state = self._read_log_state()  # after the stamp: a checkpoint notes that it begins before it writes
+        state = (
+            self._read_log_state()
+        )  # after the stamp: a checkpoint announces itself in the index before it writes
         if stamp != self._stamp:
             pages = self._read_pages()
             if pages != self._pages and not state.was_checkpointed(self._log_state):
@@ -171,20 +177,21 @@ class FileWatch:
             is_foreign = siblings[0] not in (None, self._siblings[0]) and os.stat(self._log).st_size > 0
             raise LogLost(is_foreign=is_foreign)
         self.check_log()
-        if not self._take_lock():
+        if not self._acquire_lock():
             raise epoch_is_over(self._path)
 
     def check_log(self) -> None:
-        """Raise `LogOverwritten` unless the log begins as it should and is as long. Called before commits, too: a commit makes a
-        log that was truncated long again.
+        """Raise `LogOverwritten` unless the log has the expected header and at least the expected length.
+
+        Also called before commits, because a commit would extend a truncated log again.
         """
-        # Read again if in doubt: another program may have let the log begin anew.
+        # If it looks wrong, read the state again: another program may have let the log restart.
         if not self._is_log_sound(self._log_state) and not self._is_log_sound(self._read_log_state()):
             raise LogOverwritten
 
     def _is_log_sound(self, state: LogState) -> bool:
         if not state.last_frame:
-            return True  # nothing in it counts
+            return True  # it contains no valid frames
         header = os.pread(self._log_file, _LOG_HEADER.size, 0)
         if len(header) < _LOG_HEADER.size:
             return False
@@ -193,7 +200,7 @@ class FileWatch:
         return bool(salts == state.salts) and os.fstat(self._log_file).st_size >= size
 
     def save(self, loss: Loss) -> StorageError:
-        """Save what can be saved. Return the error that ends the store."""
+        """Rescue the data as far as possible. Return the error that ends the store."""
         match loss:
             case FileMoved():
                 return self._save_moved()
@@ -222,43 +229,45 @@ class FileWatch:
             )
         _, copy = self._copy_out()
         return FileLost(
-            f"the log {self._log} was deleted or replaced while {self._path} was in use, and another program that reads the file "
-            f"kept its content from being moved into it. This process has stopped. {copy}",
+            f"the log {self._log} was deleted or replaced while {self._path} was in use, and a reader in another program "
+            f"prevented its content from being moved into the file. This process has stopped. {copy}",
             status="DATA_LOSS",
         )
 
     def _save_moved(self) -> StorageError:
         is_replaced = _identity(self._path) is not None
         if os.fstat(self._file).st_nlink == 0:
-            kept = self._save_unlinked(is_replaced=is_replaced)
+            outcome = self._save_unlinked(is_replaced=is_replaced)
         else:
             is_emptied = self._checkpoint("TRUNCATE")
-            kept = self._where_it_is()
+            outcome = self._new_name_sentence()
             if not is_emptied and self._has_log():
-                kept += f" Its log was moved to {self._move_log()}."
+                outcome += f" Its log was moved to {self._move_log()}."
         if is_replaced:
-            what = "was replaced by another file"
+            event = "was replaced by another file"
             advice = f"The new file was not changed. Put the one that is wanted at {self._path}"
         else:
-            what, advice = "was deleted or moved away", f"Put it back as {self._path}"
+            event, advice = "was deleted or moved away", f"Put it back as {self._path}"
         return FileLost(
-            f"the file {self._path} {what} while it was in use. This process has stopped and does not open it again. {kept} "
+            f"the file {self._path} {event} while it was in use. This process has stopped and does not open it again. {outcome} "
             f"{advice}, and restart all workers. To restore a backup, stop the workers first",
             status="DATA_LOSS",
         )
 
     def _save_unlinked(self, *, is_replaced: bool) -> str:
-        """Copy a database that has no name any more. Its log is moved away from a new file first. Where there is none it stays
-        until the copy is complete: if this process is killed before, the next one finds it and does not begin an empty file.
+        """Copy a database that no longer has a name.
+
+        If there is a new file, the log is moved away from it first. Otherwise the log stays until the copy is complete:
+        if this process is killed before that, the next one finds the log and does not start an empty file.
         """
         log = self._move_log() if is_replaced and self._has_log() else ""
-        is_copied, kept = self._copy_out()
+        is_copied, outcome = self._copy_out()
         if not is_copied:
-            return f"{kept} Its log was moved to {log}." if log else kept
+            return f"{outcome} Its log was moved to {log}." if log else outcome
         if self._checkpoint("TRUNCATE") and log:
             with contextlib.suppress(OSError):
                 os.unlink(log)
-        return kept
+        return outcome
 
     def _has_log(self) -> bool:
         """Whether the log at the path is the one that was opened."""
@@ -266,24 +275,28 @@ class FileWatch:
 
     def _set_broken_log_aside(self) -> StorageError:
         _, written_ns = self._stamp
-        when = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
+        last_checkpoint = strftime("%Y-%m-%d %H:%M:%S", localtime(written_ns / 1e9))
         return FileLost(
-            f"the log {self._log} was truncated or overwritten while {self._path} was in use: what was acknowledged since {when} "
-            f"is lost. What is left of the log was moved to {self._move_log()}. This process has stopped and does not open the "
-            f"file again. Restart all workers to go on from {when}, or restore a backup first",
+            f"the log {self._log} was truncated or overwritten while {self._path} was in use: changes acknowledged since "
+            f"{last_checkpoint} are lost. What is left of the log was moved to {self._move_log()}. This process has stopped "
+            f"and does not open the file again. Restart all workers to continue from {last_checkpoint}, or restore a backup "
+            f"first",
             status="DATA_LOSS",
         )
 
     def _set_log_aside(self, loss: Loss) -> StorageError:
         if isinstance(loss, LogLost):
-            what = "its log was replaced, and another program has written into the new one"
-            _, kept = self._copy_out()
+            event = "its log was replaced, and another program has written into the new one"
+            _, outcome = self._copy_out()
         else:
-            what = "another program has written into it (restored a backup in place, truncated it, or opened it by another name)"
-            kept = f"The log of what was written last was moved to {self._move_log()}: it is not applied to the new content."
+            event = (
+                "another program has written into it (restored a backup in place, truncated it, or opened it under another "
+                "name)"
+            )
+            outcome = f"The log of the latest changes was moved to {self._move_log()}: it is not applied to the new content."
         return FileLost(
-            f"the file {self._path} was changed while it was in use: {what}. This process has stopped and does not open it "
-            f"again. {kept} Check the file, or restore a backup while no worker runs, and restart all workers",
+            f"the file {self._path} was changed while it was in use: {event}. This process has stopped and does not open it "
+            f"again. {outcome} Check the file, or restore a backup while no worker runs, and restart all workers",
             status="DATA_LOSS",
         )
 
@@ -297,28 +310,32 @@ class FileWatch:
 
     def _copy_out(self) -> tuple[bool, str]:
         """Copy the open database to a new file; return whether that succeeded, and a sentence about it."""
-        dest = self._free_name()
-        logger.error("%s was lost while it was in use: its content is being copied to %s", self._path, dest)
+        destination = self._free_name()
+        logger.error(
+            "%s was lost while it was in use: its content is being copied to %s", self._path, destination
+        )
         try:
-            self._copy(self._writer, dest)
+            self._copy(self._writer, destination)
         except StorageError as error:
             return False, f"A copy of its content could not be made ({error})."
-        return True, f"All that was acknowledged is in the copy {dest}."
+        return True, f"All that was acknowledged is in the copy {destination}."
 
-    def _where_it_is(self) -> str:
+    def _new_name_sentence(self) -> str:
+        where = "exists under another name"
         with contextlib.suppress(OSError):
-            return f"The file that was in use, with all that was acknowledged, is {os.readlink(f'/proc/self/fd/{self._file}')}."
-        return "The file that was in use, with all that was acknowledged, exists under another name."
+            name = os.readlink(f"/proc/self/fd/{self._file}")
+            where = f"is {name}" if name != self._path else "is hidden by a mount over it: unmount that first"
+        return f"The file that was in use, with all that was acknowledged, {where}."
 
     def _move_log(self) -> str:
-        dest = f"{self._free_name()}-wal"
+        destination = f"{self._free_name()}-wal"
         try:
-            os.rename(self._log, dest)
+            os.rename(self._log, destination)
         except OSError as error:
             return f"nowhere: {error.strerror}; move {self._log} away before the file is opened"
         with contextlib.suppress(OSError):
             os.unlink(self._index)
-        return dest
+        return destination
 
     def _free_name(self) -> str:
         stem = f"{self._path}.saved-{strftime('%Y%m%d-%H%M%S')}"
@@ -332,7 +349,7 @@ class FileWatch:
         return status.st_size, status.st_mtime_ns
 
     def _last_pages(self, last_frame: int) -> set[int]:
-        """Return the numbers of the pages in the log's frames up to this one, of the last few."""
+        """Return the numbers of the pages in the last few frames up to this one."""
         frame_size = _FRAME_HEADER_SIZE + self._page_size
         frames = range(max(0, last_frame - _SAMPLED_FRAMES), last_frame)
         numbers = (os.pread(self._log_file, 4, _LOG_HEADER_SIZE + frame * frame_size) for frame in frames)
@@ -351,7 +368,7 @@ class FileWatch:
 
 
 def _locate_epoch(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the size of pages and the number of the page with the epoch."""
+    """Return the page size and the number of the page that contains the epoch."""
     ((size,),) = connection.execute("PRAGMA page_size").fetchall()
     ((root,),) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'meta'").fetchall()
     return size, root

@@ -1,11 +1,10 @@
-"""A list filter as SQL: what may be asked of each attribute, and a condition with bound values.
+"""List filters as SQL: which comparisons each attribute supports, and conditions with bound values.
 
-Must not know: connections, which store runs it. What a filter says never becomes part of the SQL text: names are
-looked up in tables of ours or bound, operators come from tables, values are bound. Meanings are those of the Temporal
-dev server, found by trying: a comparison with a missing attribute holds neither plainly nor negated, but a list or
-text that is missing passes `!=` and NOT IN; STARTS_WITH and the texts of lists do not mind the case of letters; a
-Text is found by any of the words given. Invariant: `statement` gives SQL that SQLite can run, or raises a
-`ServiceError`.
+Must not know: connections, which store runs it. No part of a filter becomes part of the SQL string: names are looked up
+in tables of ours or bound, operators come from tables, values are bound. The semantics are those of the Temporal dev
+server, found by experiment: a comparison with a missing attribute is true neither plainly nor negated, but a missing
+list or Text matches `!=` and NOT IN; STARTS_WITH and the strings of lists ignore case; a Text matches if it contains
+any of the words. Invariant: `statement` returns SQL that SQLite can run, or raises a `ServiceError`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,12 @@ from hourglass._embedded.store import filters as f
 from hourglass._embedded.store.search_attributes import SYSTEM, AttributeType, Indexed, parse_time, words
 from hourglass.errors import ServiceError
 
-# --- a filter as a condition --------------------------------------------------------------------------------
-
 Types: TypeAlias = Mapping[str, AttributeType]
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """Something to filter by: a column of the table of runs, or (without one) rows beside it."""
+    """An attribute to filter by: a column of the table of runs, or (without column) rows of the attribute table."""
 
     name: str
     type: AttributeType
@@ -46,7 +43,7 @@ DURATION = "ExecutionDuration"
 CLOSED = "CloseTime"
 
 OPEN = 2**62
-"""The rank of a run that is open: later than all times."""
+"""The rank of an open run: later than all times."""
 
 _NOT_OPEN = f" AND rank < {OPEN}"
 
@@ -66,14 +63,14 @@ _COLUMNS = {
     "ParentRunId": "parent_run_id",
     "RootWorkflowId": "root_workflow_id",
     "RootRunId": "root_run_id",
-    # A known name of which this engine keeps nothing: missing in every run.
+    # The server's name for a value that this engine does not keep: missing in every run.
     "StateTransitionCount": "NULL",
 }
-"""Where the table of runs has what is known of every run."""
+"""Columns of the table of runs for the attributes of every run."""
 
 
 def status_name(status: WorkflowStatus) -> str:
-    """A status as filters and their answers spell it: ContinuedAsNew."""
+    """Return a status as filters and counts spell it, such as ContinuedAsNew."""
     return status.name.title().replace("_", "")
 
 
@@ -94,52 +91,49 @@ _COMPARISONS = {
     AttributeType.TEXT: frozenset({"=", "!="}),
 }
 _RANGES = (AttributeType.KEYWORD, AttributeType.INT, AttributeType.DOUBLE, AttributeType.DATETIME)
-_MAX_PATTERN = 40_000  # bytes; SQLite itself refuses patterns above 50,000
+_MAX_PATTERN = 40_000  # bytes; SQLite's own limit is 50,000
 
 
 def statement(query: f.Filter, types: Types) -> Sql:
-    """The condition of a filter, given the types of the attributes that are not the system's."""
+    """Return the condition of a filter; `types` are the attributes that are not predefined."""
     if query.group_by and query.group_by != STATUS:
-        known = _attribute(query.group_by, types, 0).name
-        raise f.refusal(f"GROUP BY is supported for {STATUS} only, not for {known}")
+        attribute_name = _attribute(query.group_by, types, 0).name
+        raise f.refusal(f"GROUP BY is supported for {STATUS} only, not for {attribute_name}")
     if query.condition is None:
         return Sql("1")
     sql = _condition(f.without_not(query.condition), types)
     if len(sql.values) > f.MAX_VALUES + f.MAX_CONDITIONS:
-        raise f.refusal(f"more than {f.MAX_VALUES} values and words to look for")
+        raise f.refusal(f"more than {f.MAX_VALUES} values and words to search for")
     return sql
 
 
 def _condition(condition: f.Condition, types: Types) -> Sql:
     match condition:
         case f.And(conditions) | f.Or(conditions):
-            parts = [_condition(each, types) for each in conditions]
+            parts = [_condition(part, types) for part in conditions]
             joint = " AND " if isinstance(condition, f.And) else " OR "
             return Sql(
                 f"({joint.join(part.text for part in parts)})",
                 tuple(value for part in parts for value in part.values),
             )
         case f.Not():
-            raise AssertionError("`without_not` leaves none")
+            raise AssertionError("`without_not` removes every NOT")
         case _:
             return _leaf(condition, _attribute(condition.name, types, condition.position))
 
 
 def _attribute(name: str, types: Types, position: int) -> Attribute:
-    """The attribute of a name; as on the server, the prefix Temporal may be left out or put before."""
+    """Find an attribute by name; as on the server, the prefix Temporal may be omitted or added."""
     for spelled in (name, f"Temporal{name}", name.removeprefix("Temporal")):
         if spelled in SYSTEM:
             return Attribute(spelled, SYSTEM[spelled], _COLUMNS.get(spelled, ""))
         if spelled == name and name in types:
             return Attribute(name, types[name])
-    place = f" at character {position}" if position else ""
+    where = f" at character {position}" if position else ""
     custom = ", ".join(sorted(types)) or "no others"
     raise f.refusal(
-        f"invalid search attribute: {name}{place}; there are {', '.join(_COLUMNS)}, and of the runs here: {custom}"
+        f"invalid search attribute: {name}{where}; there are {', '.join(_COLUMNS)}, and of the runs here: {custom}"
     )
-
-
-# --- leaves -------------------------------------------------------------------------------------------------
 
 
 def _leaf(leaf: f.Leaf, attribute: Attribute) -> Sql:
@@ -159,12 +153,12 @@ def _leaf(leaf: f.Leaf, attribute: Attribute) -> Sql:
             if attribute.type not in _RANGES:
                 raise _not_supported("BETWEEN", attribute, leaf.position)
             values = (leaf.low, leaf.high)
-    bound = tuple(_bound(value, attribute, leaf.position) for value in values)
+    bound = tuple(_to_sql_value(value, attribute, leaf.position) for value in values)
     match attribute.type:
         case AttributeType.TEXT:
             return _text(leaf, attribute, str(bound[0]))
         case AttributeType.KEYWORD_LIST:
-            return _list(leaf, attribute, tuple(str(each).lower() for each in bound))
+            return _list(leaf, attribute, tuple(str(value).lower() for value in bound))
         case _:
             return _scalar(leaf, attribute, bound)
 
@@ -172,7 +166,7 @@ def _leaf(leaf: f.Leaf, attribute: Attribute) -> Sql:
 def _missing(leaf: f.Missing, attribute: Attribute) -> Sql:
     if attribute.column:
         return Sql(f"{attribute.column} IS {'NOT ' if leaf.negated else ''}NULL")
-    return _beside(attribute, "", (), leaf.negated)
+    return _attribute_condition(attribute, "", (), leaf.negated)
 
 
 def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> Sql:
@@ -189,31 +183,32 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
         case f.Missing():
             raise AssertionError("has no values")
     if attribute.name == CLOSED and not test.startswith(("NOT", "!=", "IN")):
-        # The rank of a closed run is its close time, and that of an open one beyond all times: the list is in this order.
+        # The rank of a closed run is its close time, that of an open run is later than all times; the list is ordered
+        # by rank.
         return Sql(f"(rank {test}{_NOT_OPEN if test.startswith('>') else ''})", values)
     if attribute.column:
         return Sql(f"{attribute.column} {test}", values)
-    return _beside(attribute, f" AND value {test}", values, True)
+    return _attribute_condition(attribute, f" AND value {test}", values, True)
 
 
 def _list(leaf: f.Leaf, attribute: Attribute, values: tuple[str, ...]) -> Sql:
     holds = not leaf.negated if isinstance(leaf, f.Membership) else _is_equality(leaf)
-    return _beside(attribute, f" AND value IN ({', '.join('?' * len(values))})", values, holds)
+    return _attribute_condition(attribute, f" AND value IN ({', '.join('?' * len(values))})", values, holds)
 
 
 def _text(leaf: f.Leaf, attribute: Attribute, value: str) -> Sql:
     if not value.strip():
-        raise f.refusal(f"no words to look for in {attribute.name} at character {leaf.position}")
+        raise f.refusal(f"no words to search for in {attribute.name} at character {leaf.position}")
     phrases = tuple(words(word) for word in value.split())
     phrases = tuple(dict.fromkeys(phrase for phrase in phrases if phrase.strip()))[: f.MAX_CONDITIONS]
     any_of = " OR ".join(["instr(value, ?)"] * len(phrases)) or "0"
-    return _beside(attribute, f" AND ({any_of})", phrases, _is_equality(leaf))
+    return _attribute_condition(attribute, f" AND ({any_of})", phrases, _is_equality(leaf))
 
 
-def _beside(attribute: Attribute, test: str, values: tuple[Indexed, ...], holds: bool) -> Sql:
-    """A condition on the rows beside the table of runs: there is one that passes, or there is none."""
-    found = f"SELECT run_id FROM visibility_attributes WHERE name = ?{test}"
-    return Sql(f"run_id {'' if holds else 'NOT '}IN ({found})", (attribute.name, *values))
+def _attribute_condition(attribute: Attribute, test: str, values: tuple[Indexed, ...], holds: bool) -> Sql:
+    """Return a condition on the attribute table: a matching row exists, or none does."""
+    subquery = f"SELECT run_id FROM visibility_attributes WHERE name = ?{test}"
+    return Sql(f"run_id {'' if holds else 'NOT '}IN ({subquery})", (attribute.name, *values))
 
 
 def _is_equality(leaf: f.Leaf) -> bool:
@@ -227,24 +222,21 @@ def _pattern(prefix: str, attribute: Attribute, position: int) -> str:
     return escaped
 
 
-# --- values -------------------------------------------------------------------------------------------------
-
-
-def _bound(value: f.Literal, attribute: Attribute, position: int) -> Indexed:
-    found: Indexed | None
+def _to_sql_value(value: f.Literal, attribute: Attribute, position: int) -> Indexed:
+    converted: Indexed | None
     match attribute.name:
         case "ExecutionStatus":
-            found = _status(value)
+            converted = _status(value)
         case "ExecutionDuration":
-            found = _duration(value)
+            converted = _duration(value)
         case _:
-            found = _typed(value, attribute.type)
-    if found is None:
+            converted = _scalar_value(value, attribute.type)
+    if converted is None:
         raise f.refusal(
             f"invalid value for search attribute {attribute.name} of type {attribute.type.value} at character "
-            f"{position}: it takes {_TAKES.get(attribute.name) or _TAKES[attribute.type.value]}"
+            f"{position}: expected {_EXPECTED.get(attribute.name) or _EXPECTED[attribute.type.value]}"
         )
-    return found
+    return converted
 
 
 def _status(value: f.Literal) -> int | None:
@@ -259,7 +251,7 @@ def _duration(value: f.Literal) -> int | None:
     return value if type(value) is int else None
 
 
-def _typed(value: f.Literal, kind: AttributeType) -> Indexed | None:
+def _scalar_value(value: f.Literal, kind: AttributeType) -> Indexed | None:
     match kind, value:
         case AttributeType.BOOL, bool():
             return int(value)
@@ -277,12 +269,12 @@ def _typed(value: f.Literal, kind: AttributeType) -> Indexed | None:
             return None
 
 
-_TAKES = {
+_EXPECTED = {
     STATUS: "one of " + ", ".join(name for name in _STATUSES if not name.isupper()),
     DURATION: "'1h30m', '1.5s', 'hh:mm:ss' or nanoseconds",
-    "Keyword": "a quoted text",
-    "KeywordList": "a quoted text",
-    "Text": "a quoted text",
+    "Keyword": "a quoted string",
+    "KeywordList": "a quoted string",
+    "Text": "a quoted string",
     "Int": "a number",
     "Double": "a number",
     "Bool": "true or false, without quotes",

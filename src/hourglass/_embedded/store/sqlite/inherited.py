@@ -1,12 +1,13 @@
-"""The connections that are open, and what becomes of them in a forked child: it leaves alone the files that its parent has open.
+"""Registry of open connections, which protects the files that a process has open from its forked children.
 
-SQLite's mutexes belong to the process, not to a file: all our work with SQLite is done inside `NO_FORK` (`fork_safety`).
-A connection that is used, closed or freed in a child can destroy the file or hang on a lock that a thread of the
-parent held. And a child cannot even open the same file anew: SQLite remembers per process which locks it holds on a
-file, the memory is inherited, the locks are not; so the child would read and write without any. `keep` and `close`
-therefore know the open connections.
+SQLite's mutexes belong to the process, not to a file; all our work with SQLite runs inside `NO_FORK` (`fork_safety`). A
+connection that is used, closed or freed in a child can destroy the file, or hang on a lock that a thread of the parent
+held. A child cannot even open the same file again: SQLite records per process which locks it holds on a file. The child
+inherits the record but not the locks, and would read and write without any. `keep` and `close` therefore track the open
+connections.
 
-Invariant: in a child every inherited connection is leaked for ever, and opening a file that the parent had open is refused.
+Invariant: in a child every inherited connection is leaked for good, and opening a file that the parent had open is
+rejected.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ _stale: set[Identity] = set()
 
 
 def keep(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
-    """Remember a connection until it is closed by `close`."""
+    """Register a connection until `close` closes it."""
     _open[id(connection)] = (connection, Identity.of(path), path)
     return connection
 
 
 def close(connection: sqlite3.Connection) -> None:
-    """Close a connection that is ours; one that was inherited is left alone."""
+    """Close a registered connection; do nothing with an inherited one."""
     if _open.pop(id(connection), None) is not None:
         connection.close()
         _close_retired()
 
 
 def retire(descriptor: int, identity: Identity) -> None:
-    """Close a descriptor of a database, or of a file beside it, as soon as no connection of this process uses that database.
+    """Close a descriptor of a database, or of a file beside it, as soon as this process has no connection to that
+    database.
+
     Closing it earlier would drop all POSIX locks that SQLite holds on the file in this process.
     """
     _retired.append((descriptor, identity))
@@ -56,14 +59,15 @@ def _close_retired() -> None:
 
 
 def mark_stale(identity: Identity) -> None:
-    """Refuse to open a database again before all its present connections are closed: its log was deleted, and SQLite shares
-    the index of a log between the connections of a process.
+    """Reject further connections to a database until all current ones are closed, because its log was deleted.
+
+    SQLite shares the index of a log between the connections of a process.
     """
     _stale.add(identity)
 
 
 def refuse_stale(path: str) -> None:
-    """Raise `StorageError` while connections to a database are open whose log was deleted."""
+    """Raise `StorageError` if connections to a database are open whose log was deleted."""
     try:
         identity = Identity.of(path)
     except OSError:
@@ -72,14 +76,14 @@ def refuse_stale(path: str) -> None:
         if any(used == identity for _, used, _ in _open.values()):
             raise StorageError(
                 f"the log of {path} was deleted, and this process still reads the file (a backup, a list): it is opened again "
-                f"when that has ended",
+                f"when that has finished",
                 status="UNAVAILABLE",
             )
         _stale.discard(identity)
 
 
 def refuse_inherited(path: str) -> None:
-    """Raise `StorageError` if the process that this one was forked from had the file open."""
+    """Raise `StorageError` if the parent of this forked process had the file open."""
     try:
         identity = Identity.of(path)
     except OSError:
@@ -93,8 +97,9 @@ def refuse_inherited(path: str) -> None:
 
 
 def refuse_second_name(path: str) -> None:
-    """Raise `StorageError` if this process has the file open by another name: SQLite would use the log of one name with the
-    index of the other.
+    """Raise `StorageError` if this process has the file open under another name.
+
+    SQLite would use the log of one name with the index of the other.
     """
     try:
         identity = Identity.of(path)
@@ -110,7 +115,7 @@ def refuse_second_name(path: str) -> None:
 
 def _forget_inherited() -> None:
     for connection, identity, _ in _open.values():
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # never freed, not at exit either
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))  # never freed, not even at exit
         _inherited.add(identity)
     _open.clear()
     _retired.clear()

@@ -1,10 +1,9 @@
-"""Lists and counts, on threads and connections of their own: however long one takes, it stops neither the control
-loop nor a commit.
+"""Lists and counts on separate threads and connections: a long query delays neither the control loop nor a commit.
 
-Must not know: filters, runs, clients. A question waits for its turn and is then worked on; both together take
-`LIST_SECONDS` at most, after which the caller gets a `ServiceTimeoutError`. Invariants: a question is answered or
-refused within its limit; one whose caller has given up is dropped; a fork waits for none of them (it interrupts them,
-and they begin again after it); everything runs inside `NO_FORK`.
+Must not know: filters, runs, clients. A query waits for its turn and then runs; both together take at most
+`LIST_SECONDS`, after which the caller gets a `ServiceTimeoutError`. Invariants: every query is answered or rejected
+within its limit; a query whose caller has stopped waiting is dropped; a fork does not wait for queries (it interrupts
+them, and they restart after it); everything runs inside `NO_FORK`.
 """
 
 from __future__ import annotations
@@ -26,23 +25,24 @@ from hourglass.errors import ServiceTimeoutError, StorageError
 T = TypeVar("T")
 
 LIST_SECONDS = 10.0
-"""How long a list or a count may take, with the wait for those before it."""
+"""Time limit of a list or count, including the wait for earlier ones."""
 
-LOOK_EVERY = 500_000
-"""After so many of SQLite's instructions, some ten milliseconds, it is looked whether to go on: each look costs a
-fight for the interpreter.
-"""
+CHECK_INSTRUCTIONS = 500_000
+"""SQLite instructions between two checks whether to stop, some ten milliseconds: each check has to acquire the GIL."""
 
 
 @dataclass(eq=False)
-class _Question(Generic[T]):
+class _Query(Generic[T]):
     work: Callable[[sqlite3.Connection], T]
     answer: asyncio.Future[T]
-    until: float
+    deadline: float
 
 
 class ListReader:
-    """See the module. `connect` and `disconnect` are called on the threads, `ask` and `close` on one event loop."""
+    """A queue of queries and its threads (see the module).
+
+    `connect` and `disconnect` are called on the threads, `ask` and `close` on one event loop.
+    """
 
     def __init__(
         self,
@@ -55,27 +55,28 @@ class ListReader:
         self._path = path
         self._connect = connect
         self._disconnect = disconnect
-        self._most = threads
+        self._max_threads = threads
         self._threads: list[threading.Thread] = []
-        self._queue: SimpleQueue[_Question[Any] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Query[Any] | None] = SimpleQueue()
         self._open = 0
         self._closing = False
 
     @property
     def is_busy(self) -> bool:
-        """Whether a question waits or is worked on."""
+        """Whether a query is waiting or running."""
         return self._open > 0
 
     async def ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What `work` gives, or raises, on a connection; it may be begun several times, and must only read."""
+        """Run `work` on a connection and return its result, or raise its exception. It may be restarted, and must only
+        read."""
         if self._closing:
             raise self._closed()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._threads = [thread for thread in self._threads if thread.is_alive()]  # none is left after a fork
+        self._threads = [thread for thread in self._threads if thread.is_alive()]  # after a fork none is
         self._open += 1
         try:
-            self._queue.put(_Question(work, answer, monotonic() + LIST_SECONDS))
-            if len(self._threads) < min(self._open, self._most):
+            self._queue.put(_Query(work, answer, monotonic() + LIST_SECONDS))
+            if len(self._threads) < min(self._open, self._max_threads):
                 thread = threading.Thread(target=self._run, name="hourglass-lists", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -84,7 +85,7 @@ class ListReader:
             self._open -= 1
 
     def close(self) -> None:
-        """Refuse what waits, interrupt what is worked on, and let go of the connections. Safe to call twice."""
+        """Reject waiting queries, interrupt running ones, and close the connections. Safe to call twice."""
         self._closing = True
         for _ in self._threads:
             self._queue.put(None)
@@ -92,50 +93,48 @@ class ListReader:
             thread.join()
         self._threads = []
 
-    # --- on a thread ----------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         connection: sqlite3.Connection | None = None
         try:
-            while (question := self._queue.get()) is not None:
+            while (query := self._queue.get()) is not None:
                 try:
                     if connection is None:
                         with NO_FORK.lock:
                             connection = self._connect()
-                    value, error = self._work_on(question, connection), None
+                    value, error = self._answer(query, connection), None
                 except Exception as failure:
                     value, error = None, failure
-                _tell(question.answer, value, error)
+                _deliver(query.answer, value, error)
         finally:
             if connection is not None:
                 with NO_FORK.lock:
                     self._disconnect(connection)
 
-    def _work_on(self, question: _Question[T], connection: sqlite3.Connection) -> T | None:
-        while not question.answer.done():
-            self._check(question)
+    def _answer(self, query: _Query[T], connection: sqlite3.Connection) -> T | None:
+        while not query.answer.done():
+            self._check(query)
             with NO_FORK.lock:
-                connection.set_progress_handler(lambda: self._must_stop(question), LOOK_EVERY)
+                connection.set_progress_handler(lambda: self._must_stop(query), CHECK_INSTRUCTIONS)
                 try:
                     with storage_errors(self._path):
-                        return question.work(connection)
+                        return query.work(connection)
                 except StorageError as error:
                     if not is_interrupted(error.__cause__):
                         raise
                 finally:
                     connection.set_progress_handler(None, 0)
-        return None  # the caller waits no longer
+        return None  # the caller has stopped waiting
 
-    def _must_stop(self, question: _Question[T]) -> bool:
-        return NO_FORK.fork_waits or self._closing or question.answer.done() or monotonic() > question.until
+    def _must_stop(self, query: _Query[T]) -> bool:
+        return NO_FORK.fork_waits or self._closing or query.answer.done() or monotonic() > query.deadline
 
-    def _check(self, question: _Question[T]) -> None:
+    def _check(self, query: _Query[T]) -> None:
         if self._closing:
             raise self._closed()
-        if monotonic() > question.until:
+        if monotonic() > query.deadline:
             raise ServiceTimeoutError(
-                f"the list was given up after {LIST_SECONDS:g} s: use a narrower filter, with fewer conditions on "
-                "texts, or ask when fewer lists are made at the same time",
+                f"the list was aborted after {LIST_SECONDS:g} s: use a narrower filter, with fewer conditions on "
+                "strings, or retry while fewer lists are running",
                 status="DEADLINE_EXCEEDED",
             )
 
@@ -144,12 +143,12 @@ class ListReader:
 
 
 def is_interrupted(error: BaseException | None) -> bool:
-    """Whether SQLite stopped because a progress handler said so."""
+    """Whether SQLite stopped because a progress handler requested it."""
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 
-def _tell(answer: asyncio.Future[T | None], value: T | None, error: BaseException | None) -> None:
-    with suppress(RuntimeError):  # the loop is closed, and the caller with it
+def _deliver(answer: asyncio.Future[T | None], value: T | None, error: BaseException | None) -> None:
+    with suppress(RuntimeError):  # the loop is closed, and nobody awaits the answer
         answer.get_loop().call_soon_threadsafe(_settle, answer, value, error)
 
 

@@ -1,7 +1,7 @@
-"""Lists of runs that are kept in memory, over the same index and filters as a file's. Any store that has no queries of its own
-can use it, and so does the engine for its schedules.
+"""Lists of runs in memory, with the index and filters of a file. For stores without queries of their own, and for the
+engine's schedules.
 
-Must not know: who keeps the runs. Invariant: a list is about the runs as they are when it is given.
+Must not know: who keeps the runs. Invariant: a list shows the runs as they are when it is returned.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from hourglass._embedded.transitions.run import Run
 
 T = TypeVar("T")
 
-FEW = 256
-"""So many runs are entered into the index at once."""
+PORTION = 256
+"""Runs that are entered into the index at a time."""
 
-LITTLE = 200_000
-"""So many of SQLite's instructions, a few milliseconds, are spent on the control loop."""
+LOOP_INSTRUCTIONS = 200_000
+"""SQLite instructions that may run on the control loop: a few milliseconds."""
 
 
 class MemoryListing:
-    """Lists the runs of a table that its owner keeps, calling `changed` for each change. The index is made at the
-    first question: most engines in memory are those of tests, which never list, and until then a change costs one
-    entry in a table.
+    """Lists the runs of a table whose owner calls `changed` for each change.
 
-    `types` are the search attributes that are known before their first use, by Temporal's names of types. On virtual
-    time a list takes no time: it is answered at once. On `real_time` only what is small is answered on the control
-    loop; all else is left to a thread (`list_reader`).
+    The index is created at the first query: most engines in memory belong to tests that never list, and until then a
+    change costs one dictionary entry. `types` are search attributes that exist before their first use, with Temporal's
+    names of types. On virtual time a query is answered immediately. On `real_time` only short queries run on the
+    control loop, all others on a thread (`list_reader`).
     """
 
     def __init__(
@@ -47,19 +46,19 @@ class MemoryListing:
         self._reader: ListReader | None = None
 
     def changed(self, run_id: str) -> None:
-        """A run of the table is new, or changed, or gone."""
+        """Record that a run of the table was added, changed or removed."""
         self._changed[run_id] = None
 
     async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
-        """Runs that pass a filter, in the order of lists, from where another page ended."""
+        """Return one page of runs that match a filter, in list order."""
         return await self._ask(lambda connection: visibility.page(connection, text, token, limit, activities))
 
     async def count(self, text: str, *, activities: bool = False) -> Count:
-        """How many runs pass a filter, and in each of its groups, if it has any."""
+        """Count the runs that match a filter, in total and by group."""
         return await self._ask(lambda connection: visibility.count(connection, text, activities))
 
     def close(self) -> None:
-        """Let go of the index; it is made anew at the next question."""
+        """Close the index; the next query creates it again."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -72,22 +71,22 @@ class MemoryListing:
     async def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
         reader = self._reader
         if not self._real_time:
-            return self._at_once(work)
-        if len(self._changed) <= FEW and (reader is None or not reader.is_busy):
+            return self._run_now(work)
+        if len(self._changed) <= PORTION and (reader is None or not reader.is_busy):
             try:
-                return self._at_once(work)
+                return self._run_now(work)
             except sqlite3.OperationalError as error:
                 if not is_interrupted(error):
                     raise
         if reader is None:
             reader = self._reader = ListReader("the engine in memory", self._index, lambda _: None)
-        return await reader.ask(lambda connection: work(self._up_to_date(connection)))
+        return await reader.ask(lambda connection: work(self._update_index(connection)))
 
-    def _at_once(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _run_now(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with NO_FORK.lock:
-            connection = self._up_to_date(self._index())
+            connection = self._update_index(self._index())
             if self._real_time:
-                connection.set_progress_handler(lambda: True, LITTLE)
+                connection.set_progress_handler(lambda: True, LOOP_INSTRUCTIONS)
             try:
                 return work(connection)
             finally:
@@ -102,18 +101,18 @@ class MemoryListing:
             self._connection = connection
         return connection
 
-    def _up_to_date(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Enter what has changed, a portion at a time. The control loop may note further changes meanwhile."""
+    def _update_index(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Enter pending changes in portions. The control loop may record further changes meanwhile."""
         waiting = iter(list(self._changed))
-        while portion := list(islice(waiting, FEW)):
+        while portion := list(islice(waiting, PORTION)):
             for run_id in portion:
-                # Before it is looked at: what changes from now on is noted again.
+                # Before the run is read: later changes are then recorded again.
                 self._changed.pop(run_id, None)
-            found = [(run_id, self._runs.get(run_id)) for run_id in portion]
+            entries = [(run_id, self._runs.get(run_id)) for run_id in portion]
             try:
-                visibility.write(connection, [run for _, run in found if run is not None])
-                visibility.remove(connection, [run_id for run_id, run in found if run is None])
-            except BaseException:  # interrupted: the next question enters them
+                visibility.write(connection, [run for _, run in entries if run is not None])
+                visibility.remove(connection, [run_id for run_id, run in entries if run is None])
+            except BaseException:  # interrupted: the next query enters them
                 self._changed |= dict.fromkeys(portion)
                 raise
         return connection

@@ -1,10 +1,11 @@
-"""A mark on a write-ahead log that names its database, so that the log of a killed owner is not applied to another file.
+"""A mark on a write-ahead log that names its database, so that the log of a killed owner is not applied to another
+file.
 
-SQLite finds a log by its name and applies it to whatever database is beside it. A backup that is restored over the file of a
-killed owner, beside its log, would become a mixture of both. The mark is an extended attribute of the log. It holds the inodes
-of the database and of the log, and the range of epochs that the database can have without the log. A log that was copied together
-with its database has another inode: then the mark is ignored. Without extended attributes (macOS, some file systems) there is
-no mark.
+SQLite finds a log by its name and applies it to the database beside it. If a backup is restored over the file of a
+killed owner, beside its log, the result would be a mixture of both. The mark is an extended attribute of the log. It
+contains the inodes of the database and of the log, and the range of epochs that the database can have without the log.
+A log that was copied together with its database has another inode, and its mark is ignored. Without extended attributes
+(macOS, some file systems) there is no mark.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _NAME = "user.hourglass.database"
 
 
 class LogMark(msgspec.Struct, frozen=True):
-    """The database that a log belongs to. `epoch` began when the log was opened; `epoch_in_file` was in the database then."""
+    """The database of a log. `epoch` began when the log was opened; `epoch_in_file` is the database's epoch at that
+    time."""
 
     database: int
     log: int
@@ -31,7 +33,7 @@ class LogMark(msgspec.Struct, frozen=True):
 
 
 def mark_log(path: str, *, epoch_in_file: int, epoch: int) -> None:
-    """Mark the log of an open database as its own."""
+    """Mark the log of an open database as belonging to it."""
     log = f"{path}-wal"
     with contextlib.suppress(OSError, AttributeError):  # not every system has extended attributes
         mark = LogMark(os.stat(path).st_ino, os.stat(log).st_ino, epoch_in_file, epoch)
@@ -39,15 +41,16 @@ def mark_log(path: str, *, epoch_in_file: int, epoch: int) -> None:
 
 
 def check_inode(path: str) -> None:
-    """Raise `StorageError` if the log beside a database belongs to another inode. May be called while an owner has it open."""
+    """Raise `StorageError` if the log beside a database belongs to another inode. Safe while an owner has the file open."""
     mark = _read_mark(path)
     if mark is not None and mark.database != os.stat(path).st_ino:
         raise _foreign_log(path)
 
 
 def check_log(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> None:
-    """Raise `StorageError` if the log beside a database belongs to another file, or to another state of this file. Call it
-    while no process has the file open for writing.
+    """Raise `StorageError` if the log beside a database belongs to another file or to another state of this file.
+
+    Call it while no process has the file open for writing.
     """
     check_inode(path)
     mark = _read_mark(path)
@@ -57,19 +60,20 @@ def check_log(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> N
 
 
 def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
-    """Raise `StorageError` if a database was last opened by another name, and its log is still beside that one: it was moved
-    without its log, or is opened by another of its hard links.
+    """Raise `StorageError` if a database was last opened under another name and its log is still beside that name.
+
+    Either it was moved without its log, or it is now opened by another of its hard links.
     """
     try:
         rows = connection.execute("SELECT value FROM meta WHERE name = 'opened_as'").fetchall()
     except sqlite3.Error:
-        return  # for others to report
+        return  # another check reports this
     name = os.fsdecode(rows[0][0]) if rows and isinstance(rows[0][0], bytes) else path
     mark = None if _have_same_log(name, path) else _read_mark(name)
     if mark is not None and mark.database == os.stat(path).st_ino:
         raise StorageError(
             f"the file {path} was last used as {name}, and what was written last is still in {name}-wal: nothing was changed. If "
-            f"the file was moved, move that log to {path}-wal, too; else open the file as {name} first. To give up what is in "
+            f"the file was moved, move that log to {path}-wal, too; else open the file as {name} first. To discard what is in "
             f"the log, delete it",
             status="FAILED_PRECONDITION",
         )
@@ -83,7 +87,7 @@ def _have_same_log(name: str, path: str) -> bool:
 
 
 def _read_mark(path: str) -> LogMark | None:
-    """Return the mark of the log beside a database; None if it has none, is empty, or was copied with its mark."""
+    """Return the mark of the log beside a database; None without a mark, or if the log is empty or a copy."""
     log = f"{path}-wal"
     try:
         status = os.stat(log)
@@ -94,7 +98,7 @@ def _read_mark(path: str) -> LogMark | None:
 
 
 def _read_epoch(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> int | None:
-    """Return the epoch in the database without its log; None if it cannot be read, which is for others to report."""
+    """Return the epoch in the database without its log; None if it is unreadable, which another check reports."""
     try:
         connection = connect(path, "ro&immutable=1")
     except StorageError:

@@ -1,16 +1,16 @@
-"""Runs, their events and schedules as rows of the file: how they look as bytes (MessagePack maps by field name,
-defaults left out), and how single ones are read, in one statement and one row each.
+"""Runs, events and schedules as rows of the file: their encoding (MessagePack maps by field name, without defaults),
+and point reads, each in one statement and one row.
 
-Must not know: threads, transactions (the caller's), when anything is written (see `writer`), what is still queued,
-lists (see `visibility`). Each row that SQLite gives costs a fight for the interpreter beside busy threads, so a whole
-history comes as one text of hexadecimal pieces, unless it is large.
+Must not know: threads, transactions (the caller's), when rows are written (see `writer`), queued changes, lists (see
+`visibility`). Each row that SQLite returns releases and reacquires the GIL, which is slow beside busy threads. A
+history is therefore read as one string of hexadecimal pieces, unless it is large.
 
-Invariants: what any released version wrote can be read, for years; so fields are only added, each with a default; a
-default never changes, for what equals it was not written; what is not known is passed over. The kinds of events are
-told apart by name. Nothing of a run is stored twice: its start, its end and what its activities and children were
-asked for with are in its events, and come from there again. A schedule's row is replaced whole; the workflows that it
-waits for stand beside its record, so that opening a file reads no record. Every statement is read to its end, for one
-that is left open keeps the log from being emptied.
+Invariants: every released version's files remain readable. Fields are only added, each with a default; a default never
+changes, because values equal to it are not written; unknown fields are ignored. Event kinds are distinguished by name.
+Nothing of a run is stored twice: its start, its end, and the requests of its activities and children are in its events
+and are restored from there. A schedule's row is always replaced as a whole; the workflows that it waits for are in a
+column beside its record, so that opening a file reads no record. Every statement is read to its end, because an open
+statement prevents a checkpoint from resetting the log.
 """
 
 from __future__ import annotations
@@ -40,29 +40,30 @@ from hourglass._history.encoding import (
     stored_default,
 )
 
-# --- runs and events as bytes -------------------------------------------------------------------------------
-
-S = TypeVar("S", bound=h.Attributes)
+AttributesT = TypeVar("AttributesT", bound=h.Attributes)
 
 IN_EVENTS = frozenset({"started", "final"})
 PENDING = frozenset({"activities", "timers", "children"})
 
 
-def _without(original: type[msgspec.Struct], left_out: frozenset[str], tag: str | None, **types: Any) -> Any:
-    """A struct with the fields of another, but for some: fields that are added there are stored by themselves."""
+def _stored_form(
+    original: type[msgspec.Struct], excluded: frozenset[str], tag: str | None, **types: Any
+) -> Any:
+    """Return a struct with the fields of another, except some. Fields added to the original are then stored
+    automatically."""
     hints = get_type_hints(original) | types
     fields = [
         (field.name, hints[field.name], *stored_default(field))
         for field in msgspec.structs.fields(original)
-        if field.name not in left_out
+        if field.name not in excluded
     ]
     return msgspec.defstruct(f"Stored{original.__name__}", fields, frozen=True, omit_defaults=True, tag=tag)
 
 
-_StoredRun = _without(Run, IN_EVENTS | PENDING, None, held=tuple[ANY_KIND, ...])
-_StoredActivity = _without(OpenActivity, frozenset({"scheduled", "spec"}), "activity")
-_StoredTimer = _without(PendingTimer, frozenset(), "timer")
-_StoredChild = _without(OpenChild, frozenset({"initiated"}), "child")
+_StoredRun = _stored_form(Run, IN_EVENTS | PENDING, None, held=tuple[ANY_KIND, ...])
+_StoredActivity = _stored_form(OpenActivity, frozenset({"scheduled", "spec"}), "activity")
+_StoredTimer = _stored_form(PendingTimer, frozenset(), "timer")
+_StoredChild = _stored_form(OpenChild, frozenset({"initiated"}), "child")
 
 _RUN_FIELDS = _StoredRun.__struct_fields__
 _ACTIVITY_FIELDS = _StoredActivity.__struct_fields__
@@ -80,38 +81,38 @@ _pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _Sto
 
 
 def encode_state(run: Run) -> bytes:
-    """A run without what its events and its pending things say."""
+    """Encode a run, without the parts that are restored from its events and pending rows."""
     return encode(_StoredRun(*_run_values(run)))
 
 
-def encode_pending(thing: OpenActivity | PendingTimer | OpenChild) -> bytes:
-    """An activity or a child without what it was asked for with, or a timer."""
-    match thing:
+def encode_pending(entry: OpenActivity | PendingTimer | OpenChild) -> bytes:
+    """Encode a pending timer, or a pending activity or child without its request."""
+    match entry:
         case OpenActivity():
-            return encode(_StoredActivity(*_activity_values(thing)))
+            return encode(_StoredActivity(*_activity_values(entry)))
         case OpenChild():
-            return encode(_StoredChild(*_child_values(thing)))
+            return encode(_StoredChild(*_child_values(entry)))
         case PendingTimer():
-            return encode(_StoredTimer(*_timer_values(thing)))
+            return encode(_StoredTimer(*_timer_values(entry)))
 
 
 _schedule_decoder = msgspec.msgpack.Decoder(ScheduleRecord)
 
 
 def encode_schedule(record: ScheduleRecord) -> bytes:
-    """Return a schedule's record as bytes."""
+    """Encode a schedule's record."""
     return encode(record)
 
 
 def decode_schedule(data: bytes) -> ScheduleRecord:
-    """Return the record of a schedule. Raise ValueError (msgspec's) where the bytes are not one."""
+    """Decode a schedule's record. Raises ValueError (msgspec's) for invalid bytes."""
     return _schedule_decoder.decode(data)
 
 
 def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[int, bytes]) -> Run:
-    """A run as it was, from its state, its whole history and what is pending by event id.
+    """Restore a run from its state, its complete history, and its pending rows by event id.
 
-    Raises ValueError for what does not fit together.
+    Raises ValueError if they contradict each other.
     """
     stored = _run_decoder.decode(state)
     _check_history(stored.length, events)
@@ -119,30 +120,30 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
     timers: dict[int, PendingTimer] = {}
     children: dict[int, OpenChild] = {}
     for event_id in sorted(pending):
-        thing = _pending_decoder.decode(pending[event_id])
-        fields = msgspec.structs.asdict(thing)
-        if isinstance(thing, _StoredTimer):
+        entry = _pending_decoder.decode(pending[event_id])
+        fields = msgspec.structs.asdict(entry)
+        if isinstance(entry, _StoredTimer):
             timer = timers[event_id] = PendingTimer(**fields)
-            _check_began(timer.started_event_id, event_id)
-        elif isinstance(thing, _StoredChild):
-            asked = _asked_by(events, event_id, h.StartChildWorkflowExecutionInitiated)
-            child = children[event_id] = OpenChild(initiated=asked, **fields)
-            _check_began(child.initiated_event_id, event_id)
+            _check_event_id(timer.started_event_id, event_id)
+        elif isinstance(entry, _StoredChild):
+            initiated = _attributes_of(events, event_id, h.StartChildWorkflowExecutionInitiated)
+            child = children[event_id] = OpenChild(initiated=initiated, **fields)
+            _check_event_id(child.initiated_event_id, event_id)
         else:
-            scheduled = _asked_by(events, event_id, h.ActivityTaskScheduled)
-            activity = OpenActivity(scheduled=scheduled, spec=thing.changed or scheduled.spec, **fields)
+            scheduled = _attributes_of(events, event_id, h.ActivityTaskScheduled)
+            activity = OpenActivity(scheduled=scheduled, spec=entry.changed or scheduled.spec, **fields)
             activities[event_id] = activity
-            _check_began(activity.scheduled_event_id, event_id)
-    whole: Any = msgspec.structs.asdict(stored)
+            _check_event_id(activity.scheduled_event_id, event_id)
+    fields_of_run: Any = msgspec.structs.asdict(stored)
     started: Any = events[0].attributes
     if stored.priority is not None:
         started = stored.priority.of(started)
-    whole |= {"started": started, "final": _final(events), "activities": activities}
-    return Run(**whole, timers=timers, children=children)
+    fields_of_run |= {"started": started, "final": _final(events), "activities": activities}
+    return Run(**fields_of_run, timers=timers, children=children)
 
 
 def shown_form(run: Run) -> Run:
-    """A run whose names are all plain, as columns of the lists must have them."""
+    """Return a run whose strings are all valid Unicode, as the columns of lists require."""
     shown = (run.started, run.memo, run.search_attributes)
     try:
         msgspec.msgpack.encode(shown)
@@ -159,16 +160,16 @@ def _check_history(length: int, events: Sequence[h.HistoryEvent]) -> None:
         raise ValueError("its history does not begin with its start")
 
 
-def _check_began(said: int, event_id: int) -> None:
-    if said != event_id:
-        raise ValueError(f"what is pending since event {event_id} says that it began with event {said}")
+def _check_event_id(stored_id: int, event_id: int) -> None:
+    if stored_id != event_id:
+        raise ValueError(f"the pending entry of event {event_id} has the event id {stored_id}")
 
 
-def _asked_by(events: Sequence[h.HistoryEvent], event_id: int, kind: type[S]) -> S:
-    asked = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
-    if not isinstance(asked, kind):
-        raise ValueError(f"event {event_id} is no {kind.__name__}, though one is pending since then")
-    return asked
+def _attributes_of(events: Sequence[h.HistoryEvent], event_id: int, kind: type[AttributesT]) -> AttributesT:
+    attributes = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
+    if not isinstance(attributes, kind):
+        raise ValueError(f"event {event_id} is no {kind.__name__}, but a pending entry refers to it")
+    return attributes
 
 
 def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
@@ -176,10 +177,9 @@ def _final(events: Sequence[h.HistoryEvent]) -> h.Attributes | None:
     return last if isinstance(last, h.FINAL) else None
 
 
-# --- reading single runs ------------------------------------------------------------------------------------
-
-MUCH = 1_000_000
-"""A history of so many bytes is read row by row: as one text of hexadecimal pieces it would take several times its size."""
+LARGE_BYTES = 1_000_000
+"""Histories of at least this size are read row by row: one string of hexadecimal pieces would take several times the
+memory."""
 
 _LOAD = """
 SELECT CAST(state AS BLOB), key,
@@ -190,7 +190,7 @@ SELECT CAST(state AS BLOB), key,
 FROM runs WHERE run_id = ?
 """
 
-# CROSS: by the request's id first. A workflow may have any number of runs, an id has few.
+# CROSS JOIN forces the lookup by request id first. A workflow may have any number of runs, a request id has few.
 FIND_REQUEST = """
 SELECT run_id FROM requests CROSS JOIN runs ON key = run
 WHERE request_id = ? AND workflow_id = ? ORDER BY run DESC LIMIT 1
@@ -201,34 +201,34 @@ _LARGEST = 2**63 - 1
 
 
 class StoredReads:
-    """Point reads on one connection. Nothing is changed."""
+    """Point reads on one connection. They change nothing."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self.connection = connection
         self._path = path
 
     def load(self, run_id: str) -> Stored | None:
-        """A run with its whole history."""
+        """Load a run with its complete history; None if it does not exist."""
         with storage_errors(self._path):
             try:
-                found = self.connection.execute(_LOAD, (MUCH, MUCH, plain(run_id))).fetchall()
-            except sqlite3.DataError:  # longer than a text of SQLite can be here
-                found = self.connection.execute(_LOAD, (0, 0, plain(run_id))).fetchall()
-            if not found:
+                rows = self.connection.execute(_LOAD, (LARGE_BYTES, LARGE_BYTES, plain(run_id))).fetchall()
+            except sqlite3.DataError:  # longer than SQLite's maximum string length
+                rows = self.connection.execute(_LOAD, (0, 0, plain(run_id))).fetchall()
+            if not rows:
                 return None
-            state, key, events, pending = found[0]
+            state, key, events, pending = rows[0]
             try:
                 history = self._read_history(key) if events is None else _history(_pieces(events))
-                things = self._read_pending(key) if pending is None else _pieces(pending)
-                return Stored(decode_run(state, history, things), tuple(history))
-            except Exception as error:  # whatever stands there
+                pending_rows = self._read_pending(key) if pending is None else _pieces(pending)
+                return Stored(decode_run(state, history, pending_rows), tuple(history))
+            except Exception as error:  # whatever damaged bytes cause
                 raise ValueError(f"the run {run_id}: {error}") from error
 
     def _read_history(self, key: int) -> list[h.HistoryEvent]:
-        """The events of a run with a large history, which is nowhere in memory twice."""
+        """Read a large history without holding it in memory twice."""
         history: list[h.HistoryEvent] = []
-        text = "SELECT first_id, CAST(data AS BLOB) FROM events WHERE run = ? ORDER BY first_id"
-        with contextlib.closing(self.connection.execute(text, (key,))) as rows:
+        query = "SELECT first_id, CAST(data AS BLOB) FROM events WHERE run = ? ORDER BY first_id"
+        with contextlib.closing(self.connection.execute(query, (key,))) as rows:
             for _, data in rows:
                 history += decode_events(data)
         return history
@@ -237,20 +237,21 @@ class StoredReads:
         return dict(self._rows("SELECT event_id, CAST(data AS BLOB) FROM pending WHERE run = ?", key))
 
     def current(self, workflow_id: str) -> str:
-        """The run id of the latest run of a workflow."""
-        text = "SELECT run_id FROM runs WHERE workflow_id = ? ORDER BY key DESC LIMIT 1"
-        found = self._rows(text, plain(workflow_id))
-        return str(found[0][0]) if found else ""
+        """Return the run id of the latest run of a workflow; empty if there is none."""
+        query = "SELECT run_id FROM runs WHERE workflow_id = ? ORDER BY key DESC LIMIT 1"
+        rows = self._rows(query, plain(workflow_id))
+        return str(rows[0][0]) if rows else ""
 
     def find_request(self, workflow_id: str, request_id: str) -> str:
-        """The run id of the latest run of a workflow that carried out a request."""
-        found = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
-        return str(found[0][0]) if found else ""
+        """Return the run id of the latest run of a workflow that carried out a request; empty if none did."""
+        rows = self._rows(FIND_REQUEST, plain(request_id), plain(workflow_id))
+        return str(rows[0][0]) if rows else ""
 
     def due(self, until_ns: int, limit: int, after_ns: int, after_key: int) -> Sequence[DueRun]:
-        """Runs with a wake time behind one place and not after a time, earliest first."""
-        # In two parts, and with `wake_ns > 0`, which the index wants to hear, last: SQLite seeks by the first bound that it
-        # meets, and would walk past all that stand before the place, a hundred thousand timers of one moment at each call.
+        """Return runs with a wake time after a position and not after a time, earliest first."""
+        # Two parts, with `wake_ns > 0`, which the partial index requires, last: SQLite seeks by the first bound in the
+        # query, and would otherwise scan all rows before the position, such as 100,000 timers of the same time, at
+        # every call.
         text = """SELECT group_concat(wake_ns || ':' || key || ':' || coalesce(hex((
                 SELECT task_queue FROM visibility WHERE visibility.run_id = found.run_id
             )), '') || ':' || run_id, char(31)) FROM (
@@ -264,35 +265,36 @@ class StoredReads:
                 )
                 LIMIT ?
             ) AS found"""
-        found = self._joined(text, after_ns, after_key, until_ns, limit, after_ns, until_ns, limit, limit)
-        pieces = [piece.split(":", 3) for piece in found.split("\x1f") if piece]
-        # SQLite does not promise the order of what it joins.
-        return sorted(map(_due_run, pieces), key=_place)
+        joined = self._joined(text, after_ns, after_key, until_ns, limit, after_ns, until_ns, limit, limit)
+        pieces = [piece.split(":", 3) for piece in joined.split("\x1f") if piece]
+        # SQLite does not guarantee the order of aggregated rows.
+        return sorted(map(_due_run, pieces), key=_position)
 
     def without_wake(self) -> Sequence[str]:
-        """Runs whose wake time is no number, for the row is damaged: they would never be due."""
+        """Return runs with a damaged wake time, which is no number: they would never be due."""
         text = f"""SELECT group_concat(run_id, char(31)) FROM runs
-            WHERE wake_ns > {_LARGEST} AND wake_ns > 0"""  # texts and bytes come after all numbers
+            WHERE wake_ns > {_LARGEST} AND wake_ns > 0"""  # SQLite orders strings and blobs after all numbers
         return [run_id for run_id in self._joined(text).split("\x1f") if run_id]
 
     def _joined(self, text: str, *parameters: object) -> str:
-        """One text, also where a part of it is damaged and no text."""
-        found = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
-        return "" if found is None else bytes(found).decode(errors="replace")
+        """Run a query for one string, even if a damaged part of it is not valid UTF-8."""
+        joined = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
+        return "" if joined is None else bytes(joined).decode(errors="replace")
 
     def open_runs(self) -> int:
-        """How many runs are open, as lists have them."""
+        """Return the number of open runs, according to the lists."""
         text = f"SELECT count(*) FROM visibility WHERE status = {WorkflowStatus.RUNNING.value}"
         return int(self._rows(text)[0][0])
 
     def next_due_ns(self, after_ns: int) -> int:
-        """The earliest wake time later than this; 0 if there is none."""
+        """Return the earliest wake time later than `after_ns`; 0 if there is none."""
         text = f"SELECT min(wake_ns) FROM runs WHERE wake_ns > ? AND wake_ns <= {_LARGEST} AND wake_ns > 0"
         return int(self._rows(text, after_ns)[0][0] or 0)
 
     def latest_ns(self) -> int:
-        """Return about the time of the newest event, from the rows that were written last; 0 if there is none. Of a row with
-        large payloads only the beginning is read, which has the time of its first event.
+        """Return the approximate time of the newest event, from the rows that were written last; 0 if there is none.
+
+        Of a row with large payloads only the beginning is read, which contains the time of its first event.
         """
         text = (
             f"SELECT key, CASE WHEN length(data) <= {_SMALL} THEN CAST(data AS BLOB) END FROM events "
@@ -307,20 +309,20 @@ class StoredReads:
         )
 
     def _first_time_ns(self, key: int) -> int:
-        """Return the time of the first event of a row, of which only the first bytes are read."""
+        """Return the time of a row's first event; only the first bytes of the row are read."""
         try:
             with self.connection.blobopen("events", "data", key, readonly=True) as data:
                 return first_time_ns(data.read(_HEAD))
         except (sqlite3.Error, ValueError):
-            return 0  # its run will say that it cannot be read
+            return 0  # loading its run reports the damage
 
     def key(self, run_id: str) -> int | None:
-        """The key of a run that has closed."""
-        found = self._rows("SELECT key FROM runs WHERE run_id = ? AND close_ns > 0", plain(run_id))
-        return found[0][0] if found else None
+        """Return the key of a closed run; None if there is none."""
+        rows = self._rows("SELECT key FROM runs WHERE run_id = ? AND close_ns > 0", plain(run_id))
+        return rows[0][0] if rows else None
 
     def closed(self, before_ns: int, limit: int) -> Sequence[int]:
-        """The keys of runs that closed before a time, earliest first."""
+        """Return the keys of runs that closed before a time, earliest first."""
         text = "SELECT key FROM runs WHERE close_ns > 0 AND close_ns < ? ORDER BY close_ns LIMIT ?"
         return [key for (key,) in self._rows(text, before_ns, limit)]
 
@@ -330,32 +332,33 @@ class StoredReads:
 
 
 def _due_run(piece: Sequence[str]) -> DueRun:
-    wake, key, queue, run_id = piece  # damaged, a wake time may be a fraction
-    task_queue = bytes.fromhex(queue).decode(errors="replace")
-    return DueRun(run_id, task_queue, int(wake.partition(".")[0]), int(key))
+    wake_ns, key, encoded_queue, run_id = piece  # a damaged wake time may be a fraction
+    task_queue = bytes.fromhex(encoded_queue).decode(errors="replace")
+    return DueRun(run_id, task_queue, int(wake_ns.partition(".")[0]), int(key))
 
 
-def _place(due: DueRun) -> tuple[int, int]:
+def _position(due: DueRun) -> tuple[int, int]:
     return due.wake_ns, due.key
 
 
 _SMALL = 4096
 _HEAD = 64
-"""Bytes of a row of events: up to the first it is read whole; the second is enough for the id and the time of its first event."""
+"""Bytes of a row of events. Rows up to `_SMALL` are read completely; `_HEAD` includes the id and time of the first
+event."""
 
 
 def _last_time_ns(data: Any) -> int:
     try:
         return int(decode_events(data)[-1].time_ns)
     except (ValueError, TypeError, LookupError):
-        return 0  # its run will say that it cannot be read
+        return 0  # loading its run reports the damage
 
 
-def _pieces(found: str) -> Mapping[int, bytes]:
+def _pieces(joined: str) -> Mapping[int, bytes]:
     pieces: dict[int, bytes] = {}
-    for piece in found.split(" ") if found else ():
-        number, _, data = piece.partition(":")
-        pieces[int(number)] = bytes.fromhex(data)
+    for piece in joined.split(" ") if joined else ():
+        event_id, _, data = piece.partition(":")
+        pieces[int(event_id)] = bytes.fromhex(data)
     return pieces
 
 
@@ -365,8 +368,6 @@ def _history(pieces: Mapping[int, bytes]) -> list[h.HistoryEvent]:
         history += decode_events(pieces[first_id])
     return history
 
-
-# --- schedules ----------------------------------------------------------------------------------------------
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -379,8 +380,8 @@ _PUT = (
 _PUT_NOTE = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 
 
-class Row(NamedTuple):
-    """A row; without data it is to be deleted. A note is no schedule: it stands in another table, under its name."""
+class ScheduleRow(NamedTuple):
+    """A row of a schedule, or of a note in its own table. Without data the row must be deleted."""
 
     schedule_id: str
     wake_ns: int
@@ -389,56 +390,56 @@ class Row(NamedTuple):
     is_note: bool = False
 
 
-def row(change: ScheduleChange) -> Row:
-    """What is written of a change."""
+def row(change: ScheduleChange) -> ScheduleRow:
+    """Return the row that stores a change."""
     if isinstance(change, NoteChange):
-        return Row(change.schedule_id, 0, "[]", change.data, is_note=True)
+        return ScheduleRow(change.schedule_id, 0, "[]", change.data, is_note=True)
     record = change.record
     if record is None:
-        return Row(plain(change.schedule_id), 0, "[]", b"")
+        return ScheduleRow(plain(change.schedule_id), 0, "[]", b"")
     names = msgspec.json.encode([plain(workflow_id) for workflow_id, _ in record.running]).decode()
-    return Row(plain(change.schedule_id), change.wake_ns, names, encode_schedule(record))
+    return ScheduleRow(plain(change.schedule_id), change.wake_ns, names, encode_schedule(record))
 
 
-def write(connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
-    """Put and delete rows, within the caller's transaction."""
-    for each in rows:
-        if each.is_note and not each.data:
-            connection.execute("DELETE FROM meta WHERE name = ?", (each.schedule_id,))
-        elif each.is_note:
-            connection.execute(_PUT_NOTE, (each.schedule_id, each.data))
-        elif each.data:
-            connection.execute(_PUT, each[:4])
+def write(connection: sqlite3.Connection, rows: Iterable[ScheduleRow]) -> None:
+    """Write and delete rows, within the caller's transaction."""
+    for row in rows:
+        if row.is_note and not row.data:
+            connection.execute("DELETE FROM meta WHERE name = ?", (row.schedule_id,))
+        elif row.is_note:
+            connection.execute(_PUT_NOTE, (row.schedule_id, row.data))
+        elif row.data:
+            connection.execute(_PUT, row[:4])
         else:
-            connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (each.schedule_id,))
+            connection.execute("DELETE FROM schedules WHERE schedule_id = ?", (row.schedule_id,))
 
 
 def read(connection: sqlite3.Connection, schedule_id: str) -> ScheduleRecord | None:
-    """A schedule; raises ValueError (msgspec's) for what is none."""
-    text = "SELECT data FROM schedules WHERE schedule_id = ?"
-    found = connection.execute(text, (plain(schedule_id),)).fetchall()
-    return decode_schedule(found[0][0]) if found else None
+    """Read a schedule; None if it does not exist. Raises ValueError (msgspec's) for invalid bytes."""
+    query = "SELECT data FROM schedules WHERE schedule_id = ?"
+    rows = connection.execute(query, (plain(schedule_id),)).fetchall()
+    return decode_schedule(rows[0][0]) if rows else None
 
 
 def read_note(connection: sqlite3.Connection, name: str) -> bytes:
-    """What the engine keeps for itself under a name; empty if there is nothing."""
-    found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
-    return bytes(found[0][0]) if found else b""
+    """Read a note of the engine; empty if there is none."""
+    rows = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
+    return bytes(rows[0][0]) if rows else b""
 
 
 def read_notes(connection: sqlite3.Connection, prefix: str) -> list[tuple[str, bytes]]:
-    """All that the engine keeps for itself under names that begin so."""
-    text = "SELECT name, value FROM meta WHERE name >= ? AND name < ?"
-    found = connection.execute(text, (prefix, prefix + "\U0010ffff")).fetchall()
-    return [(name, bytes(value)) for name, value in found]
+    """Read the engine's notes whose names begin with `prefix`."""
+    query = "SELECT name, value FROM meta WHERE name >= ? AND name < ?"
+    rows = connection.execute(query, (prefix, prefix + "\U0010ffff")).fetchall()
+    return [(name, bytes(value)) for name, value in rows]
 
 
 def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
-    """All schedules that can be read, in short; one that cannot is logged."""
-    # As bytes: one row that is no text must not hide the others.
-    text = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
+    """Read a short entry for each schedule; an unreadable one is logged and omitted."""
+    # As bytes: one row that is not UTF-8 must not hide the others.
+    query = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
     entries: list[ScheduleEntry] = []
-    for schedule_id, wake_ns, awaited in connection.execute(text).fetchall():
+    for schedule_id, wake_ns, awaited in connection.execute(query).fetchall():
         try:
             if not isinstance(wake_ns, int):
                 raise TypeError(f"its wake time is a {type(wake_ns).__name__}")

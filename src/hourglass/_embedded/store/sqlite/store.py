@@ -44,7 +44,7 @@ from hourglass._embedded.store.sqlite.file_watch import (
     LogOverwritten,
 )
 from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
-from hourglass._embedded.store.store import Change, DiskCondition, FileLost, Refusal, ScheduleChange, Store
+from hourglass._embedded.store.store import DiskCondition, FileLost, Refusal, RunChange, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
@@ -121,7 +121,7 @@ class SqliteStore(FileReads):
         self.is_durable: Callable[[int], bool] = self._durability.has
         """Whether a change, and all before it but for those that were refused, are durable. Asked ten times per step."""
         """The ids of the runs with keys below this are not known yet; 0: all are."""
-        self._turn: list[Change | ScheduleChange] = []
+        self._turn: list[RunChange | ScheduleChange] = []
         self._is_wanted = False  # whether a call waits for it: it is handed over at the end of this turn
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[int] = set()
@@ -178,7 +178,7 @@ class SqliteStore(FileReads):
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def append(self, change: Change | ScheduleChange) -> int:
+    def append(self, change: RunChange | ScheduleChange) -> int:
         """Queue a change; returns its number."""
         durability = self._durability
         self._turn.append(change)

@@ -1,12 +1,12 @@
-"""The list of runs, kept in SQLite: what lists and counts read, apart from the runs themselves.
+"""The index for lists and counts of runs in SQLite, separate from the runs themselves.
 
-Must not know: threads, transactions (the caller's), histories. A row is written when a run starts, closes, or
-changes its memo or search attributes, not at every step; lengths and durations are known from the close on, as on
-Temporal. Statements carry many rows, since each costs the calling thread a handover of the interpreter.
+Must not know: threads, transactions (the caller's), histories. A row is written when a run starts, closes, or changes
+its memo or search attributes, not at every step. Length and duration are available from the close on, as on Temporal.
+Statements write many rows at once, because each statement makes the calling thread release the GIL.
 
-Invariants: open runs come first, newest start first, then closed ones, latest close first; runs of the same instant
-newest first. The type of a search attribute is that of its first use, or as declared; a value of another type is kept
-and shown but not found. Times are whole microseconds.
+Invariants: open runs come first, newest start first, then closed ones, latest close first; runs of the same time newest
+first. The type of a search attribute is that of its first use, or as declared; a value of another type is kept and
+shown but not found. Times are integers of microseconds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ from hourglass._embedded.store.search_attributes import (
 )
 from hourglass._embedded.store.sqlite.filter_sql import OPEN, Sql, statement, status_name
 from hourglass._embedded.store.store import summary
-from hourglass._embedded.transitions.draft import first_task_ns
-from hourglass._embedded.transitions.run import RUNNING, Run
+from hourglass._embedded.transitions.run import RUNNING, Run, first_task_ns
 from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
-
-# --- tables -------------------------------------------------------------------------------------------------
 
 SCHEMA = """
 create table visibility (
@@ -76,7 +73,7 @@ create table visibility_types (
     type text not null
 ) without rowid;
 """
-"""Its tables. `rank` is the close time, or beyond all times while the run is open."""
+"""The tables. `rank` is the close time, or later than all times while the run is open."""
 
 _COLUMNS = (
     "run_id", "rank", "start_time", "execution_time", "close_time", "status", "workflow_id", "workflow_type",
@@ -85,16 +82,16 @@ _COLUMNS = (
 )  # fmt: skip
 _READ = ", ".join((*_COLUMNS, "id"))
 _SET = ", ".join(f"{column} = excluded.{column}" for column in _COLUMNS[1:])
-_NO_NUMBER = -(2**62)
-_MAY_BE_NULL = {
-    "close_time": _NO_NUMBER, "execution_duration": _NO_NUMBER, "history_length": _NO_NUMBER,
-    "history_size": _NO_NUMBER, "parent_workflow_id": "''", "parent_run_id": "''", "fields": "''",
+_NULL_NUMBER = -(2**62)
+_NULL_MARKERS = {
+    "close_time": _NULL_NUMBER, "execution_duration": _NULL_NUMBER, "history_length": _NULL_NUMBER,
+    "history_size": _NULL_NUMBER, "parent_workflow_id": "''", "parent_run_id": "''", "fields": "''",
 }  # fmt: skip
-"""Columns that may be NULL, each with what stands for it in a row (see `writer.NOTHING` for why)."""
+"""Columns that may be NULL, each with the value that represents NULL in a row (see `writer.NOTHING` for the reason)."""
 
 
 def _or_null(name: str, value: str) -> str:
-    return f"nullif({value}, {_MAY_BE_NULL[name]})" if name in _MAY_BE_NULL else value
+    return f"nullif({value}, {_NULL_MARKERS[name]})" if name in _NULL_MARKERS else value
 
 
 _ROW = ", ".join(_or_null(name, "?") for name in _COLUMNS)
@@ -103,27 +100,28 @@ _SHOWN = ", ".join(
     _or_null(name, f"json_extract(NEW.shown, '$[{place}]')") for place, name in enumerate(_COLUMNS)
 )
 _ENDED = ("rank", "close_time", "status", "execution_duration", "history_length", "history_size")
-"""What changes of a run that is listed as open, when it closes."""
+"""The columns that change when a run that is listed as open closes."""
 _SET_ENDED = ", ".join(f"{name} = json_extract(NEW.shown, '$.{name}')" for name in _ENDED)
 TAKE_SHOWN = f"""
     INSERT INTO visibility ({", ".join(_COLUMNS)}) SELECT {_SHOWN} WHERE substr(NEW.shown, 1, 1) = '['
         ON CONFLICT (run_id) DO UPDATE SET {_SET};
     UPDATE visibility SET {_SET_ENDED} WHERE substr(NEW.shown, 1, 1) = '{{' AND run_id = NEW.run_id;
 """
-"""For a trigger whose rows have the columns `run_id` and `shown`: enters what `shown`, or `ended`, gave, if anything."""
+"""SQL of a trigger on rows with the columns `run_id` and `shown`: applies a value of `shown` or `ended`, unless it is
+empty."""
 PLAIN_START = f"""(SELECT start_time FROM visibility
     WHERE visibility.run_id = runs.run_id AND fields IS NULL AND status = {RUNNING.value})"""
-"""When a row of `runs` was started, in microseconds, if it is listed as an open run without a memo and search attributes."""
+"""SQL for the start time of a row of `runs` in microseconds, if it is listed as open without memo and search attributes."""
 _ORDER = "ORDER BY rank DESC, start_time DESC, id DESC"
 _MOST_ROWS = 256
 _TOO_MUCH = frozenset(
     {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_NOMEM}
 )
-"""How SQLite refuses a statement for what it says; nothing of a file has been read then."""
+"""Error codes for a statement that SQLite rejects for its size; nothing of the file was read."""
 
 
 class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is shown of a run and not filtered by."""
+    """Fields of a run that lists show but filters ignore."""
 
     memo: dict[str, Payload] = {}
     search_attributes: dict[str, Payload] = {}
@@ -134,12 +132,11 @@ _json = msgspec.json.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Fields)
 _token = msgspec.json.Decoder(tuple[int, int, int])
 
-# --- writing ------------------------------------------------------------------------------------------------
-
 
 def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[str] | None = None) -> None:
-    """Enter runs as they are now; of several states of one run the last counts. `stale` are those whose search
-    attributes may be indexed already, by default all of them.
+    """Enter the current state of runs; of several states of one run the last counts.
+
+    `stale` are the runs whose search attributes may be indexed already; default: all.
     """
     latest = {run.run_id: run for run in runs}
     _many(connection, _UPSERT, [_row(run) for run in latest.values()], _ROW)
@@ -147,17 +144,19 @@ def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[s
     _many(connection, "DELETE FROM visibility_attributes WHERE run_id IN ({rows})", indexed_before)
     with_attributes = [run for run in latest.values() if run.search_attributes]
     if with_attributes:
-        known = _learn(connection, with_attributes)
+        known_types = _add_new_types(connection, with_attributes)
         _many(
             connection,
             "INSERT OR IGNORE INTO visibility_attributes (name, value, run_id) VALUES {rows}",
-            [row for run in with_attributes for row in _attribute_rows(run, known)],
+            [row for run in with_attributes for row in _attribute_rows(run, known_types)],
         )
 
 
 def shown(run: Run) -> str:
-    """A run as it is now, for `TAKE_SHOWN`; empty for one that `write` must enter: with a memo or attributes, or with
-    a zero in a name, where SQLite's JSON would cut it off. It must have had no search attributes before.
+    """Return a run as JSON for `TAKE_SHOWN`; empty if `write` must enter it.
+
+    `write` handles runs with a memo, with search attributes, or with a NUL in a name, at which SQLite's JSON functions
+    would truncate. The run must have had no search attributes before.
     """
     if run.memo or run.search_attributes:
         return ""
@@ -166,7 +165,8 @@ def shown(run: Run) -> str:
 
 
 def ended(run: Run) -> str:
-    """The same of a run that has closed, where lists show it as it is but for that it is open."""
+    """Return the change of a closed run as JSON for `TAKE_SHOWN`, if the list differs only in that it shows the run as
+    open."""
     close_time = run.close_ns // 1000
     return _json.encode(
         {
@@ -181,64 +181,66 @@ def ended(run: Run) -> str:
 
 
 def remove(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:
-    """Forget runs; the types of their search attributes stay known."""
+    """Delete runs from the index; the types of their search attributes remain."""
     keys = [(run_id,) for run_id in run_ids]
     for table in ("visibility", "visibility_attributes"):
         _many(connection, f"DELETE FROM {table} WHERE run_id IN ({{rows}})", keys)
 
 
 def declare(connection: sqlite3.Connection, types: Mapping[str, str]) -> None:
-    """Make search attributes known before their first use, by Temporal's names of types (`Keyword`, `Int` …)."""
+    """Declare search attributes before their first use, with Temporal's names of types (`Keyword`, `Int` …)."""
     for name, kind in types.items():
         if type_named(kind) is None or name in SYSTEM:
-            known = ", ".join(each.value for each in AttributeType)
-            raise UsageError(f"search attribute {name} cannot be declared as {kind!r}; the types are {known}")
+            available = ", ".join(member.value for member in AttributeType)
+            raise UsageError(
+                f"search attribute {name} cannot be declared as {kind!r}; the types are {available}"
+            )
     _many(
         connection, "INSERT OR REPLACE INTO visibility_types (name, type) VALUES {rows}", list(types.items())
     )
 
 
 def _row(run: Run) -> tuple[Any, ...]:
-    shown = summary(run)
+    entry = summary(run)
     closed = run.status is not RUNNING
-    close_time = shown.close_time_ns // 1000 if closed else _NO_NUMBER
-    fields = _Fields(shown.memo, shown.search_attributes)
+    close_time = entry.close_time_ns // 1000 if closed else _NULL_NUMBER
+    fields = _Fields(entry.memo, entry.search_attributes)
     return (
-        shown.run_id,
+        entry.run_id,
         close_time if closed else OPEN,
-        shown.start_time_ns // 1000,
-        shown.execution_time_ns // 1000,
+        entry.start_time_ns // 1000,
+        entry.execution_time_ns // 1000,
         close_time,
-        shown.status.value,
-        shown.workflow_id,
-        shown.workflow_type,
-        shown.task_queue,
-        shown.close_time_ns - shown.execution_time_ns if closed else _NO_NUMBER,
-        shown.history_length if closed else _NO_NUMBER,
-        run.history_size if closed else _NO_NUMBER,
-        shown.parent_workflow_id,
-        shown.parent_run_id,
-        shown.root_workflow_id,
-        shown.root_run_id,
-        bytearray(_encoder.encode(fields)) if shown.memo or shown.search_attributes else "",
+        entry.status.value,
+        entry.workflow_id,
+        entry.workflow_type,
+        entry.task_queue,
+        entry.close_time_ns - entry.execution_time_ns if closed else _NULL_NUMBER,
+        entry.history_length if closed else _NULL_NUMBER,
+        run.history_size if closed else _NULL_NUMBER,
+        entry.parent_workflow_id,
+        entry.parent_run_id,
+        entry.root_workflow_id,
+        entry.root_run_id,
+        bytearray(_encoder.encode(fields)) if entry.memo or entry.search_attributes else "",
     )
 
 
-def _learn(connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[str, AttributeType]:
-    """The types of all attributes; those that are new become known."""
-    known = types(connection)
+def _add_new_types(connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[str, AttributeType]:
+    """Store the types of attributes that are new. Return all types."""
+    known_types = types(connection)
     new: dict[str, AttributeType] = {}
     for run in runs:
         for name, payload in run.search_attributes.items():
-            if name not in known and name not in SYSTEM and (kind := type_of(payload)) is not None:
-                known[name] = new[name] = kind
+            if name not in known_types and name not in SYSTEM and (kind := type_of(payload)) is not None:
+                known_types[name] = new[name] = kind
     rows = [(name, kind.value) for name, kind in new.items()]
     _many(connection, "INSERT OR IGNORE INTO visibility_types (name, type) VALUES {rows}", rows)
-    return known
+    return known_types
 
 
 def types(connection: sqlite3.Connection) -> dict[str, AttributeType]:
-    """The types of all attributes that are known."""
+    """Return the types of the search attributes in use."""
     return {
         name: AttributeType(kind)
         for name, kind in connection.execute("SELECT name, type FROM visibility_types")
@@ -254,50 +256,52 @@ def _attribute_rows(run: Run, types: Mapping[str, AttributeType]) -> Iterator[tu
 
 
 def _many(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[Any]], row: str = "") -> None:
-    """Run a statement for many rows at a time; of few different lengths, so that SQLite's texts are used again: the
-    last row is repeated, which must do no harm.
+    """Run a statement for many rows at a time.
+
+    The number of rows is rounded up to a power of two by repeating the last row, which must be harmless, so that SQLite
+    can reuse the prepared statement.
     """
-    for done in range(0, len(rows), _MOST_ROWS):
-        batch = rows[done : done + _MOST_ROWS]
+    for start in range(0, len(rows), _MOST_ROWS):
+        batch = rows[start : start + _MOST_ROWS]
         size = 1 << (len(batch) - 1).bit_length()
         values = [value for row in batch for value in row]
         values += [*batch[-1]] * (size - len(batch))
-        connection.execute(_filled(sql, row or ", ".join("?" * len(batch[0])), size), values)
+        connection.execute(_statement_for(sql, row or ", ".join("?" * len(batch[0])), size), values)
 
 
 @cache
-def _filled(sql: str, row: str, size: int) -> str:
+def _statement_for(sql: str, row: str, size: int) -> str:
     return sql.format(rows=", ".join([f"({row})"] * size))
-
-
-# --- reading ------------------------------------------------------------------------------------------------
 
 
 def page(
     connection: sqlite3.Connection, text: str, token: bytes, limit: int, activities: bool = False
 ) -> Page:
-    """Runs that pass a filter, from where another page ended; runs that come, go or close do not shift pages.
+    """Return one page of runs that match a filter, after the end of another page.
 
-    Raises `ServiceError` for a filter or a token that is not understood.
+    Runs that start, close or disappear between two calls do not shift the pages. Raises `ServiceError` for an invalid
+    filter or token.
     """
     where = _where(connection, text, activities)
     after = _after(token)
-    beyond = " AND (rank, start_time, id) < (?, ?, ?)" if after else ""
-    sql = f"SELECT {_READ} FROM visibility WHERE {where.text}{beyond} {_ORDER} LIMIT ?"
+    after_condition = " AND (rank, start_time, id) < (?, ?, ?)" if after else ""
+    sql = f"SELECT {_READ} FROM visibility WHERE {where.text}{after_condition} {_ORDER} LIMIT ?"
     rows = _rows(connection, sql, (*where.values, *after, limit + 1))
-    more = b""
+    next_token = b""
     if len(rows) > limit:
         last = rows[limit - 1]
-        more = msgspec.json.encode((last[1], last[2], last[-1]))
-    return Page(tuple(_summary(row) for row in rows[:limit]), more)
+        next_token = msgspec.json.encode((last[1], last[2], last[-1]))
+    return Page(tuple(_summary(row) for row in rows[:limit]), next_token)
 
 
 def count(connection: sqlite3.Connection, text: str, activities: bool = False) -> Count:
-    """How many runs pass a filter; by status too, where it says `GROUP BY ExecutionStatus`."""
+    """Count the runs that match a filter; with `GROUP BY ExecutionStatus` also by status."""
     where, is_grouped = _where(connection, text, activities), bool(parse(text).group_by)
-    # Without groups the status is not read: an index alone may do.
-    what, by = ("status", " GROUP BY status ORDER BY status") if is_grouped else ("0", "")
-    rows = _rows(connection, f"SELECT count(*), {what} FROM visibility WHERE {where.text}{by}", where.values)
+    # Without groups the status is not read, so that an index may be sufficient.
+    column, group_by = ("status", " GROUP BY status ORDER BY status") if is_grouped else ("0", "")
+    rows = _rows(
+        connection, f"SELECT count(*), {column} FROM visibility WHERE {where.text}{group_by}", where.values
+    )
     groups = [
         CountGroup((status_name(WorkflowStatus(status)),), number) for number, status in rows if is_grouped
     ]
@@ -305,8 +309,10 @@ def count(connection: sqlite3.Connection, text: str, activities: bool = False) -
 
 
 def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -> list[tuple[Any, ...]]:
-    """Ask. A statement that SQLite does not take (too long, too deep, too many values) is the filter's fault, not the
-    file's: its limits differ from build to build.
+    """Run a query.
+
+    If SQLite rejects a statement as too long, too deep or with too many values, the error blames the filter, not the
+    file: the limits differ between builds of SQLite.
     """
     try:
         return connection.execute(sql, values).fetchall()
@@ -317,12 +323,12 @@ def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -
 
 
 def _where(connection: sqlite3.Connection, text: str, activities: bool) -> Sql:
-    """The runs of workflows that pass a filter, or those that are activities without one."""
-    asked = statement(parse(text), types(connection))
-    return Sql(f"({asked.text}) AND {'' if activities else 'NOT '}{_ALONE}", asked.values)
+    """Return the condition for workflow runs, or standalone activities, that match a filter."""
+    condition = statement(parse(text), types(connection))
+    return Sql(f"({condition.text}) AND {'' if activities else 'NOT '}{_IS_STANDALONE}", condition.values)
 
 
-_ALONE = f"(workflow_id >= '{PREFIX}' AND workflow_id < '{PREFIX[:-1]}0')"  # '0' is what follows '/'
+_IS_STANDALONE = f"(workflow_id >= '{PREFIX}' AND workflow_id < '{PREFIX[:-1]}0')"  # '0' follows '/' in ASCII
 
 
 def _after(token: bytes) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ import msgspec
 from hourglass._embedded.store.sqlite import records, visibility
 from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, unwritable
 from hourglass._embedded.store.sqlite.records import encode_pending, encode_state, shown_form
-from hourglass._embedded.store.store import Change, Refusal, ScheduleChange, Unwritable, epoch_is_over
+from hourglass._embedded.store.store import Refusal, RunChange, ScheduleChange, Unwritable, epoch_is_over
 from hourglass._embedded.transitions.run import RUNNING, Run
 from hourglass._history.encoding import array, encode_events, plain
 from hourglass.converter import Payload
@@ -38,11 +38,11 @@ from hourglass.errors import StorageError
 # --- one change per run -------------------------------------------------------------------------------------
 
 
-def coalesce(changes: Sequence[Change | ScheduleChange]) -> tuple[list[Change], list[ScheduleChange]]:
+def coalesce(changes: Sequence[RunChange | ScheduleChange]) -> tuple[list[RunChange], list[ScheduleChange]]:
     """One change per run, in the order in which the runs first appear, and one per schedule: only the last state need
     be written. Most runs change once in a batch: their change is given as it is.
     """
-    merged: dict[str, Change] = {}
+    merged: dict[str, RunChange] = {}
     schedules: dict[
         tuple[type[ScheduleChange], str], ScheduleChange
     ] = {}  # a note may have the name of a schedule
@@ -57,17 +57,17 @@ def coalesce(changes: Sequence[Change | ScheduleChange]) -> tuple[list[Change], 
     return list(merged.values()), list(schedules.values())
 
 
-def length_before(change: Change) -> int:
+def length_before(change: RunChange) -> int:
     """How many events the run had before; 0: it begins with this change."""
     return change.run.length - len(change.events)
 
 
-def events_as_bytes(change: Change) -> bytes:
+def events_as_bytes(change: RunChange) -> bytes:
     """The events as bytes, one after the other."""
     return change.encoded or encode_events(change.events)
 
 
-def _merge(first: Change, second: Change) -> Change:
+def _merge(first: RunChange, second: RunChange) -> RunChange:
     return msgspec.structs.replace(
         second,
         events=first.events + second.events,
@@ -77,7 +77,7 @@ def _merge(first: Change, second: Change) -> Change:
     )
 
 
-def flat(changes: Iterable[Change | ScheduleChange]) -> Iterable[Change | ScheduleChange]:
+def flat(changes: Iterable[RunChange | ScheduleChange]) -> Iterable[RunChange | ScheduleChange]:
     """Changes with all that becomes durable with them, one after the other."""
     for change in changes:
         yield change
@@ -283,7 +283,7 @@ class Batch:
     steps: list[Row] = field(default_factory=list)
     visible: list[Run] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
-    schedules: list[records.Row] = field(default_factory=list)
+    schedules: list[records.ScheduleRow] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
     forgotten_ids: list[str] = field(default_factory=list)
 
@@ -300,7 +300,7 @@ class Readmitted(NamedTuple):
     run_ids: Sequence[str]
 
 
-Numbered: TypeAlias = tuple[int, Change | ScheduleChange]
+Numbered: TypeAlias = tuple[int, RunChange | ScheduleChange]
 
 
 @dataclass
@@ -358,7 +358,7 @@ class BatchWriter:
         newest: int = self._connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
         return WrittenRuns(newest + 1)
 
-    def build(self, changes: Sequence[Change | ScheduleChange], forget: Sequence[int] = ()) -> Batch:
+    def build(self, changes: Sequence[RunChange | ScheduleChange], forget: Sequence[int] = ()) -> Batch:
         """Everything of a batch as rows; `forget` are the keys of runs to drop."""
         batch = Batch(forgotten=list(forget))
         if forget:
@@ -404,7 +404,7 @@ class BatchWriter:
         self.barred, apart.refused = barred, refused
 
     def _try(
-        self, change: Change | ScheduleChange, run_ids: Sequence[str], schedule_ids: Sequence[str]
+        self, change: RunChange | ScheduleChange, run_ids: Sequence[str], schedule_ids: Sequence[str]
     ) -> StorageError | None:
         """Write one change within a transaction, or nothing of it. Return why not, or None."""
         connection = self._connection
@@ -477,7 +477,7 @@ class BatchWriter:
         for run_id in batch.forgotten_ids:
             self._known.forget(run_id)
 
-    def _add(self, batch: Batch, change: Change) -> None:
+    def _add(self, batch: Batch, change: RunChange) -> None:
         run = change.run
         before = run.length - len(change.events)  # as `length_before`
         written = self._known.runs.get(run.run_id) or self._unknown(run, is_new=not before)
@@ -536,7 +536,7 @@ class BatchWriter:
         logger.warning("run %s was forgotten and is not changed any more", run.run_id)
         return None
 
-    def _learn(self, changes: Iterable[Change]) -> None:
+    def _learn(self, changes: Iterable[RunChange]) -> None:
         """Find the runs in the file that are to be changed and are not known; and whether lists show them as open runs without
         a memo and search attributes, as most are: then a row of theirs says all that changes.
         """
@@ -564,7 +564,7 @@ class BatchWriter:
         return found
 
 
-def _names(change: Change | ScheduleChange) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _names(change: RunChange | ScheduleChange) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The runs and the schedules that a change is about, those of its further parts included."""
     runs: dict[str, None] = {}
     schedules: dict[str, None] = {}

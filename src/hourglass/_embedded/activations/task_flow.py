@@ -1,0 +1,206 @@
+"""The way of a workflow task through a worker (`TaskFlow`): from activation to activation, to its answer or its failure, to
+the queries after it and to the eviction of its run.
+
+Must not know: which runs are cached, polls, activities. Invariants: one activation of a run is out at most; a task that was
+begun is answered or failed exactly once, unless the engine has taken it back (timeout, termination); a query that was
+received is answered or refused once.
+
+A task whose run waits for local activities rests: nothing of it is out. It is answered when they have ended, and in time
+before it would time out: with the commands so far, and with a request for the next task at once (a heartbeat), so that the
+run hears of what happened meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hourglass._contract.handle import HandleConfig
+from hourglass._embedded.activations.activity_slots import ActivitySlots
+from hourglass._embedded.activations.cached_run import CachedRun, Out, blame
+from hourglass._embedded.activations.local_activities import HEARTBEAT_FRACTION
+from hourglass._embedded.activations.local_attempts import LocalAttempts
+from hourglass._embedded.clock import later, to_ns
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.transitions.run import RUNNING, Run
+from hourglass._embedded.transitions.tasks import leaves_no_trace
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.events import Activation, RunEvicted
+from hourglass.converter import Failure
+
+CLOSED = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
+
+
+def _latest_answer(run: Run) -> int:
+    """Return when a resting task must be answered so that it does not time out."""
+    started = 0 if run.task is None else run.task.started_ns
+    return later(started, to_ns(run.started.spec.task_timeout * HEARTBEAT_FRACTION))
+
+
+class TaskFlow:
+    """The workflow tasks of one worker. `deliver` is called with each activation, and with its kind."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        poller: QueuePoller,
+        config: HandleConfig,
+        activity_slots: ActivitySlots,
+        local: LocalAttempts,
+        deliver: Callable[[CachedRun, Activation, Out], None],
+    ) -> None:
+        self._engine = engine
+        self._poller = poller
+        self._activity_slots = activity_slots
+        self._local = local
+        self._deliver = deliver
+        self._behavior = config.default_behavior
+        self._caches_nothing = config.max_cached_workflows == 0
+        self.is_leaving = False
+        """Whether other workers may have the runs of this one as soon as nothing of them is out."""
+
+    def advance(self, cached: CachedRun) -> None:
+        """Deliver the next activation, or end the task."""
+        if cached.resting:
+            self.resume(cached)
+        cursor = cached.cursor
+        try:
+            if cursor.local is not None:
+                cursor.walk_on()  # into the task in progress, where local activities without a marker are requested
+                requests = cursor.take_local_requests()
+                for result in self._local.carry_out(
+                    cached.record.run, requests, self._engine.writes.number_of(cached.record)
+                ):
+                    cursor.resolve_local(result)
+            activation = cursor.next_activation()
+        except Exception as error:
+            self.fail(cached, *blame(error, cached))
+            return
+        if activation is not None:
+            cached.untouched = False
+            self._deliver(cached, activation, Out.EVENTS)
+        elif cached.task_number and cursor.local_outstanding:
+            self._rest(cached)
+        else:
+            self.finish(cached)
+
+    def accept(self, cached: CachedRun, completion: Succeeded) -> None:
+        """Take the commands of a completion, and go on with the task."""
+        cached.note_completion(completion, self._behavior)
+        try:
+            more = cached.cursor.accept(completion.commands, self._engine.clock.now_ns)
+        except Exception as error:
+            self.fail(cached, *blame(error, cached))
+            return
+        (self.advance if more else self.finish)(cached)
+
+    def finish(self, cached: CachedRun, *, again: bool = False) -> None:
+        """Answer the task, if there is one, with the commands so far. `again` requests the next task at once."""
+        if cached.resting:
+            self.resume(cached)
+        if cached.task_number:
+            try:
+                self._answer(cached, cached.task_number, again)
+            except Exception as error:
+                self.fail(cached, *blame(error, cached))
+                return
+            cached.task_number = (
+                0  # not before: if the run closes with the answer, it must not be evicted yet
+            )
+        self.settle(cached)
+
+    def _answer(self, cached: CachedRun, number: int, again: bool) -> None:
+        record, task = cached.record, cached.record.run.task
+        answer = cached.answer(self._poller, again)
+        eager, since = self._activity_slots.wanted() if answer.commands else None, len(record.events)
+        refusal = self._engine.tasks.finish(record, number, answer, eager)
+        if refusal:
+            cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
+            return
+        if eager is not None:
+            self._activity_slots.took(record, since)
+        if task is not None and task.speculative and leaves_no_trace(task, answer):
+            cached.cursor.step_back(record.events)
+        elif record.run.status is RUNNING:
+            cached.cursor.step_over(record.events)
+        if record.updates is not None or answer.refused_updates:
+            self._engine.updates.settle(record, number, answer)
+
+    def fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
+        """Fail the task, refuse the queries in progress, and evict the run for this reason."""
+        if cached.resting:
+            self.resume(cached)
+        number, cached.task_number = cached.task_number, 0
+        cached.refuse_questions(failure)
+        cached.eviction = RunEvicted(reason, failure.message)
+        if number:
+            self._engine.tasks.fail(cached.record, number, cause, failure, self._poller.identity)
+        else:  # it was replayed for queries alone: their clients must learn why there is no answer
+            cached.questions = self._engine.tasks.take_questions(cached.record)
+            cached.refuse_questions(failure)
+        self._engine.tasks.refuse_hopeless_queries(cached.record)
+        self.settle(cached)
+
+    def settle(self, cached: CachedRun) -> None:
+        """Nothing of the run is out, and it has no task: evict it, send it queries, or leave it until its next task."""
+        record = cached.record
+        if record.queries and cached.eviction in (None, CLOSED):  # a broken run answers none
+            cached.questions = self._engine.tasks.take_questions(record)
+        if cached.questions:
+            self._query(cached)
+            return
+        if cached.eviction is None and record.run.status is not RUNNING:
+            cached.eviction = CLOSED
+        if cached.eviction is None and self._caches_nothing and not cached.cursor.local_outstanding:
+            cached.eviction = RunEvicted("CACHE_FULL", "nothing is cached")
+        if cached.eviction is not None:
+            self.evict(cached)
+        elif self.is_leaving:
+            self._engine.tasks.unstick(record, self._poller)
+
+    def evict(self, cached: CachedRun) -> None:
+        """Deliver the eviction of a run."""
+        assert cached.eviction is not None
+        run_id = cached.cursor.run_id
+        if self._local.in_use:
+            self._local.forget(run_id)
+        self._deliver(cached, Activation(run_id=run_id, events=(cached.eviction,)), Out.EVICTION)
+
+    def _query(self, cached: CachedRun) -> None:
+        events = tuple(question.event for question in cached.questions)
+        self._deliver(cached, cached.cursor.query_activation(events), Out.QUERIES)
+
+    def hand_over(self, cached: CachedRun) -> None:
+        """Answer a resting task so that another worker makes its local attempts, unless this worker is making one."""
+        run_id = cached.cursor.run_id
+        if cached.resting and not self._local.goes_on_here(run_id):
+            self.finish(cached, again=True)
+            self._local.forget(run_id)
+
+    def _rest(self, cached: CachedRun) -> None:
+        """Wait for a local activity, but not longer than the task may last."""
+        record = cached.record
+        if cached.untouched:  # the run stands where its history ends: the moment for queries
+            cached.untouched = False
+            cached.questions = self._engine.tasks.take_all_questions(record)
+            if cached.questions:
+                self._query(cached)
+                return
+        cached.resting = True
+        self._engine.tasks.rest(record, True)
+        if self.is_leaving and not self._local.goes_on_here(cached.cursor.run_id):
+            self.hand_over(cached)
+        else:
+            self.limit_rest(cached)
+
+    def limit_rest(self, cached: CachedRun) -> None:
+        """Arm the alarm at which a resting task is answered at the latest."""
+        cached.alarm()
+        latest = _latest_answer(cached.record.run)
+        cached.alarm = self._engine.clock.call_at(latest, lambda: self.finish(cached, again=True))
+
+    def resume(self, cached: CachedRun) -> None:
+        """End the rest of a task."""
+        cached.resting = False
+        self._engine.tasks.rest(cached.record, False)
+        cached.alarm()

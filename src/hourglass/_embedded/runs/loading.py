@@ -1,0 +1,61 @@
+"""Loading: how a run that the store has comes into memory, and what becomes of the work that was in progress.
+
+Must not know: how the store reads, why the run is needed. Invariant: a run that can be read but makes no sense is reported as
+`StorageError`, and leaves nothing in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, say_lost
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.store.store import Stored
+from hourglass._embedded.transitions import transitions
+from hourglass.errors import StorageError
+
+if TYPE_CHECKING:
+    from hourglass._embedded.runs.runs import RunTable
+
+logger = logging.getLogger("hourglass.embedded")
+
+
+def load(runs: RunTable, stored: Stored, *, late: bool) -> LoadedRun:
+    """Bring a run into memory. Raises `StorageError` if its data makes no sense."""
+    try:
+        return _load(runs, stored, late)
+    except StorageError:
+        raise
+    except Exception as error:
+        run_id = stored.run.run_id
+        logger.exception("run %s cannot be taken up", run_id)
+        runs.discard(run_id)
+        raise StorageError(
+            f"the run {run_id} cannot be taken up as it is stored ({type(error).__name__})",
+            status="DATA_LOSS",
+        ) from error
+
+
+def _load(runs: RunTable, stored: Stored, late: bool) -> LoadedRun:
+    now = runs.clock.now_ns()
+    record = LoadedRun(
+        stored.run, list(stored.events), has_past=True, stored_events=len(stored.events), late=late
+    )
+    runs.adopt(record)
+    pending = frozenset((*stored.run.activities, *stored.run.timers))
+    earliest = record.look(pending, now)
+    record.stored_wake_ns = record.wake_ns(now)
+    if stored.run.run_id in runs.parked:
+        return record
+    if transitions.needs_recovery(stored.run):
+        # A worker of the previous owner had its task or an attempt.
+        recovered = runs.kept_attempts.recover(record.run, runs.new_run_id(), now)
+        runs.apply(record, recovered, pending, now)
+        say_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)
+    else:
+        runs.notify(record, pending, earliest, now)
+    runs.timers.set_back(record, now)
+    if record.alarm is not None and record.alarm_ns <= now:
+        runs.timers.elapse(record)
+    return record

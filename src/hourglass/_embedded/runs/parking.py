@@ -1,0 +1,52 @@
+"""Parking: what becomes of a run of which a change cannot be stored, while the file and all other runs are fine.
+
+Must not know: why the store refuses a change, what clients are told. Invariants: the run is again in the state that the store
+has; nothing that depends on the refused change is given to a worker; a second refusal for the same reason parks nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from hourglass._embedded.store.store import Refusal
+
+if TYPE_CHECKING:
+    from hourglass._embedded.runs.run import LoadedRun
+    from hourglass._embedded.runs.runs import RunTable
+
+logger = logging.getLogger("hourglass.embedded")
+
+
+def park(runs: RunTable, run_id: str, refusal: Refusal) -> LoadedRun | None:
+    """Drop what is in memory of a run that the store has refused. Return its record, if it was in memory: for the caches and
+    requests that still use it, it is now that of a closed run.
+    """
+    if refusal.number <= runs.parked_until.get(run_id, 0):
+        return None  # it depended on what was refused before; what is in memory now does not
+    # Every change up to here may depend on the refused one.
+    runs.parked_until[run_id] = max(runs.writes.appended, refusal.number)
+    record = runs.in_memory(run_id)
+    runs.writes.drop(run_id)
+    if run_id not in runs.parked:
+        runs.parked[run_id] = refusal.error
+        logger.error(
+            "run %s of workflow %r is parked, as it stood before, until the file is opened anew: %s",
+            run_id,
+            "" if record is None else record.run.started.workflow_id,
+            refusal.error,
+        )
+    if record is None:
+        return None
+    runs.remove(record)
+    now = runs.clock.now_ns()
+    pending = record.close_unstored(now)
+    runs.queues.offer(record.run, pending, now, record.sticky)
+    holders = record.holders()
+    record.tell_holders(pending)
+    runs.note_in_flight(record)
+    for holder in holders:
+        holder.parked(run_id)
+    record.changed.ring()
+    record.closed.ring()
+    return record

@@ -1,0 +1,70 @@
+"""Heartbeats that the worker sends for attempts whose author did not set a heartbeat timeout.
+
+They repeat the last details that the activity reported: a heartbeat without details would erase them on the server.
+
+Invariant: while attempts are in progress, none of them goes without an automatic heartbeat for longer than an interval and an
+eighth of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hourglass._contract.handle import ActivityTask
+from hourglass._worker.activities.attempts import Attempt, AttemptKey, Timer, Timers
+from hourglass.activity import ActivityDefinition
+from hourglass.activity._options import LIVENESS_TIMEOUT
+
+_CHECKS = 8  # at most so many in an interval
+
+
+class AutomaticHeartbeats:
+    """Sends the automatic heartbeats of all attempts of an executor, with one timer. Belongs to the control loop.
+
+    Most attempts end long before their first heartbeat, so an attempt costs nothing here while the timer is armed.
+    """
+
+    def __init__(
+        self,
+        interval: float,
+        attempts: Mapping[AttemptKey, Attempt],
+        definition_of: Callable[[ActivityTask], ActivityDefinition | None],
+        timers: Timers,
+    ) -> None:
+        self._timer: Timer | None = None
+        self._interval = interval
+        self._attempts = attempts
+        self._definition_of = definition_of
+        self._timers = timers
+
+    def watch(self, attempt: Attempt) -> None:
+        """Arm the timer for an attempt that has just started."""
+        if self._timer is None and not attempt.over and self._is_automatic(attempt.task):
+            self._timer = self._timers.call_later(self._interval, self._check)
+
+    def stop(self) -> None:
+        """Disarm the timer: no attempt is in progress."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        self._timer = None
+        now = self._timers.time()
+        earliest: float | None = None
+        for attempt in list(self._attempts.values()):
+            if not self._is_automatic(attempt.task):
+                continue
+            if now - attempt.heartbeat_at >= self._interval:
+                attempt.repeat_heartbeat(now)
+            due = attempt.heartbeat_at + self._interval
+            earliest = due if earliest is None else min(earliest, due)
+        if earliest is not None and self._timer is None:
+            self._timer = self._timers.call_later(max(earliest - now, self._interval / _CHECKS), self._check)
+
+    def _is_automatic(self, task: ActivityTask) -> bool:
+        """Whether neither the activity nor its call has a heartbeat timeout of the author's."""
+        if task.is_local or task.spec.heartbeat_timeout not in (0.0, LIVENESS_TIMEOUT):
+            return False
+        definition = self._definition_of(task)
+        return definition is None or definition.beats_by_itself

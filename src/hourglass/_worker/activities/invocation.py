@@ -1,0 +1,122 @@
+"""The call of an activity's function: the only place where a worker executes code of activities.
+
+In a worker's threads, on its activity loop, and in its processes.
+
+Invariants:
+
+- Whatever exception the function raises becomes a result; none escapes.
+- A process that the function forked, and that returned from the function, ends here: it is a copy of the worker, but
+  threads, results and queued tasks belong to the parent.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hourglass import _forks
+from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask
+from hourglass._worker.activities.outcomes import ended_by, refused, returned
+from hourglass.activity import ActivityDefinition
+from hourglass.activity._context import ActivityContext, activity_call, current
+
+logger = logging.getLogger("hourglass.worker")
+
+
+def call_plainly(
+    task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
+) -> ActivityResult:
+    """Run a `def` activity here, to its end."""
+    home = _forks.here
+    try:
+        arguments = definition.arguments(context.equipment.converter, task.arguments)
+    except BaseException as error:
+        return refused(task, error)
+    try:
+        # A context of its own: what the activity sets in context variables must not meet the next one in
+        # this thread.
+        given = context.equipment.variables
+        variables = contextvars.Context() if given is None else given.copy()
+        if definition.on_cancel == "heartbeat":
+            value = variables.run(_call, task, context, definition.fn, arguments)
+        else:
+            value = context.run_interruptibly(
+                lambda: variables.run(_call, task, context, definition.fn, arguments),
+                silent=definition.on_cancel == "silent",
+            )
+    except BaseException as error:
+        end_fork(home, 1)
+        return _ended_by(task, context, error)
+    if _forks.here != home:
+        end_fork(home, 0)
+    return _returned(task, context, value)
+
+
+async def call_on_loop(
+    task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
+) -> ActivityResult:
+    """Run an `async def` activity on this loop, to its end."""
+    home = _forks.here
+    current.set(context)
+    try:
+        arguments = definition.arguments(context.equipment.converter, task.arguments)
+    except BaseException as error:
+        return refused(task, error)
+    try:
+        inbound = context.equipment.inbound
+        if inbound is None:
+            value = await definition.fn(*arguments)
+        else:
+            call = activity_call(task.activity_type, definition.fn, arguments, task.headers)
+            value = await inbound.execute_async_activity(call)
+    except BaseException as error:
+        end_fork(home, 1)
+        return _ended_by(task, context, error)
+    end_fork(home, 0)
+    return _returned(task, context, value)
+
+
+def end_fork(home: int, code: int) -> None:
+    """End this process if it is not the one that it should be."""
+    if _forks.here == home:
+        return
+    try:
+        os.write(2, b"hourglass: a process that an activity forked has left the activity, and ends here\n")
+    finally:
+        os._exit(code)
+
+
+def _call(task: ActivityTask, context: ActivityContext, fn: Callable[..., Any], arguments: list[Any]) -> Any:
+    current.set(context)
+    inbound = context.equipment.inbound
+    if inbound is None:
+        return fn(*arguments)
+    return inbound.execute_activity(activity_call(task.activity_type, fn, arguments, task.headers))
+
+
+def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException) -> ActivityResult:
+    own = context.equipment
+    try:
+        return ended_by(task, error, context.cancel_reason, own.converter, own.payload_limit)
+    except BaseException as problem:  # a converter of the user's, or no memory: the attempt ends all the same
+        return refused(task, problem)
+
+
+def _returned(task: ActivityTask, context: ActivityContext, value: Any) -> ActivityResult:
+    own = context.equipment
+    try:
+        result = returned(task, value, own.converter, own.payload_limit)
+    except BaseException as problem:
+        return refused(task, problem)
+    most = own.payload_warn
+    if most and type(result) is ActivityOk and result.result is not None and len(result.result.data) > most:
+        logger.warning(
+            "the result of activity %s takes %s bytes, more than %s: keep large data elsewhere, and return a reference to it",
+            task.activity_type,
+            f"{len(result.result.data):,}",
+            f"{most:,}",
+        )
+    return result

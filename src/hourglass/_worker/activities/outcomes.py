@@ -1,0 +1,185 @@
+"""Results of attempts: exceptions and return values in, `ActivityResult`s out. Pure functions without user code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import msgspec
+
+from hourglass._contract.handle import (
+    ActivityDeferred,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
+)
+from hourglass.activity._context import DeferredCompletion, check_size
+from hourglass.converter import ApplicationFailure, CanceledFailure, Converter, Failure
+from hourglass.errors import ArgumentError, Cancelled, CancelledError, EncodeError, PayloadError, UsageError
+
+_LOOP_BLOCKED = "ActivityLoopBlocked"
+
+# A failure that is larger than the limit is told in this many characters.
+_SHORT = 1000
+
+# Only these reasons mean that the server waits for a cancellation; for the others it would refuse one.
+_ASKED_FOR = frozenset({"CANCELLED", "NOT_FOUND", "TIMED_OUT"})
+
+
+def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool = False) -> AttemptFailed:
+    """An attempt that failed for a reason of ours."""
+    info = ApplicationFailure(type=type_, non_retryable=non_retryable)
+    return AttemptFailed(task.token, Failure(message=message, info=info))
+
+
+def refused(task: ActivityTask, error: BaseException) -> AttemptFailed:
+    """An attempt that could not begin, or whose result cannot be told.
+
+    Repeating it would change nothing, unless the activity is not known here: another worker may know it, or
+    this one after its next deploy.
+    """
+    hopeless = isinstance(error, (ArgumentError, PayloadError))
+    return failed(task, type(error).__name__, _text(error), non_retryable=hopeless)
+
+
+def abandoned(task: ActivityTask, reason: str) -> AttemptFailed:
+    """An attempt that this worker no longer waits for; another worker may try."""
+    return failed(task, "WorkerShutdown", f"activity {task.activity_type}: {reason}")
+
+
+def returned(task: ActivityTask, value: Any, converter: Converter, limit: int | None) -> ActivityResult:
+    """What an activity's return value means."""
+    try:
+        payload = converter.encode(value)
+        check_size((payload,), limit, "it")
+    except Exception as error:
+        note = EncodeError(f"the result of activity {task.activity_type} cannot be encoded: {_text(error)}")
+        return refused(task, note)
+    return ActivityOk(task.token, payload)
+
+
+def died(task: ActivityTask, exit_code: int | None) -> AttemptFailed:
+    """The process that ran the attempt ended before the attempt did. It may be tried again."""
+    return failed(
+        task, "ProcessDied", f"the process that ran activity {task.activity_type} {_exit(exit_code)}"
+    )
+
+
+def died_thread(task: ActivityTask) -> AttemptFailed:
+    """The thread that ran the attempt was ended from outside."""
+    return failed(
+        task, "ThreadDied", f"the thread that ran activity {task.activity_type} was ended from outside"
+    )
+
+
+def loop_blocked(task: ActivityTask, running: str, stack: str) -> AttemptFailed:
+    """The loop of an attempt was blocked for too long, by another activity; a new attempt is made on another loop."""
+    text = (
+        f"activity {task.activity_type}: the loop on which it waited was blocked by {running}, so that it is tried again on "
+        f"another; blocking calls belong in a `def` activity or in asyncio.to_thread"
+    )
+    info = ApplicationFailure(type=_LOOP_BLOCKED)
+    return AttemptFailed(task.token, Failure(message=text, info=info, stack_trace=stack))
+
+
+def can_be_tried_again(task: ActivityTask) -> bool:
+    """Whether the engine makes another attempt where this one fails as its loop is blocked."""
+    rule = task.spec.retry_policy
+    if rule is None:
+        return True
+    is_last = bool(rule.maximum_attempts) and task.attempt >= rule.maximum_attempts
+    return not is_last and _LOOP_BLOCKED not in rule.non_retryable_error_types
+
+
+def stopped(task: ActivityTask, reason: str) -> ActivityResult:
+    """An attempt that was asked to stop, and did, or was made to."""
+    if reason in _ASKED_FOR:
+        return AttemptCancelled(task.token, Failure(message="Cancelled", info=CanceledFailure()))
+    if reason == "WORKER_SHUTDOWN":
+        return abandoned(task, "stopped because its worker shuts down")
+    return failed(task, "AttemptStopped", f"activity {task.activity_type} was stopped: {reason}")
+
+
+def ended_by(
+    task: ActivityTask,
+    error: BaseException,
+    cancel_reason: str | None,
+    converter: Converter,
+    limit: int | None = None,
+) -> ActivityResult:
+    """What an exception means that an activity let out."""
+    match error:
+        case DeferredCompletion():
+            return ActivityDeferred(task.token)
+        case Cancelled() | CancelledError() | asyncio.CancelledError() if cancel_reason is not None:
+            return stopped(task, cancel_reason)
+        case UsageError():
+            return AttemptFailed(task.token, _without_retry(_as_failure(error, converter, limit)))
+        case Exception():
+            return AttemptFailed(task.token, _as_failure(error, converter, limit))
+        case _:
+            # SystemExit, KeyboardInterrupt, a cancellation that neither the engine nor the worker asked for: of the
+            # activity's own making, which is never a failure of another kind.
+            kind = type(error).__name__
+            made = _as_failure(error, converter, limit)
+            info = ApplicationFailure(type=kind)
+            return AttemptFailed(
+                task.token, msgspec.structs.replace(made, message=made.message or kind, info=info)
+            )
+
+
+def _as_failure(error: BaseException, converter: Converter, limit: int | None) -> Failure:
+    try:
+        return _within(converter.to_failure(error), limit)
+    except Exception as problem:
+        info = ApplicationFailure(type=type(error).__name__)
+        note = f"{_text(error)[:_SHORT]} (its details cannot be encoded: {type(problem).__name__})"
+        return Failure(message=note, info=info)
+
+
+def _within(failure: Failure, limit: int | None) -> Failure:
+    """The failure, or a short one where a server would refuse it for its size."""
+    size = len(msgspec.msgpack.encode(failure))
+    if limit is None or size <= limit:
+        return failure
+    note = f"(cut: the failure takes {size:,} bytes, more than the limit of {limit:,})"
+    info = failure.info
+    if isinstance(info, ApplicationFailure):
+        info = msgspec.structs.replace(info, type=info.type[:_SHORT], details=())
+    return Failure(
+        message=f"{failure.message[:_SHORT]} {note}",
+        info=info if isinstance(info, ApplicationFailure) else ApplicationFailure(type="Failure"),
+        stack_trace=failure.stack_trace[-10 * _SHORT :],
+        source=failure.source,
+    )
+
+
+def _without_retry(failure: Failure) -> Failure:
+    """The API was misused: trying again meets the same code."""
+    if not isinstance(failure.info, ApplicationFailure):
+        return failure
+    info = msgspec.structs.replace(failure.info, non_retryable=True)
+    return msgspec.structs.replace(failure, info=info)
+
+
+def _exit(code: int | None) -> str:
+    if code is None:
+        return "was lost"
+    if code >= 0:
+        return f"ended by itself, with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ": out of memory, perhaps" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except BaseException:
+        return type(error).__name__

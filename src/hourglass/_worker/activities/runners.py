@@ -1,0 +1,331 @@
+"""The runner of a worker: executes attempts in threads, on the activity loop or the program's loop, and in processes.
+
+Everything that may run user code happens there: looking up an activity (which may import modules), decoding its arguments,
+calling it, encoding its result.
+
+A blocked loop: an attempt that blocks an activity loop keeps it, as a `def` activity keeps its thread, and may still succeed. An
+attempt that has not begun on that loop begins on the next one. An attempt that waits on it cannot be moved, because its
+coroutine belongs to the loop: it continues when the loop does, or is failed, so that the engine retries it on the next loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from concurrent.futures import Executor
+from functools import partial
+from time import monotonic
+from typing import Any, cast
+
+from hourglass._contract.handle import ActivityTask
+from hourglass._worker import processors
+from hourglass._worker.activities.activity_loop import LoopThread, LoopWork, WatchedLoop
+from hourglass._worker.activities.activity_threads import OwnThread, ThreadPool
+from hourglass._worker.activities.attempts import Attempt, TaskContext
+from hourglass._worker.activities.executors import AttemptTable, ExecutorLimits, MakeRunner, RunnerStatistics
+from hourglass._worker.activities.invocation import call_on_loop, call_plainly
+from hourglass._worker.activities.outcomes import (
+    abandoned,
+    can_be_tried_again,
+    died_thread,
+    loop_blocked,
+    refused,
+    stopped,
+)
+from hourglass._worker.activities.process_pool import ProcessPool
+from hourglass._worker.activities.process_wire import refuse_in_script
+from hourglass._worker.activities.program_loop import (
+    BorrowedLoop,
+    ProgramLoop,
+    ProgramLoopClosed,
+    WatchedProgramLoop,
+)
+from hourglass._worker.resolver import Resolver
+from hourglass.activity import ActivityDefinition
+from hourglass.activity._context import current
+from hourglass.converter import Converter
+
+logger = logging.getLogger("hourglass.worker")
+
+_CLOSED = "the event loop on which its worker was started is closed"
+
+
+def worker_runner(
+    resolver: Resolver,
+    converter: Converter,
+    *,
+    max_threads: int,
+    limits: ExecutorLimits = ExecutorLimits(),
+    own: Executor | None = None,
+    program_loop: ProgramLoop | None = None,
+) -> MakeRunner:
+    """Return a factory of runners. `own` is the author's executor for `def` activities, `program_loop` the loop for
+    `async def` ones; the default for both are threads of the worker.
+    """
+    return lambda table: WorkerRunner(
+        table,
+        resolver,
+        converter,
+        max_threads=max_threads,
+        limits=limits,
+        own=own,
+        program_loop=program_loop,
+    )
+
+
+class WorkerRunner:
+    """Executes the attempts of one executor. Belongs to the control loop."""
+
+    def __init__(
+        self,
+        table: AttemptTable,
+        resolver: Resolver,
+        converter: Converter,
+        *,
+        max_threads: int,
+        limits: ExecutorLimits,
+        own: Executor | None,
+        program_loop: ProgramLoop | None,
+    ) -> None:
+        refuse_in_script()
+        self._table = table
+        self._resolver = resolver
+        self._own = own
+        self._limits = limits
+        self._pool = ThreadPool("hourglass-activity", max_threads, most_lost=limits.max_lost_threads)
+        self._processes = ProcessPool(
+            limits.max_processes or os.cpu_count() or 1, converter, limits.payload_limit
+        )
+        self.loop: WatchedLoop | WatchedProgramLoop = (
+            WatchedLoop(
+                "hourglass-activity-loop",
+                self,
+                interval=limits.loop_tick,
+                limit=limits.loop_limit,
+                most=limits.max_blocked_loops,
+                mark=lambda: current.get(None),
+            )
+            if program_loop is None
+            else WatchedProgramLoop(program_loop, self)
+        )
+
+    @property
+    def trouble(self) -> str:
+        """The reason why `async def` activities make no progress; "" if nothing stops them."""
+        return self.loop.trouble if isinstance(self.loop, WatchedProgramLoop) else ""
+
+    def statistics(self) -> RunnerStatistics:
+        """Return the number of threads, processes and loops."""
+        return RunnerStatistics(
+            threads=self._pool.size,
+            lost_threads=self._pool.lost,
+            processes=self._processes.size,
+            started_processes=self._processes.started,
+            died_processes=self._processes.died,
+            loop_blocked=self.loop.blocked,
+            replaced_loops=self.loop.replacements,
+        )
+
+    def stop(self) -> None:
+        """Let threads, loops and processes end; waits for nothing."""
+        self._pool.stop()
+        self._processes.stop()
+        self.loop.stop()
+
+    def definition_of(self, task: ActivityTask) -> ActivityDefinition | None:
+        """Return the activity of a task, or None if it has not been looked up yet. Imports nothing."""
+        if task.is_local and (step := self._resolver.steps.get(task.run_id, {}).get(task.activity_id)):
+            return cast(ActivityDefinition, step)
+        return self._resolver.known_activity(task.activity_type)
+
+    def start(self, attempt: Attempt) -> None:
+        """Start an attempt. An activity that has not been looked up yet is looked up in a thread, because that may import
+        modules.
+        """
+        self._start(attempt, self.definition_of(attempt.task))
+
+    def _start(self, attempt: Attempt, definition: ActivityDefinition | None) -> None:
+        if attempt.over:
+            return
+        if definition is None:
+            self._submit(attempt, self._find_and_run, attempt)
+        elif definition.executor == "process":
+            self._start_process(attempt, definition)
+        elif definition.is_async:
+            self._start_coroutine(attempt, definition)
+        else:
+            self._start_in_thread(attempt, definition)
+
+    def _start_in_thread(self, attempt: Attempt, definition: ActivityDefinition) -> None:
+        if self._own is None:
+            self._submit(attempt, run_in_thread, attempt, definition)
+            return
+        attempt.work = work = OwnThread()
+        try:
+            work.begin(
+                self._own,
+                partial(run_in_thread, attempt, definition),
+                lambda: attempt.finish_threadsafe(died_thread(attempt.task)),
+            )
+        except Exception as error:  # the executor was shut down, or cannot accept the job
+            attempt.finish_threadsafe(refused(attempt.task, error))
+
+    def _submit(self, attempt: Attempt, job: Any, *arguments: Any) -> None:
+        bound = processors.binding
+        if bound is None:
+            attempt.work = self._pool.submit(job, *arguments)
+        else:
+            attempt.work = self._pool.submit(bound.run, attempt.task.activity_type, job, *arguments)
+
+    def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
+        attempt.work = self._processes.submit(attempt, definition)
+        if attempt.context.cancel_reason is not None:  # cancelled before it was known to run in a process
+            self._table.cancel_attempt(attempt, attempt.context.cancel_reason)
+        timeout = attempt.task.spec.start_to_close_timeout
+        if timeout:
+            attempt.after(
+                timeout + self._limits.late, partial(self._table.cancel_attempt, attempt, "TIMED_OUT")
+            )
+
+    def _start_coroutine(self, attempt: Attempt, definition: ActivityDefinition) -> None:
+        attempt.work = work = LoopWork(self.loop.current)
+        try:
+            start_on_loop(attempt, work, definition)
+        except ProgramLoopClosed:
+            attempt.finish_threadsafe(abandoned(attempt.task, _CLOSED))
+        self.loop.watch()
+
+    def _find_and_run(self, attempt: Attempt) -> None:
+        """Look an activity up, in a thread, and run it there if it belongs there."""
+        try:
+            definition = self._resolver.activity(attempt.task.activity_type)
+        except BaseException as error:
+            attempt.finish_threadsafe(refused(attempt.task, error))
+            return
+        if definition.is_async or definition.executor == "process" or self._own is not None:
+            attempt.threadsafe(lambda definition: self._start(attempt, definition), definition)
+        else:
+            run_in_thread(attempt, definition)
+
+    def uses(self, loop: LoopThread | None) -> bool:
+        """Whether any attempt is on this activity loop; None: on any loop."""
+        return any(
+            isinstance(attempt.work, LoopWork) and loop in (None, attempt.work.loop)
+            for attempt in self._table.attempts.values()
+        )
+
+    def blocked(self, loop: LoopThread, seconds: float) -> None:
+        """Report an activity loop that is blocked, and begin on another loop the attempts that have not begun."""
+        waiting = []
+        for attempt, work in self._on_loop(loop):
+            if loop is not self.loop.current and work.take():
+                self._start(attempt, self.definition_of(attempt.task))
+            else:
+                waiting.append(attempt)
+        blocking = self._blocking_task(loop)
+        logger.warning(
+            "%s blocks its event loop, which has not responded for %.1f s: blocking calls belong in a `def` activity or in "
+            "asyncio.to_thread. Other async activities begin on another loop; %d wait on this one, and continue with it or are "
+            "retried. It executes\n%s",
+            _described(blocking),
+            seconds,
+            sum(attempt.task is not blocking for attempt in waiting),
+            loop.stack() or "an unknown place",
+        )
+
+    def still_blocked(self, loop: LoopThread, seconds: float) -> None:
+        """Fail the attempts that have waited on a blocked loop for longer than they had run before, and can be retried."""
+        now = monotonic()
+        least, most = self._limits.waiting_least, self._limits.waiting_most
+        for attempt, _ in self._on_loop(loop):
+            before = now - attempt.since - seconds
+            if seconds < min(max(before, least), most) or not can_be_tried_again(attempt.task):
+                continue
+            blocking = self._blocking_task(loop)
+            if attempt.task is not blocking:
+                attempt.context.cancel("ABANDONED")
+                if attempt.work is not None:
+                    attempt.work.cancel("ABANDONED")
+                attempt.finish(loop_blocked(attempt.task, _described(blocking), loop.stack()))
+
+    def program_blocked(self, loop: BorrowedLoop, seconds: float) -> None:
+        """Report that the program's event loop is blocked. It is not replaced, because it belongs to the program."""
+        blocking = self._blocking_task(loop)
+        logger.warning(
+            "%s blocks the event loop on which the worker was started, which has not responded for %.1f s: blocking calls "
+            "belong in a `def` activity or in asyncio.to_thread. %d async activities wait, and the worker is not ready. It "
+            "executes\n%s",
+            "code of the program" if blocking is None else _described(blocking),
+            seconds,
+            sum(attempt.task is not blocking for attempt, _ in self._on_loop(loop)),
+            loop.stack() or "an unknown place",
+        )
+
+    def program_closed(self, loop: BorrowedLoop) -> None:
+        """Fail the attempts on the program's event loop, which was closed: another worker may retry them."""
+        attempts = [attempt for attempt, _ in self._on_loop(loop)]
+        logger.error(
+            "the event loop on which the worker was started is closed while the worker still runs: it shuts down. %d async "
+            "activities are failed, to be retried. Leave `async with Worker(...)`, or await worker.shutdown(), first",
+            len(attempts),
+        )
+        for attempt in attempts:
+            attempt.finish(abandoned(attempt.task, _CLOSED))
+
+    def _on_loop(self, loop: LoopThread | BorrowedLoop) -> list[tuple[Attempt, LoopWork]]:
+        return [
+            (attempt, attempt.work)
+            for attempt in self._table.attempts.values()
+            if isinstance(attempt.work, LoopWork) and attempt.work.loop is loop
+        ]
+
+    def _blocking_task(self, loop: LoopThread | BorrowedLoop) -> ActivityTask | None:
+        """Return the attempt whose code executes on a loop now: its own asyncio task, or one that it created."""
+        running = loop.running()
+        context = loop.creator_of(running)
+        if isinstance(context, TaskContext):
+            return context.task
+        return next(
+            (attempt.task for attempt, work in self._on_loop(loop) if work.task is running is not None), None
+        )
+
+
+def run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
+    """Call a `def` activity in this thread and report its result."""
+    result = None
+    try:
+        result = call_plainly(attempt.task, attempt.context, definition)
+    finally:
+        # An exception that was raised from outside may arrive in our own lines.
+        attempt.finish_threadsafe(result or died_thread(attempt.task))
+
+
+def start_on_loop(attempt: Attempt, work: LoopWork, definition: ActivityDefinition) -> None:
+    """Start an `async def` activity on the loop of `work`. Raises `ProgramLoopClosed`."""
+    task = attempt.task
+
+    def started(coroutine: asyncio.Task[None]) -> None:
+        coroutine.set_name(f"activity {task.activity_type} ({task.activity_id})")
+        work.task = coroutine
+
+    work.loop.submit(lambda: _run_on_loop(attempt, work, definition), started)
+
+
+async def _run_on_loop(attempt: Attempt, work: LoopWork, definition: ActivityDefinition) -> None:
+    if not work.take():
+        return  # this loop was blocked: the attempt has begun on another one
+    if (reason := attempt.context.cancel_reason) is not None:  # before it began
+        attempt.finish_threadsafe(stopped(attempt.task, reason))
+        return
+    result = None
+    try:
+        result = await call_on_loop(attempt.task, attempt.context, definition)
+    finally:
+        attempt.finish_threadsafe(result or died_thread(attempt.task))
+
+
+def _described(task: ActivityTask | None) -> str:
+    if task is None:
+        return "a callback of an async activity"
+    return f"activity {task.activity_type} ({task.activity_id}) of workflow {task.workflow_id} (run {task.run_id})"

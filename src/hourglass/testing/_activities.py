@@ -1,0 +1,320 @@
+"""Where the attempts of an environment execute: the worker's activity executor with a runner for tests.
+
+Contexts, heartbeats, cancellation, results and the executor's limits are the worker's. Only the place differs: a plain fake
+runs on the thread of the test, and one with a virtual duration waits on the virtual clock before that. A real `def` activity
+runs in a thread (process activities, too), a real or fake `async def` one on the activity loop. Virtual time does not pass while
+one of those runs.
+
+Invariants:
+
+- An attempt that runs on the test's thread is over when the step that starts it is over.
+- The end of an attempt that ran elsewhere is a step of its own, so that the chooser decides when the engine receives it.
+- During the virtual duration of a fake the engine sees what it would see of a worker: heartbeats, if they are automatic or
+  requested, and the result. A cancellation ends the attempt at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask
+from hourglass._embedded import VirtualClock
+from hourglass._worker.activities.activity_loop import LoopWork
+from hourglass._worker.activities.attempts import Attempt, attempt_name
+from hourglass._worker.activities.executors import RunnerStatistics
+from hourglass._worker.activities.invocation import call_plainly
+from hourglass._worker.activities.outcomes import ended_by, failed, stopped
+from hourglass._worker.activities.runners import run_in_thread, start_on_loop
+from hourglass._worker.portal import Mailbox
+from hourglass.activity import ActivityDefinition
+from hourglass.activity._context import Equipment
+from hourglass.activity._options import LIVENESS_TIMEOUT
+from hourglass.errors import HourglassError, WorkflowStuck
+from hourglass.testing._calls import Call, RecordedAttempt
+from hourglass.testing._registry import EnvironmentRegistry, Fake, Raisable, raised
+from hourglass.testing._threads import QuietLoop, activity_loop, activity_threads
+from hourglass.testing._trouble import Troubles, is_to_be_let_out
+from hourglass.testing._virtual_time import VirtualTimers
+
+T = TypeVar("T")
+
+# Often enough for the timeout of automatic heartbeats, and seldom enough for hours to pass quickly.
+HEARTBEAT_INTERVAL = 0.8 * LIVENESS_TIMEOUT
+# An activity that has failed so often will not stop failing.
+_MAX_ATTEMPTS = 5000
+
+
+@dataclass(frozen=True)
+class Mishap:
+    """A fault of one attempt: an exception in place of the call, or a result that never reaches the engine."""
+
+    error: Raisable | None = None
+    result_lost: bool = False
+
+
+_NO_MISHAP = Mishap()
+
+
+@dataclass(slots=True, eq=False)
+class Performance:
+    """An attempt in progress, as its environment sees it."""
+
+    name: str
+    record: RecordedAttempt
+    mishap: Mishap
+    is_elsewhere: bool = False
+    """Whether it runs in a thread or on the activity loop."""
+
+
+class ActivityStage:
+    """The facts that all task queues of an environment share about activities: fakes, recorded calls, attempts in progress."""
+
+    def __init__(
+        self,
+        registry: EnvironmentRegistry,
+        troubles: Troubles,
+        clock: VirtualClock,
+        equipment: Equipment,
+        *,
+        inline: bool = False,
+    ) -> None:
+        """Create the stage. With `inline`, real `def` activities run on the test's thread, too, as `explore` needs."""
+        self.registry = registry
+        self.troubles = troubles
+        self.clock = clock
+        self.equipment = equipment
+        self.inline = inline
+        self.timers = VirtualTimers(clock)
+        self.running: set[Performance] = set()
+        """The attempts in threads and on the activity loop."""
+        self.asleep: set[Performance] = set()
+        """The attempts that wait for virtual time."""
+        self._records: dict[str, list[RecordedAttempt]] = {}
+        self._watched: dict[str, tuple[Fake, ActivityDefinition]] = {}
+
+    def calls(self, name: str) -> list[Call]:
+        """Return all attempts of an activity so far."""
+        calls = [record.call(self.equipment.converter) for record in self._records.get(name, ())]
+        return [call for call in calls if call is not None]
+
+    def record(self, task: ActivityTask, fake: Fake) -> RecordedAttempt:
+        """Record that an attempt was started."""
+        record = RecordedAttempt(task, fake, self.clock.now_ns())
+        self._records.setdefault(task.activity_type, []).append(record)
+        return record
+
+    def fake_of(self, task: ActivityTask) -> Fake:
+        """Return what executes for a task: a fake, or the activity itself."""
+        step = self.registry.steps.get(task.run_id, {}).get(task.activity_id)
+        return self.registry.activity(task.activity_type, step)
+
+    def watched(self, name: str, fake: Fake) -> ActivityDefinition:
+        """Return a fake's activity; Ctrl-C and pytest's outcomes that it raises are raised in the test, too."""
+        entry = self._watched.get(name)
+        if entry is None or entry[0] is not fake:
+            entry = self._watched[name] = fake, self._watch(fake.definition)
+        return entry[1]
+
+    def _watch(self, definition: ActivityDefinition) -> ActivityDefinition:
+        troubles = self.troubles
+
+        def watched(*args: Any) -> Any:
+            try:
+                return definition.fn(*args)
+            except BaseException as error:
+                if is_to_be_let_out(error):
+                    troubles.add(error)
+                raise
+
+        return replace(definition, fn=watched)
+
+
+class EnvironmentMailbox(Mailbox):
+    """The way to the environment's loop: a direct call from its own thread, a wake-up from any other."""
+
+    __slots__ = ("_quiet", "_thread")
+
+    def __init__(self, loop: QuietLoop) -> None:
+        super().__init__()
+        self._quiet = loop
+        self._thread = threading.get_ident()
+
+    def post(self, callback: Callable[[T], object], argument: T) -> None:
+        """Call `callback(argument)` on the environment's loop."""
+        if threading.get_ident() == self._thread:
+            self._quiet.call(callback, argument)
+        else:
+            super().post(callback, argument)
+
+
+class Asleep:
+    """A fake during its virtual duration."""
+
+    is_process: ClassVar[bool] = False
+    is_foreign: ClassVar[bool] = False
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+
+    def cancel(self, reason: str) -> None:
+        """End the attempt."""
+        self._attempt.finish_threadsafe(stopped(self._attempt.task, reason))
+
+    def give_up(self) -> bool:
+        """Nothing to release."""
+        return True
+
+    def stack(self) -> str:
+        """Nothing executes."""
+        return ""
+
+
+class WakeUps(Protocol):
+    """The driver, as a runner sees it."""
+
+    def wake_up(self, name: str, wake: Callable[[], None]) -> None:
+        """Add the step that ends a fake's virtual duration."""
+        ...
+
+
+class EnvironmentRunner:
+    """Executes the attempts of one task queue; implements `AttemptRunner`."""
+
+    trouble = ""
+
+    def __init__(self, stage: ActivityStage, driver: WakeUps) -> None:
+        self._stage = stage
+        self._driver = driver
+        self._mishaps: dict[bytes, Mishap] = {}
+        self._performances: dict[bytes, Performance] = {}
+
+    def plan(self, token: bytes, mishap: Mishap) -> None:
+        """Plan a mishap for the attempt with this token, which has not been started."""
+        self._mishaps[token] = mishap
+
+    def start(self, attempt: Attempt) -> None:
+        """Start an attempt; on the environment's thread."""
+        task, stage = attempt.task, self._stage
+        if task.attempt > _MAX_ATTEMPTS:
+            stage.troubles.add(
+                WorkflowStuck(
+                    f"activity {task.activity_type} of workflow {task.workflow_id!r} has failed {_MAX_ATTEMPTS} times, and its "
+                    f"retry policy goes on: give it maximum_attempts, or let the fake succeed"
+                )
+            )
+        try:
+            fake = stage.fake_of(task)
+        except HourglassError as error:  # the test is wrong: another attempt would not help
+            stage.troubles.add(error)
+            attempt.finish_threadsafe(failed(task, type(error).__name__, str(error), non_retryable=True))
+            return
+        mishap = self._mishaps.pop(task.token, _NO_MISHAP)
+        performance = Performance(attempt_name(task), stage.record(task, fake), mishap)
+        self._performances[task.token] = performance
+        if fake.takes:
+            self._sleep(attempt, performance, fake)
+        else:
+            self._perform(attempt, performance, fake)
+
+    def ended(self, result: ActivityResult) -> Performance | None:
+        """Remove an attempt that has ended. Return None if its activity is unknown."""
+        performance = self._performances.pop(result.token, None)
+        if performance is not None:
+            self._stage.asleep.discard(performance)
+            self._stage.running.discard(performance)
+            if isinstance(result, ActivityOk):
+                performance.record.outcome.append("returned")
+        return performance
+
+    def abandon(self) -> None:
+        """Forget all attempts in progress."""
+        for performance in self._performances.values():
+            self._stage.asleep.discard(performance)
+            self._stage.running.discard(performance)
+        self._performances.clear()
+
+    def definition_of(self, task: ActivityTask) -> ActivityDefinition | None:
+        """Return the activity of a task; None if it is unknown."""
+        performance = self._performances.get(task.token)
+        return None if performance is None else performance.record.fake.definition
+
+    def statistics(self) -> RunnerStatistics:
+        """Return the number of threads of all environments of this process."""
+        threads = activity_threads()
+        return RunnerStatistics(
+            threads=threads.size,
+            lost_threads=threads.lost,
+            processes=0,
+            started_processes=0,
+            died_processes=0,
+            loop_blocked=False,
+            replaced_loops=0,
+        )
+
+    def stop(self) -> None:
+        """Nothing to stop: threads and loop belong to all environments of this process."""
+
+    def _sleep(self, attempt: Attempt, performance: Performance, fake: Fake) -> None:
+        self._stage.asleep.add(performance)
+        attempt.work = Asleep(attempt)
+
+        def wake() -> None:
+            if not attempt.over:
+                self._stage.asleep.discard(performance)
+                self._perform(attempt, performance, fake)
+
+        attempt.after(fake.takes, lambda: self._driver.wake_up(performance.name, wake))
+        if fake.beats is not None:
+            self._send_heartbeats(attempt, performance, fake.beats)
+
+    def _send_heartbeats(self, attempt: Attempt, performance: Performance, interval: float) -> None:
+        def send() -> None:
+            if performance in self._stage.asleep:
+                attempt.send(attempt.context.last_details)
+                attempt.after(interval, send)
+
+        attempt.after(interval, send)
+
+    def _perform(self, attempt: Attempt, performance: Performance, fake: Fake) -> None:
+        error = performance.mishap.error
+        planned = fake.planned(attempt.task.attempt) if error is None else raised(error)
+        if planned is not None:
+            attempt.work = None
+            attempt.finish_threadsafe(_raised_result(attempt, fake.definition, planned))
+            return
+        definition = self._definition(attempt.task, fake)
+        if definition.is_async:
+            self._leave_thread(performance)
+            attempt.work = work = LoopWork(activity_loop())
+            start_on_loop(attempt, work, definition)
+        elif not fake.real or self._stage.inline:
+            attempt.work = None
+            attempt.finish_threadsafe(call_plainly(attempt.task, attempt.context, definition))
+        else:
+            self._leave_thread(performance)
+            attempt.work = activity_threads().submit(run_in_thread, attempt, definition)
+
+    def _leave_thread(self, performance: Performance) -> None:
+        performance.is_elsewhere = True
+        self._stage.running.add(performance)
+
+    def _definition(self, task: ActivityTask, fake: Fake) -> ActivityDefinition:
+        if fake.definition.is_async or (fake.real and not self._stage.inline):
+            return fake.definition
+        return self._stage.watched(task.activity_type, fake)
+
+
+def _raised_result(attempt: Attempt, definition: ActivityDefinition, error: BaseException) -> ActivityResult:
+    """Return the result of an attempt that raises a planned exception. Interceptors see it; without any, no code runs."""
+    task, context = attempt.task, attempt.context
+    equipment = context.equipment
+    if equipment.inbound is None:
+        return ended_by(task, error, context.cancel_reason, equipment.converter, equipment.payload_limit)
+
+    def raise_error(*args: Any) -> Any:
+        raise error
+
+    return call_plainly(task, context, replace(definition, fn=raise_error, is_async=False))
