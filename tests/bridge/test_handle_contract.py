@@ -71,7 +71,7 @@ async def opened(kind: str, path: Path, target: str) -> AsyncIterator[tuple[Open
     elif kind == "another process":
         owner, other = (SharedFile(SQLITE, str(path), "default") for _ in range(2))
         await owner.open_handle(HandleConfig(task_queue="the owner's"))
-        yield other.open_handle, other.call
+        yield other.open_handle, other.calls.call
         await other.close()
         await owner.close()
     elif kind == "codec":

@@ -31,7 +31,8 @@ from hourglass._contract.handle import (
     ActivityTask,
     HandleConfig,
 )
-from hourglass._contract.service import Connection, new_id
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import Connection
 from hourglass._contract.workflows import WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.activations.handle import EngineHandle

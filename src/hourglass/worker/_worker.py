@@ -60,8 +60,8 @@ from hourglass.activity._definition import ActivitySource, worker_started, worke
 from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor, activity_chain, nexus_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors
+from hourglass.client._link import Link
 from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
-from hourglass.client._session import Link
 from hourglass.errors import HourglassError, UsageError
 from hourglass.metrics import Registry, default_registry
 from hourglass.nexus import Service

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from inspect import signature
 from typing import Any, TypeVar
 
 import msgspec
@@ -116,7 +117,8 @@ def test_every_request_has_its_place() -> None:
         wf.TerminateWorkflow,
     }
     changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
-    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids)
+    known_by_its_start = {wf.ExecuteWorkflow}
+    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids - known_by_its_start)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +142,25 @@ def test_errors_survive_the_journey(error: errors.HourglassError) -> None:
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert arrived.__dict__ == error.__dict__
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in errors.ServiceError.__subclasses__() if kind.__name__ in errors.__all__],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.ServiceError]) -> None:
+    """Programs catch these errors by class, whichever process owns the file."""
+    parameters = signature(kind).parameters.values()
+    fields = {
+        each.name: f"the {each.name}"
+        for each in parameters
+        if each.kind is each.KEYWORD_ONLY and each.name != "status"
+    }
+    arrived = wire.error_of(wire.problem_of(kind("the message", **fields)))
+    assert type(arrived) is kind
+    assert str(arrived) == "the message"
+    assert {name: getattr(arrived, name) for name in fields} == fields
 
 
 def test_a_foreign_error_says_only_its_name() -> None:
@@ -192,29 +213,14 @@ def test_an_answer_must_fit_its_request() -> None:
     "outcome", [wf.RunCompleted((PAYLOAD,), "next"), wf.RunFailed(FAILURE), wf.StillOpen("run")]
 )
 def test_a_start_with_the_wait_for_its_end_survives_the_journey(outcome: wf.Outcome) -> None:
-    """It is the same request, and its answer names the run and how it closed."""
-    asked = wire.decode_to_owner(wire.ask(7, "key", START, to_end=True))
+    """The request and its answer, the run and how it closed, are decoded as they were encoded."""
+    request = wf.ExecuteWorkflow(start=START)
+    asked = wire.decode_to_owner(wire.ask(7, "key", request))
     assert isinstance(asked, wire.RequestMessage)
-    assert asked.to_end
-    assert wire.request_of(asked) == START
+    assert wire.request_of(asked) == request
     answered = wire.decode_to_client(wire.answer(7, wf.Executed("run", outcome)))
     assert isinstance(answered, wire.AnswerMessage)
-    assert wire.executed_of(answered) == wf.Executed("run", outcome)
-
-
-def test_an_owner_that_answers_the_start_alone_is_understood() -> None:
-    """An owner of an earlier release knows no such wait: its answer says that the run is open."""
-    answered = wire.decode_to_client(wire.answer(7, wf.Started("run")))
-    assert isinstance(answered, wire.AnswerMessage)
-    assert wire.executed_of(answered) == wf.Executed("run", wf.StillOpen("run"))
-
-
-def test_only_a_start_has_an_end_to_wait_for() -> None:
-    """What closes nothing cannot be asked that way."""
-    asked = wire.decode_to_owner(wire.ask(7, "key", wf.CountWorkflows(), to_end=True))
-    assert isinstance(asked, wire.RequestMessage)
-    with pytest.raises(wire.Garbage):
-        wire.request_of(asked)
+    assert wire.answer_of(request, answered) == wf.Executed("run", outcome)
 
 
 def test_a_request_of_wrong_types_is_refused() -> None:
