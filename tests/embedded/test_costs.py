@@ -300,13 +300,15 @@ def test_starts_without_an_owner_share_an_opening(tmp_path: Path, monkeypatch: p
         for number in range(20):
             spec = StartSpec(task_queue="q")
             name = f"w{number}"
-            await file.call(wf.StartWorkflow(workflow_id=name, workflow_type="t", request_id=name, spec=spec))
+            await file.calls.call(
+                wf.StartWorkflow(workflow_id=name, workflow_type="t", request_id=name, spec=spec)
+            )
         assert openings == [True]
         await file.calls.close()
         other = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")
         handle = await other.open_handle(HandleConfig(task_queue="q", identity="one"))
         assert openings == [True, False]
-        await handle.finalize_shutdown()
+        await handle.finalize()
 
     run_async(body)
 

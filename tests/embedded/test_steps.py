@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.effort import cases
 
 from hourglass._contract.handle import ActivityItem, ActivityOk
-from hourglass._contract.workflows import RunCompleted, SignalWorkflow, StartWorkflow
+from hourglass._contract.workflows import ExecuteWorkflow, RunCompleted, SignalWorkflow, StartWorkflow
 from hourglass._embedded.activations.activity_slots import ActivitySlots
 from hourglass._embedded.activations.handle import TaskSlots
-from hourglass._embedded.api.requests import execute
+from hourglass._embedded.api.requests import answer as answer_request
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.transitions import tasks
@@ -87,12 +87,7 @@ class Worker:
         self.handed: list[ActivityItem] = []
         self.asked: dict[str, int] = {}
         self.ended: dict[str, int] = {}
-        world.handle.on_activations = self._activated
-        world.handle.on_activities = self._handed
-        self.polls = [
-            asyncio.ensure_future(world.handle.poll_activation()),
-            asyncio.ensure_future(world.handle.poll_activity()),
-        ]
+        world.handle.start(self._activated, self._handed)
 
     def _activated(self, given: Sequence[Activation]) -> None:
         self.activations += given
@@ -113,7 +108,7 @@ class Worker:
                 self._answer(self.activations.pop(self.chance.randrange(len(self.activations))))
             else:
                 item = self.attempts.pop(self.chance.randrange(len(self.attempts)))
-                self.world.handle.answer_activity(ActivityOk(item.token, text("r")))
+                self.world.handle.inner.complete_activity(ActivityOk(item.token, text("r")))
             await settle()
 
     async def _signal(self, number: int) -> None:
@@ -135,7 +130,9 @@ class Worker:
             self.asked[run_id] = asked + len(commands)
         else:
             commands = [c.CompleteRun(text(str(asked)))]
-        self.world.handle.answer_activation(Succeeded(run_id, tuple(commands), () if asked else (1001,)))
+        self.world.handle.inner.complete_workflow_task(
+            Succeeded(run_id, tuple(commands), () if asked else (1001,))
+        )
 
 
 async def _led(seed: int) -> tuple[object, ...]:
@@ -148,8 +145,6 @@ async def _led(seed: int) -> tuple[object, ...]:
         await world.start(f"w{number}")
     await worker.work(signals=3)
     runs = [store.load(f"run-{number}") for number in (1, 2, 3)]
-    for poll in worker.polls:
-        poll.cancel()
     await world.close()
     return runs, worker.heard, worker.handed
 
@@ -177,11 +172,9 @@ def test_an_answer_that_cannot_be_encoded_fails_its_task_and_no_other() -> None:
         await settle()
         (first,) = worker.activations
         broken = c.ScheduleActivity(1, "1", "echo", ActivitySpec(), (object(),))  # type: ignore[arg-type]
-        world.handle.answer_activation(Succeeded(first.run_id, (broken,)))
+        world.handle.forgets(Succeeded(first.run_id, (broken,)))
         await settle()
         assert world.kinds()[-1] == "WorkflowTaskFailed"
-        for poll in worker.polls:
-            poll.cancel()
         await world.close()
 
     run_async(body)
@@ -199,15 +192,13 @@ def test_a_workflow_that_is_executed_is_answered_once_at_its_end() -> None:
         request = StartWorkflow(
             workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
         )
-        call = asyncio.ensure_future(execute(world.engine, request))
+        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
         await settle()
         assert not call.done()
         await worker.work(signals=0)
         answer = await call
         assert isinstance(answer.outcome, RunCompleted)
-        assert await execute(world.engine, request) == answer
-        for poll in worker.polls:
-            poll.cancel()
+        assert await answer_request(world.engine, ExecuteWorkflow(start=request)) == answer
         await world.close()
 
     run_async(body)
@@ -222,7 +213,7 @@ def test_nothing_is_said_of_an_execution_before_its_end_is_durable() -> None:
         request = StartWorkflow(
             workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
         )
-        call = asyncio.ensure_future(execute(world.engine, request))
+        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
         run_id = (await world.activation()).run_id
         await world.complete(run_id, c.CompleteRun(text("1")))
         await settle()
@@ -248,7 +239,7 @@ def test_a_start_that_is_refused_is_refused_to_its_executor_when_that_is_durable
             workflow_id="w", workflow_type="W", request_id="two", spec=StartSpec(task_queue="q")
         )
         await settle()
-        call = asyncio.ensure_future(execute(world.engine, request))
+        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
         await settle()
         assert not call.done()
         assert not started.done()

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 from tests.activities.executing import AwaitedExecutor
+from tests.polled import Polled
 from tests.specs import made
 
 from hourglass import activity, workflow
-from hourglass._contract.handle import ActivityTask, Handle, HandleConfig, Shutdown
+from hourglass._contract.handle import ActivityTask, HandleConfig, Shutdown
 from hourglass._contract.workflows import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded, TaskFailed
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation
-from hourglass._worker.lanes.evaluation import Evaluations
-from hourglass._worker.lanes.lanes import Lane, LaneSet
+from hourglass._worker.lanes.evaluation import LaneContext
+from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
@@ -107,7 +108,7 @@ def test_random_hangs_hurt_nobody_else(seed):
                 world.pass_time(INTERVAL)
             if rng.random() < 0.1 and stage.begun:
                 world.clock.now += 0.05
-                world.lanes.relieve()
+                world.lanes.look()
             await asyncio.sleep(0)
         for each in drivers:
             each.result()
@@ -152,7 +153,7 @@ def hangs_once(number: int) -> int:
     return double(first)
 
 
-async def _workflows(handle: Handle, lanes: LaneSet) -> None:
+async def _workflows(handle: Polled, lanes: LaneSet) -> None:
     """A poll loop without supervision, until the handle has shut down."""
     sending = []
     while True:
@@ -164,13 +165,13 @@ async def _workflows(handle: Handle, lanes: LaneSet) -> None:
     await asyncio.gather(*sending)
 
 
-async def _evaluate(handle: Handle, lanes: LaneSet, task: Activation) -> None:
+async def _evaluate(handle: Polled, lanes: LaneSet, task: Activation) -> None:
     answer = asyncio.get_running_loop().create_future()
     lanes.submit(task, answer.set_result)
     await handle.complete_activation((await answer).completion)
 
 
-async def _activities(handle: Handle, executor: AwaitedExecutor) -> None:
+async def _activities(handle: Polled, executor: AwaitedExecutor) -> None:
     async def execute(task: ActivityTask) -> None:
         await handle.complete_activity(await executor.execute(task))
 
@@ -193,12 +194,10 @@ def test_a_hang_under_a_real_engine_costs_one_task():
     async def main():
         clock = Clock()
         connection = await connect_memory(identity="test")
-        handle = await connection.open_handle(HandleConfig(task_queue="q", identity="test"))
+        handle = Polled(await connection.open_handle(HandleConfig(task_queue="q", identity="test")))
         resolver = Resolver(workflows=[bystander, hangs_once], activities=[double, gate])
         settings = RunSettings(task_queue="q")
-        loop = asyncio.get_running_loop()
-        evaluations = Evaluations(resolver.workflow, settings, verify="always")
-        lanes = LaneSet([Lane("lane-0", evaluations, loop, clock=clock)], clock=clock)
+        lanes = LaneSet(LaneContext(resolver.workflow, settings, verify="always"), ["lane-0"], clock=clock)
         executor = AwaitedExecutor(resolver, default_converter, handle.heartbeat, max_threads=30)
         worker = asyncio.gather(_workflows(handle, lanes), _activities(handle, executor))
         lanes.start()
@@ -216,7 +215,7 @@ def test_a_hang_under_a_real_engine_costs_one_task():
         await settled(lambda: "once" in stage.begun)
         for _ in range(6):
             clock.now += INTERVAL
-            lanes.check()
+            lanes.look()
         assert lanes.status()[0].replaced == 1
         stage.go.set()
         results = {}
@@ -226,7 +225,7 @@ def test_a_hang_under_a_real_engine_costs_one_task():
                 results[name] = await connection.call(WaitForClose(workflow_id=name))
         handle.initiate_shutdown()
         await worker
-        await handle.finalize_shutdown()
+        await handle.finalize()
         lanes.stop()
         executor.stop()
         assert await asyncio.to_thread(lanes.join, 10)

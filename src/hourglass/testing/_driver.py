@@ -31,7 +31,8 @@ from hourglass._contract.handle import (
     ActivityTask,
     HandleConfig,
 )
-from hourglass._contract.service import Connection, new_id
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import Connection
 from hourglass._contract.workflows import WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.activations.handle import EngineHandle
@@ -196,7 +197,9 @@ class ServedQueue:
 
     def refuse(self, activation: Activation, why: str) -> None:
         """Fail the task of an activation without executing anything."""
-        self._loop.call(self.handle.answer_activation, task_failed(activation.run_id, "WorkflowParked", why))
+        self._loop.call(
+            self.handle.complete_workflow_task, task_failed(activation.run_id, "WorkflowParked", why)
+        )
 
     def judge(self, activation: Activation) -> Verdict:
         """Have an activation evaluated; the driver sees to the answer."""
@@ -204,7 +207,7 @@ class ServedQueue:
 
     def answer(self, verdict: Verdict) -> None:
         """Answer the activation of a verdict."""
-        self._loop.call(self.handle.answer_activation, verdict.completion)
+        self._loop.call(self.handle.complete_workflow_task, verdict.completion)
         for run_id in verdict.evict:
             self.handle.request_eviction(run_id)
 
@@ -224,7 +227,7 @@ class ServedQueue:
 
     def _report(self, result: ActivityResult, performance: Performance | None) -> None:
         if performance is None or not performance.mishap.result_lost:
-            self._loop.call(self.handle.answer_activity, result)
+            self._loop.call(self.handle.complete_activity, result)
 
     def _heartbeat(self, token: bytes, details: Payloads) -> None:
         self.handle.heartbeat(token, details)
@@ -244,7 +247,7 @@ class ServedQueue:
             self.executor.abandon(attempt)
         self.runner.abandon()
         self.evaluations.close()
-        self._loop.do(self.handle.finalize_shutdown())
+        self._loop.do(self.handle.finalize())
 
 
 def queues_of(completion: Completion) -> list[str]:

@@ -23,16 +23,25 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, TypeVarTuple, cas
 import msgspec
 
 from hourglass._contract.activities import StartActivity
+from hourglass._contract.request_checks import check_request
 from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
-from hourglass._contract.service import Connection, Request, check_request
-from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, StartWorkflow, WaitForClose
+from hourglass._contract.service import Connection, Request
+from hourglass._contract.workflows import (
+    DescribeWorkflow,
+    Executed,
+    ExecuteWorkflow,
+    QueryWorkflow,
+    StartWorkflow,
+    StillOpen,
+    WaitForClose,
+)
 from hourglass._embedded import VirtualClock, connect_memory
 from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import check_exceptions
 from hourglass._evaluator.options import Duration, optional_seconds, seconds
-from hourglass._worker.lanes.cache import CacheLimits
-from hourglass._worker.lanes.evaluation import Evaluations, Verify
+from hourglass._worker.lanes.cache import CacheLimits, StateCache
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verify
 from hourglass._worker.lanes.generations import Generations
 from hourglass._worker.lanes.watcher import Action, Watcher
 from hourglass._worker.portal import Portal
@@ -44,7 +53,8 @@ from hourglass.activity._definition import ActivitySource
 from hourglass.client import Client, _operations
 from hourglass.client._faces import HandleFacts
 from hourglass.client._interception import Interceptor, activity_chain, checked, workflow_interceptors
-from hourglass.client._session import ClientOperation, ClientSession, Link
+from hourglass.client._link import Link
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.converter import Converter, default_converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
@@ -120,9 +130,6 @@ class EnvironmentSession(ClientSession):
     driver: EnvironmentDriver = field(kw_only=True)
     runner: Runner | None = field(kw_only=True, default=None)
 
-    def executing(self, request: StartWorkflow) -> None:
-        """There is none: of a start and of a wait the driver must hear apart."""
-
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to its end."""
         driver = self.driver
@@ -166,6 +173,9 @@ class EnvironmentSession(ClientSession):
         request = self.travelling(request)
         check_request(request)
         driver, asked = self.driver, cast(object, request)
+        if isinstance(asked, ExecuteWorkflow):  # the driver must see the start and the wait separately
+            started = await self.call(asked.start)
+            return cast(A, Executed(started.run_id, StillOpen(started.run_id)))
         if isinstance(asked, (StartWorkflow, StartActivity)):
             await driver.serve(asked.spec.task_queue)
         elif isinstance(asked, (CreateSchedule, UpdateSchedule)):
@@ -273,24 +283,26 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         exceptions = check_exceptions(self.failure_exceptions)
         generations = Generations(most=_GENERATIONS)
         return lambda queue, troubles: Evaluations(
-            registry.workflow,
-            RunSettings(
-                task_queue=queue,
-                namespace=namespace,
-                converter=self.converter,
-                failure_exceptions=exceptions,
-                interceptors=workflow_interceptors(self.interceptors),
-                metrics=self.metrics,
-                on_activity=registry.meet_activity,
-                steps=registry.steps,
-            ),
-            limits=_LIMITS,
-            verify=verify,
-            watcher=Watcher(watch) if watch is not None else None,
-            parked=troubles,
-            first_check=_FIRST_CHECK,
-            on_demand=self.verify_on_demand,
-            generations=generations,
+            LaneContext(
+                registry.workflow,
+                RunSettings(
+                    task_queue=queue,
+                    namespace=namespace,
+                    converter=self.converter,
+                    failure_exceptions=exceptions,
+                    interceptors=workflow_interceptors(self.interceptors),
+                    metrics=self.metrics,
+                    on_activity=registry.meet_activity,
+                    steps=registry.steps,
+                ),
+                verify=verify,
+                watcher=Watcher(watch) if watch is not None else None,
+                cache=StateCache(_LIMITS),
+                parked=troubles,
+                first_check=_FIRST_CHECK,
+                on_demand=self.verify_on_demand,
+                generations=generations,
+            )
         )
 
 

@@ -20,7 +20,6 @@ from typing import Any, NoReturn, TypeVar
 
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
-from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityResult, HandleConfig
 from hourglass._embedded.multiprocess import unix_socket, wire
 from hourglass._embedded.multiprocess.remote_handle import RemoteHandle, encode_results
@@ -104,12 +103,6 @@ class OwnerConnection:
             return wire.answer_of(request, answer)
 
         return await self._exchange(number, wire.ask(number, key, request), read)
-
-    async def execute(self, request: wf.StartWorkflow, key: str) -> wf.Executed:
-        """Start a workflow and wait for its end, in one request. Raises like `ask`."""
-        number = next(self._numbers)
-        data = wire.ask(number, key, request, to_end=True)
-        return await self._exchange(number, data, wire.executed_of)
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:
         """Open a handle on the owner's engine. Raises `ConnectionLost`, or the owner's error."""
@@ -226,7 +219,7 @@ class OwnerConnection:
                     self._settle(number, lambda _: _raise(wire.error_of(problem)))
                 case wire.HandleWork() as work:
                     if (handle := self._handles.get(work.handle)) is not None:
-                        handle.heard(work)
+                        handle.receive(work)
                     if self._idle:
                         self._report_alive()  # more frequently from now on
                         self._idle = False
@@ -241,7 +234,7 @@ class OwnerConnection:
                     self.file_lost = message
                 case wire.PollEnded() as end:
                     if (handle := self._handles.get(end.handle)) is not None:
-                        handle.ended(end)
+                        handle.end(end)
         except wire.Garbage:
             self.stream.abort()
 

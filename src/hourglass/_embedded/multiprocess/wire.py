@@ -21,7 +21,6 @@ from hourglass import errors
 from hourglass._contract import deployments as dp
 from hourglass._contract import schedules
 from hourglass._contract import service as s
-from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -71,6 +70,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     activity_id: str = ""
     activity_type: str = ""
+    schedule_id: str = ""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -89,9 +89,6 @@ class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True)
     key: str
     kind: str
     body: msgspec.Raw
-    to_end: bool = False
-    """Whether the answer to a start waits for the end of its run. An owner of an earlier release answers the start
-    alone."""
 
 
 class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
@@ -184,12 +181,11 @@ class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=True):
-    """The answer to the request with this number; to a start with `to_end`, the named run and its outcome."""
+    """The answer to the request of this number."""
 
     number: int
     kind: str
     body: msgspec.Raw
-    run_id: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -304,8 +300,8 @@ _ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = 
 }
 
 
-def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False) -> bytes:
-    """Encode a request; with `to_end`, a start that waits for the end of its run."""
+def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
+    """Encode a request."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
         raise errors.ServiceError(f"{kind} cannot be sent to another process", status="UNIMPLEMENTED")
@@ -315,7 +311,7 @@ def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False)
         raise errors.ServiceError(
             f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
         ) from None
-    return encode(RequestMessage(number, key, kind, msgspec.Raw(body), to_end))
+    return encode(RequestMessage(number, key, kind, msgspec.Raw(body)))
 
 
 def _storable(request: s.Request[Any]) -> s.Request[Any]:
@@ -342,41 +338,23 @@ def request_of(message: RequestMessage) -> s.Request[Any]:
         request: s.Request[Any] = decoder.decode(message.body)
     except _UNREADABLE as error:
         raise Garbage(f"unreadable request ({type(error).__name__})") from None
-    if message.to_end and not isinstance(request, wf.StartWorkflow):
-        raise Garbage("only a start has an end to wait for")
     return request
 
 
 def answer(number: int, value: msgspec.Struct) -> bytes:
     """Encode an answer."""
-    if isinstance(value, wf.Executed):
-        outcome = value.outcome
-        return encode(
-            AnswerMessage(number, type(outcome).__name__, msgspec.Raw(encode(outcome)), value.run_id)
-        )
     return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
 def answer_of(request: s.Request[A], message: AnswerMessage) -> A:
     """Decode the answer of a message, which must fit the request. Raises `Garbage`."""
-    value: A = _value_of(type(request), message)
-    return value
-
-
-def executed_of(message: AnswerMessage) -> wf.Executed:
-    """Decode the answer to a start that waits for the end of its run. Raises `Garbage`."""
-    if message.run_id:
-        return wf.Executed(message.run_id, _value_of(wf.WaitForClose, message))
-    started: wf.Started = _value_of(wf.StartWorkflow, message)  # an owner of an earlier release
-    return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
-
-
-def _value_of(kind: type[s.Request[Any]], message: AnswerMessage) -> Any:
+    kind = type(request)
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
         raise Garbage(f"an invalid kind of answer to {kind.__name__}")
     try:
-        return decoder.decode(message.body)
+        value: A = decoder.decode(message.body)
+        return value
     except _UNREADABLE as error:
         raise Garbage(f"unreadable answer ({type(error).__name__})") from None
 
@@ -389,6 +367,7 @@ _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {
         errors.NamespaceNotFoundError,
         errors.WorkflowNotFoundError,
         errors.ActivityNotFoundError,
+        errors.ScheduleNotFoundError,
         errors.StorageError,
         errors.ServiceTimeoutError,
     )
@@ -406,28 +385,24 @@ _PLAIN_ERRORS: dict[str, type[errors.HourglassError]] = {
         errors.InternalError,
     )
 }
-_ALREADY_STARTED = errors.WorkflowAlreadyStartedError
+_ALREADY_EXISTS: dict[str, tuple[type[errors.ServiceError], tuple[str, ...]]] = {
+    kind.__name__: (kind, fields)
+    for kind, fields in (
+        (errors.WorkflowAlreadyStartedError, ("workflow_id", "workflow_type", "run_id")),
+        (errors.ActivityAlreadyStartedError, ("activity_id", "activity_type", "run_id")),
+        (errors.ScheduleAlreadyExistsError, ("schedule_id",)),
+    )
+}
+"""Errors with fields that name what exists already."""
 
 
 def problem_of(error: BaseException) -> Problem:
     """Encode an error: one of ours by the nearest class name in the tables, any other as InternalError with its class
     name."""
-    if isinstance(error, _ALREADY_STARTED):
-        return Problem(
-            kind=_ALREADY_STARTED.__name__,
-            message=str(error),
-            workflow_id=error.workflow_id,
-            workflow_type=error.workflow_type,
-            run_id=error.run_id,
-        )
-    if isinstance(error, errors.ActivityAlreadyStartedError):
-        return Problem(
-            kind="ActivityAlreadyStartedError",
-            message=str(error),
-            activity_id=error.activity_id,
-            activity_type=error.activity_type,
-            run_id=error.run_id,
-        )
+    name = type(error).__name__
+    if name in _ALREADY_EXISTS:
+        fields = {field: getattr(error, field) for field in _ALREADY_EXISTS[name][1]}
+        return Problem(kind=name, message=str(error), **fields)
     for kind in type(error).__mro__:
         if kind.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
             return Problem(kind=kind.__name__, message=str(error), status=error.status)
@@ -439,20 +414,9 @@ def problem_of(error: BaseException) -> Problem:
 
 def error_of(problem: Problem) -> errors.HourglassError:
     """Decode an error."""
-    if problem.kind == _ALREADY_STARTED.__name__:
-        return _ALREADY_STARTED(
-            problem.message,
-            workflow_id=problem.workflow_id,
-            workflow_type=problem.workflow_type,
-            run_id=problem.run_id,
-        )
-    if problem.kind == "ActivityAlreadyStartedError":
-        return errors.ActivityAlreadyStartedError(
-            problem.message,
-            activity_id=problem.activity_id,
-            activity_type=problem.activity_type,
-            run_id=problem.run_id,
-        )
+    if problem.kind in _ALREADY_EXISTS:
+        kind, fields = _ALREADY_EXISTS[problem.kind]
+        return kind(problem.message, **{field: getattr(problem, field) for field in fields})
     if problem.kind in _SERVICE_ERRORS:
         return _SERVICE_ERRORS[problem.kind](problem.message, status=problem.status)
     return _PLAIN_ERRORS.get(problem.kind, errors.InternalError)(problem.message)

@@ -14,15 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import zlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
-from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
+from hourglass._contract.handle import ActivityItem, ActivityTask
 from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
@@ -36,9 +35,6 @@ from hourglass.testing._guard import WorkflowHung
 from hourglass.testing._trouble import QuietTroubles, explain
 
 # --- a task queue without polls: all that is taken is a choice ------------------------------------
-
-
-T = TypeVar("T")
 
 
 class StillQueue(ServedQueue):
@@ -59,27 +55,11 @@ class StillQueue(ServedQueue):
 
     def take_task(self) -> Activation | None:
         """One activation, if the engine may give one out."""
-        return self._once(self.handle.poll_activation)
+        return self._loop.call(self.handle.next_activation)
 
     def take_attempt(self) -> ActivityItem | None:
         """One attempt, or the cancellation of one, if the engine may give one out."""
-        return self._once(self.handle.poll_activity)
-
-    def _once(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Poll, and do not wait."""
-        coro = poll()
-        asyncio._set_running_loop(self._loop)
-        try:
-            coro.send(None)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        except Shutdown:
-            return None
-        finally:
-            asyncio._set_running_loop(None)
-        coro.close()
-        return None
+        return self._loop.call(self.handle.next_activity)
 
 
 # --- the driver of one order ----------------------------------------------------------------------
