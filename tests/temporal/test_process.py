@@ -289,7 +289,7 @@ child = os.fork()
 runtime = core.runtime().get()
 before = sys.getrefcount(runtime)
 core.drop_all()
-os.write(1, f"{before - sys.getrefcount(runtime)}\n".encode())  # in one piece: two processes write
+os.write(1, f"{before - sys.getrefcount(runtime)} ".encode())  # in one piece: two processes write
 if child:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 else:
