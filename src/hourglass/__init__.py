@@ -132,8 +132,8 @@ def __getattr__(name: str) -> Any:
         return import_module(f"hourglass.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'hourglass' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -78,11 +78,8 @@ from hourglass.client._calls import (
     UpdateActivityOptionsInput,
     UpdateScheduleInput,
 )
-from hourglass.client._interception import (
-    AsyncClientOutboundInterceptor,
-    ClientOutboundInterceptor,
-    Interceptor,
-)
+from hourglass.client._interception import Interceptor
+from hourglass.client._outbound import AsyncClientOutboundInterceptor, ClientOutboundInterceptor
 from hourglass.nexus import (
     ExecuteNexusOperationCancelInput,
     ExecuteNexusOperationStartInput,

@@ -15,6 +15,7 @@ the session or in an operation.
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import tokenize
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from . import source
 
@@ -42,6 +44,59 @@ PAGES = (
     "progress/_following.py",
     "testing/_time_skipper.py",
 )
+
+OUTBOUND = "client/_outbound.py"
+"""The interceptors of both clients: a method for each `CallPoint` of `CALLS`."""
+CALLS = "client/_calls.py"
+
+OUTBOUND_HEAD = """
+\"\"\"The outbound interceptors of both clients: one method for each call of `_calls`.\"\"\"
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hourglass.client._calls import (
+    ClientCall,
+    {inputs},
+)
+
+if TYPE_CHECKING:
+    from hourglass.client._session import ClientSession
+
+
+"""
+OUTBOUND_CLASSES = """
+class AsyncClientOutboundInterceptor:
+    \"\"\"The calls of an `AsyncClient`: as `ClientOutboundInterceptor`, awaited.\"\"\"
+
+    def __init__(self, next: AsyncClientOutboundInterceptor) -> None:
+        self.next = next
+
+{methods}
+
+
+class LastAsyncClientOutbound(AsyncClientOutboundInterceptor):
+    \"\"\"The end of the chain: runs the call.\"\"\"
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    async def _perform(self, input: ClientCall) -> Any:
+        return await self._session.with_rpc(input._rpc()).aperform(input._proceed(input))
+
+    async def _perform_steps(self, input: ClientCall) -> None:
+        await self._session.with_rpc(input._rpc()).aperform_steps(input._proceed(input))
+
+{last}
+
+
+"""
+OUTBOUND_METHOD = """
+    async def {method}(self, input: {input}) -> {returns}:
+        \"\"\"{doc}\"\"\"
+        return await self.next.{method}(input)
+"""
 
 NAMES = {
     "__aenter__": "__enter__",
@@ -64,21 +119,21 @@ NAMES = {
 """Names that differ in more than the `Async` before them."""
 
 SENTENCES = {
-    "The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's loop.": (
-        "The blocking face: each method runs an operation and blocks the calling thread, and no other."
+    "`AsyncClient`: each method runs an operation on the control loop and is awaited on the caller's loop.": (
+        "`Client`: each method runs an operation on the control loop and blocks the calling thread."
     ),
     "A client for asyncio: the same names as `Client`, awaited. It works on any event loop.": (
-        "A blocking client: for scripts, threads, web frameworks and wherever `await` is not at hand."
+        "A blocking client: for scripts, threads, web frameworks and wherever `await` is not available."
     ),
-    "What an `AsyncClient` asks for, on its way out: as `ClientOutboundInterceptor`, and awaited.": (
-        "What a `Client` asks for, on its way out. Override what you want to see; call `self.next` to go on."
+    "The calls of an `AsyncClient`: as `ClientOutboundInterceptor`, awaited.": (
+        "The calls of a `Client`. Override the methods of the calls to intercept; call `self.next` to continue."
     ),
-    "Handles of the asynchronous face": "Handles of the blocking face",
-    "Activities, for the asynchronous face": "Activities, for the blocking face",
+    "Handles of `AsyncClient`": "Handles of `Client`",
+    "Activities of `AsyncClient`": "Activities of `Client`",
     "an `AsyncClient`": "a `Client`",
     "`async for": "`for",
 }
-"""What is said otherwise of a method that blocks."""
+"""Sentences that differ for a method that blocks."""
 
 
 def blocking(text: str) -> str:
@@ -99,7 +154,7 @@ def blocking(text: str) -> str:
 def _name(word: str) -> str:
     if word in ("async", "await"):
         return ""
-    return NAMES.get(word) or re.sub(r"^(_Last|_)?Async(?=[A-Z])", r"\1", word)
+    return NAMES.get(word) or re.sub(r"^(Last|_)?Async(?=[A-Z])", r"\1", word)
 
 
 def formatted(text: str, path: Path) -> str:
@@ -117,12 +172,48 @@ def formatted(text: str, path: Path) -> str:
     return text
 
 
+def call_points() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each input class of `CALLS` that declares a `CallPoint`, with the fields of that. Reads the text: what is imported
+    needs the generated file.
+    """
+    names = ("method", "doc", "returns", "steps")
+    for node in ast.walk(ast.parse((source.PACKAGE / CALLS).read_text())):
+        match node:
+            case ast.ClassDef(name=name, body=body):
+                for statement in body:
+                    match statement:
+                        case ast.Assign(targets=[ast.Name(id="_point")], value=ast.Call() as call):
+                            fields: dict[str, Any] = {"returns": "None", "steps": False}
+                            fields |= dict(zip(names, map(ast.literal_eval, call.args), strict=False))
+                            fields |= {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+                            yield name, fields
+                        case _:
+                            pass
+            case _:
+                pass
+
+
+def outbound() -> str:
+    """Return the text of the outbound interceptors, not yet formatted."""
+    points = list(call_points())
+    methods = "".join(OUTBOUND_METHOD.format(input=name, **point) for name, point in points)
+    last = "".join(
+        f"    {point['method']} = {'_perform_steps' if point['steps'] else '_perform'}\n"
+        for _, point in points
+    )
+    head = OUTBOUND_HEAD.format(inputs=",\n    ".join(sorted(name for name, _ in points)))
+    awaited = OUTBOUND_CLASSES.format(methods=methods, last=last)
+    return head + awaited + blocking(awaited)
+
+
 def made() -> Iterator[tuple[Path, str]]:
     """Every file that is made, or has a part that is, with the text that it should have."""
     for origin, target in FILES.items():
         text = blocking((source.PACKAGE / origin).read_text())
         path = source.PACKAGE / target
         yield path, formatted(f"{MADE.format(source=Path(origin).name)}\n{text}", path)
+    path = source.PACKAGE / OUTBOUND
+    yield path, formatted(f"{MADE.format(source=Path(CALLS).name)}\n{outbound()}", path)
     for place in PAGES:
         path = source.PACKAGE / place
         before, awaited, after = re.split(
@@ -138,7 +229,9 @@ def stale() -> list[Path]:
 
 def made_lines() -> int:
     """How many lines of the source are made, and not kept by hand."""
-    whole = sum(len((source.PACKAGE / target).read_text().splitlines()) for target in FILES.values())
+    whole = sum(
+        len((source.PACKAGE / target).read_text().splitlines()) for target in (*FILES.values(), OUTBOUND)
+    )
     parts = [(source.PACKAGE / place).read_text().partition(BLOCKING)[2].partition(END)[0] for place in PAGES]
     return whole + sum(len(part.splitlines()) for part in parts)
 

@@ -11,7 +11,7 @@ from tests.specs import requests
 from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._contract.limits import AwaitBurst, ListLimits
 from hourglass._contract.service import Request
-from hourglass._contract.workflows import ImportWorkflow
+from hourglass._contract.workflows import ExecuteWorkflow, ImportWorkflow
 from hourglass._embedded.api.requests import HANDLERS
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
@@ -113,6 +113,7 @@ def test_every_command_of_a_history_has_words() -> None:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 NOT_FOR_SERVERS: dict[type[Request[Any]], str] = {
+    ExecuteWorkflow: "is a start and a wait: `perform` of `_temporal/connection.py`",
     ImportWorkflow: "takes many calls: `_temporal/importing.py`",
     AwaitBurst: "on a server limits are kept by workflows",
     ListLimits: "on a server limits are kept by workflows",

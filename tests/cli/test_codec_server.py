@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import socket
 import urllib.error
@@ -141,6 +142,28 @@ def test_one_time_link_lets_a_browser_decode() -> None:
         sent = {"Authorization": "", "Cookie": f"a[b]=1; {cookie.partition(';')[0]}"}
         assert ask(f"{address}/decode", {"payloads": [TURNED]}, Origin=UI, **sent)[0] == 200
         assert ask(f"{address}/decode", {"payloads": [TURNED]}, Origin="http://localhost:9", **sent)[0] == 403
+
+
+def test_cookie_is_found_among_several_cookie_headers() -> None:
+    """A proxy may split the cookies of a browser into one header each."""
+    credentials = Credentials.create()
+    with served(Backwards(), credentials=credentials) as address:
+        cookie = ask(f"{address}{LOGIN}?code={credentials.link.code}", b"", "GET")[2]["Set-Cookie"].partition(
+            ";"
+        )[0]
+        connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
+        body = json.dumps({"payloads": [TURNED]}).encode()
+        connection.putrequest("POST", "/decode")
+        for name, value in (
+            ("Content-Length", str(len(body))),
+            ("Cookie", "a[b]=1"),
+            ("Cookie", cookie),
+            ("Cookie", "c=d"),
+        ):
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        assert connection.getresponse().status == 200
+        connection.close()
 
 
 def test_codec_server_survives_half_open_requests() -> None:

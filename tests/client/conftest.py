@@ -16,7 +16,8 @@ from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._worker.portal import Portal
 from hourglass.client import AsyncClient, Client
-from hourglass.client._session import ClientSession, Link
+from hourglass.client._link import Link
+from hourglass.client._session import ClientSession
 from hourglass.converter import Codec, Converter, Payload, default_converter
 from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
 
@@ -57,6 +58,9 @@ class FakeConnection:
         match request:
             case wf.StartWorkflow():
                 return self._start(request)
+            case wf.ExecuteWorkflow(start=start):
+                run_id = self._start(start).run_id
+                return wf.Executed(run_id, wf.StillOpen(run_id))
             case wf.WaitForClose():
                 return await self._wait(request)
             case wf.ListWorkflows():

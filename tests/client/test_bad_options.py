@@ -13,7 +13,7 @@ from tests.effort import cases
 from tests.specs import made
 
 from hourglass import Client, RetryPolicy, workflow
-from hourglass._contract.service import check_request
+from hourglass._contract.request_checks import check_request
 from hourglass._contract.workflows import CountWorkflows, SignalWorkflow, StartWorkflow
 from hourglass.client import (
     IdReusePolicy,
@@ -216,7 +216,7 @@ def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
         ({"retry_policy": RetryPolicy}, "retry_policy must be a RetryPolicy, not the class RetryPolicy"),
         ({"id_reuse_policy": "often"}, "id_reuse_policy must be one of IdReusePolicy: UNSPECIFIED"),
         ({"id": "a\ud800"}, "id must be a str that UTF-8 can encode"),
-        ({"search_attributes": {5: 1}}, "the name of a search attribute must be a text"),
+        ({"search_attributes": {5: 1}}, "the name of a search attribute must be a non-empty str"),
         ({"start_signal": "go", "start_signal_args": 5}, "start_signal_args must be a list, not int"),
     ],
 )

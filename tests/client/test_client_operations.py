@@ -253,7 +253,7 @@ def test_execute_is_one_trip(client: Any, do: Do, connection: Any, monkeypatch: 
         monkeypatch.setattr(Portal, door, counted(door))
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded({"id": "o"}))]
     assert do(client.execute_workflow("wf", result_type=Order)) == Order("o")
-    assert [type(each) for each in connection.asked] == [wf.StartWorkflow, wf.WaitForClose]
+    assert [type(each) for each in connection.asked] == [wf.ExecuteWorkflow, wf.WaitForClose]
     assert len(trips) == 1
 
 

@@ -19,7 +19,7 @@ import temporalio.common
 from hourglass import RetryPolicy, Worker, workflow
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
-from hourglass._contract.schedules import canonical
+from hourglass._contract.spec_checks import canonical
 from hourglass.client import (
     AsyncScheduleHandle,
     Client,

@@ -18,6 +18,7 @@ import pytest
 
 from effort import THOROUGH
 from hourglass._evaluator import commands as c
+from hourglass._evaluator.specs import Spec
 from hourglass._history.dialect import Dialect
 from hourglass.replay import History, Replayer, _replayer
 from hourglass.replay._session import HistoryExecution
@@ -107,6 +108,8 @@ def plain(value: Any) -> Any:
     """A field as far as histories tell it: of failures not where they were raised."""
     if isinstance(value, msgspec.Struct):
         left_out = {"stack_trace", "source", "identity", "scheduled_event_id", "started_event_id"}
+        if isinstance(value, Spec):
+            left_out |= UNTOLD
         fields = msgspec.structs.asdict(value)
         return type(value).__name__, [(k, plain(v)) for k, v in fields.items() if k not in left_out]
     if isinstance(value, dict):

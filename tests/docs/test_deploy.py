@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._worker.tree.status import described
+from hourglass._worker.tree.worker_metrics import described
 from hourglass.metrics import Registry, prometheus_text
 from hourglass.testing import Environment
 

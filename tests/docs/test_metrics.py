@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hourglass._worker.tree.status import described
+from hourglass._worker.tree.worker_metrics import described
 from hourglass._worker.work_log import ActivityMetrics
 from hourglass.metrics import Registry
 

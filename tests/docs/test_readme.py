@@ -71,13 +71,25 @@ def _wait_for_timer(folder: Path) -> None:
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def test_readme_links_work_in_a_checkout() -> None:
-    """What the README links to in this repository it names by a relative path, and it is there."""
-    links = LINK.findall(README)
-    assert links
-    for link in links:
+@pytest.mark.parametrize(
+    "page", [*sorted(ROOT.glob("*.md")), ROOT / "examples" / "README.md"], ids=lambda page: page.name
+)
+def test_links_work_in_a_checkout(page: Path) -> None:
+    """Pages outside the manual link to files of this repository by relative paths, and these files and sections exist."""
+    for link in LINK.findall(page.read_text()):
         assert not link.startswith(PROJECT["urls"]["Source"]), link
-        assert link.startswith(("https://", "#")) or (ROOT / link).exists(), link
+        if link.startswith("https://"):
+            continue
+        path, _, section = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not section or section in _sections(target), link
+
+
+def _sections(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 def test_readme_links_are_absolute_on_the_package_index(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,14 @@ from hourglass import Client, Worker, activity, workflow
 from hourglass._contract import activities as ac
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.api import requests
+from hourglass._embedded.api.answering import EngineClosed
+from hourglass._embedded.engine import Engine
+from hourglass._embedded.multiprocess import calls
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._evaluator.commands import Command, ContinueAsNew
 from hourglass._evaluator.events import RunEvicted
-from hourglass.client import _waiting
+from hourglass.client import _wait_notices
 from hourglass.errors import ServiceError
 
 
@@ -73,27 +76,24 @@ def waits_for_elsewhere() -> str:
 
 
 class _Cut:
-    """Kills the engine under whoever asks, once: the request was carried out, and its answer is lost."""
+    """Loses the answer to one request, which was carried out, as if the engine had closed."""
 
     def __init__(self, kind: type[s.Request[Any]]) -> None:
         self._kind = kind
         self.times = 0
 
-    async def __call__(self, room: OpenEngine, request: s.Request[Any]) -> Any:
-        answer = await _really_call(room, request)
+    async def __call__(self, engine: Engine, request: s.Request[Any]) -> Any:
+        answer = await requests.answer(engine, request)
         if isinstance(request, self._kind) and not self.times:
             self.times += 1
             raise EngineClosed("the answer is lost")
         return answer
 
 
-_really_call = OpenEngine.call
-
-
 def test_an_activity_that_was_completed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A completion whose answer was lost is sent again, finds the attempt ended, and is content; a second one is not."""
     cut = _Cut(ac.CompleteActivity)
-    monkeypatch.setattr(OpenEngine, "call", lambda room, request: cut(room, request))
+    monkeypatch.setattr(calls, "answer", cut)
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
         Worker(client, workflows=[waits_for_elsewhere], activities=[elsewhere]),
@@ -112,7 +112,7 @@ def test_a_queue_that_nobody_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits for a workflow in a queue that no worker serves is told, once, and which queues are served."""
-    monkeypatch.setattr(_waiting, "SILENCE", 0.01)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.01)
     with (
         Client.connect(f"local:{tmp_path / 'orders.db'}") as client,
         Worker(client, "served", workflows=[waits_for_elsewhere], activities=[elsewhere]),

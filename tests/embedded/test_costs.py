@@ -300,7 +300,9 @@ def test_starts_without_an_owner_share_an_opening(tmp_path: Path, monkeypatch: p
         for number in range(20):
             spec = StartSpec(task_queue="q")
             name = f"w{number}"
-            await file.call(wf.StartWorkflow(workflow_id=name, workflow_type="t", request_id=name, spec=spec))
+            await file.calls.call(
+                wf.StartWorkflow(workflow_id=name, workflow_type="t", request_id=name, spec=spec)
+            )
         assert openings == [True]
         await file.calls.close()
         other = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")

@@ -26,7 +26,7 @@ from hourglass._contract.handle import (
     HandleBroken,
     HandleConfig,
 )
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import PollUpdate, ResetWorkflow, UpdateWorkflow
 from hourglass._embedded.activations.cache import AHEAD
 from hourglass._embedded.api.answering import PendingAnswer

@@ -12,7 +12,8 @@ import pytest
 from tests.waiting import until
 
 from hourglass import Client, errors, workflow
-from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec, parse_cron
+from hourglass._contract.cron import parse_cron
+from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec
 from hourglass._embedded.schedules.times import MOST_PARTS, NANOS, Timetable
 from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleIntervalSpec, ScheduleSpec
 

@@ -15,15 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
 
-from hourglass._contract.schedules import (
-    CalendarSpec,
-    EngineScheduleSpec,
-    IntervalSpec,
-    Range,
-    canonical,
-    is_empty,
-    parse_cron,
-)
+from hourglass._contract.cron import parse_cron
+from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec, Range
+from hourglass._contract.spec_checks import canonical, is_empty
 from hourglass._embedded.schedules.times import NANOS, Timetable
 from hourglass._temporal.calls_schedules import put_spec, spec_from
 from hourglass.errors import UsageError

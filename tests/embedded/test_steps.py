@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.effort import cases
 
 from hourglass._contract.handle import ActivityItem, ActivityOk
-from hourglass._contract.workflows import RunCompleted, SignalWorkflow, StartWorkflow
+from hourglass._contract.workflows import ExecuteWorkflow, RunCompleted, SignalWorkflow, StartWorkflow
 from hourglass._embedded.activations.activity_slots import ActivitySlots
 from hourglass._embedded.activations.handle import TaskSlots
-from hourglass._embedded.api.requests import execute
+from hourglass._embedded.api.requests import answer as answer_request
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.transitions import tasks
@@ -199,13 +199,13 @@ def test_a_workflow_that_is_executed_is_answered_once_at_its_end() -> None:
         request = StartWorkflow(
             workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
         )
-        call = asyncio.ensure_future(execute(world.engine, request))
+        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
         await settle()
         assert not call.done()
         await worker.work(signals=0)
         answer = await call
         assert isinstance(answer.outcome, RunCompleted)
-        assert await execute(world.engine, request) == answer
+        assert await answer_request(world.engine, ExecuteWorkflow(start=request)) == answer
         for poll in worker.polls:
             poll.cancel()
         await world.close()
@@ -222,7 +222,7 @@ def test_nothing_is_said_of_an_execution_before_its_end_is_durable() -> None:
         request = StartWorkflow(
             workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
         )
-        call = asyncio.ensure_future(execute(world.engine, request))
+        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
         run_id = (await world.activation()).run_id
         await world.complete(run_id, c.CompleteRun(text("1")))
         await settle()
@@ -248,7 +248,7 @@ def test_a_start_that_is_refused_is_refused_to_its_executor_when_that_is_durable
             workflow_id="w", workflow_type="W", request_id="two", spec=StartSpec(task_queue="q")
         )
         await settle()
-        call = asyncio.ensure_future(execute(world.engine, request))
+        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
         await settle()
         assert not call.done()
         assert not started.done()

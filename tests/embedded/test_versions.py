@@ -351,7 +351,7 @@ def test_every_workflow_of_a_version_decides() -> None:
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "its name has no"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "")), "build id of a version must be"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "1" * 300)), "longer than 255"),
-        (WorkerDeploymentConfig(version("1"), False, PINNED), "says nothing without use_worker_versioning"),
+        (WorkerDeploymentConfig(version("1"), False, PINNED), "has no effect without use_worker_versioning"),
         (WorkerDeploymentConfig(version("1"), True, 1), "must be a VersioningBehavior"),  # type: ignore[arg-type]
     ],
 )

@@ -19,7 +19,7 @@ import hourglass
 from hourglass import RetryPolicy, activity, workflow
 from hourglass._worker import work_log
 from hourglass._worker.lanes.generations import DEEP
-from hourglass.client import Client, _waiting
+from hourglass.client import Client, _wait_notices
 from hourglass.errors import ApplicationError, ApplicationErrorCategory, StorageError, WorkflowFailedError
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
@@ -210,7 +210,7 @@ def test_a_wait_says_once_what_fails(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that waits for a run whose activity fails, or whose child's does, says so once; the worker is not asked."""
-    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with worker(client):
         for workflow_, id in ((waits_long, "waits-1"), (parent_of_waits, "parent-1")):
             caplog.clear()
@@ -232,7 +232,7 @@ def test_a_wait_without_a_worker_says_so_on_a_server(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that waits for a run whose task queue no worker polls says so once for the queue."""
-    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
         handle = client.start_workflow(order, "o", id="unserved-1", task_queue="silence-unserved")
         waiting = thread.submit(handle.result)
@@ -263,7 +263,7 @@ def test_a_wait_says_what_no_worker_takes(
     """An activity that no worker has been given, one on a queue of its own, a child's, a child without a worker, a workflow
     where there are activities only, and an activity of no workflow: the client that waits names each, once.
     """
-    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     mine = [waits_long, asks_elsewhere, parent_of_elsewhere, parent_on_no_queue]
     cases: list[tuple[Any, str, str, str]] = [
         (
@@ -307,7 +307,7 @@ def test_a_wait_says_that_a_child_lacks_an_activity(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What no worker takes is told once on a connection, of a child's too, however many wait for it."""
-    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with (
         Worker(client, "silence-child", workflows=[asks_elsewhere, parent_of_elsewhere]),
         ThreadPoolExecutor(2) as threads,
@@ -330,7 +330,7 @@ def test_a_wait_without_a_worker_says_so_in_memory(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine in memory has no file to be named: it is the run that is."""
-    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with Client.connect("local:") as client, ThreadPoolExecutor(1) as thread:
         handle = client.start_workflow(order, "o", id="unserved-2")
         waiting = thread.submit(handle.result)
@@ -355,7 +355,7 @@ def test_an_update_that_no_worker_takes_is_told_of(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for an update's answer waits for a worker, as who waits for a result does."""
-    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     queue = "silence-updates"
     handle = client.start_workflow(Basket.run, id="basket-1", task_queue=queue)
     with ThreadPoolExecutor(1) as thread:
@@ -373,8 +373,8 @@ def test_workers_that_have_ended_count_no_more(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server lists pollers for minutes after they have gone: those that leave a task where it is are told of as gone."""
-    monkeypatch.setattr(_waiting, "SILENCE", 0.05)
-    monkeypatch.setattr(_waiting, "_PATIENCE", 0.1)
+    monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
+    monkeypatch.setattr(_wait_notices, "_PATIENCE", 0.1)
     with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
         with Worker(client, "silence-ended", workflows=[checks]), pytest.raises(WorkflowFailedError):
             client.execute_workflow(checks, 1, id="ended-0", task_queue="silence-ended")

@@ -282,7 +282,7 @@ def test_inputs_show_no_arguments() -> None:
 @pytest.mark.parametrize("given", [Named, object(), "tracing"])
 def test_what_is_no_interceptor_is_refused(given: Any) -> None:
     """A class in the place of an object, or anything else, is a mistake that is named at once."""
-    with pytest.raises(UsageError, match="interceptors are objects"):
+    with pytest.raises(UsageError, match="interceptors must be instances"):
         Environment(interceptors=[given])
-    with pytest.raises(UsageError, match="interceptors are objects"):
+    with pytest.raises(UsageError, match="interceptors must be instances"):
         Client.connect("local:", interceptors=[given])

@@ -130,7 +130,7 @@ def test_nonsense_is_refused_before_anything_is_sent() -> None:
             debounce(env.client, index, Page("a", 0), key="a", wait=5, memo={})  # type: ignore[call-overload]
         with pytest.raises(UsageError, match="max_wait"):
             debounce(env.client, index, Page("a", 0), key="a", wait=5, max_wait=1)
-        with pytest.raises(UsageError, match="not empty"):
+        with pytest.raises(UsageError, match="non-empty str"):
             debounce(env.client, index, Page("a", 0), key=" ", wait=5)
         with pytest.raises(UsageError, match="needs a Client"):
             debounce(env, index, Page("a", 0), key="a", wait=5)  # type: ignore[call-overload]

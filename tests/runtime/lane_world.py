@@ -14,8 +14,10 @@ from hourglass import activity
 from hourglass._evaluator.commands import CompleteRun, Completion, Succeeded, TaskFailed
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation, ActivityCompleted
-from hourglass._worker.lanes.evaluation import Evaluations, Verdict
-from hourglass._worker.lanes.lanes import Lane, LaneJob, LaneSet
+from hourglass._worker.health.quarantine import Quarantine
+from hourglass._worker.lanes.evaluation import LaneContext, Verdict
+from hourglass._worker.lanes.lane import Lane, LaneJob
+from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.resolver import Resolver
 from hourglass.converter import ApplicationFailure, default_converter
 
@@ -138,24 +140,20 @@ class LaneWorld:
     """Some lanes, and all they have answered."""
 
     def __init__(
-        self, count: int, workflows: list[Any], evaluations: dict[str, Any], options: dict[str, Any]
+        self, count: int, workflows: list[Any], context: dict[str, Any], options: dict[str, Any]
     ) -> None:
         self.clock = Clock()
         self.resolver = Resolver(workflows=workflows)
         self.verdicts: list[tuple[str, Verdict]] = []
         self.replaced: list[tuple[str, str]] = []
         settings = RunSettings(task_queue="q")
-        loop = asyncio.get_running_loop()
         self.lanes = LaneSet(
-            [
-                Lane(
-                    f"lane-{n}",
-                    Evaluations(self.resolver.workflow, settings, **evaluations),
-                    loop,
-                    clock=self.clock,
-                )
-                for n in range(count)
-            ],
+            LaneContext(
+                self.resolver.workflow,
+                settings,
+                **{"quarantine": Quarantine(clock=self.clock), **context},
+            ),
+            [f"lane-{n}" for n in range(count)],
             clock=self.clock,
             **options,
         )
@@ -196,7 +194,7 @@ class LaneWorld:
         """Let time pass as the control loop sees it: with a look at each interval."""
         for _ in range(int(seconds / INTERVAL)):
             self.clock.now += INTERVAL
-            self.lanes.check()
+            self.lanes.look()
 
     async def hang(self, run_id: str, activation: Activation) -> TaskFailed:
         """Submit what hangs, wait until it does, and let the guard notice."""
@@ -218,14 +216,14 @@ def with_lanes(
     *,
     count: int = 1,
     workflows: list[Any] | None = None,
-    evaluations: dict[str, Any] | None = None,
+    context: dict[str, Any] | None = None,
     ends: bool = True,
     **options: Any,
 ) -> LaneWorld:
     """Run a script with lanes; afterwards every thread has ended."""
 
     async def main() -> LaneWorld:
-        world = LaneWorld(count, workflows or WORKFLOWS, evaluations or {}, options)
+        world = LaneWorld(count, workflows or WORKFLOWS, context or {}, options)
         world.lanes.start()
         try:
             async with asyncio.timeout(50):

@@ -8,7 +8,7 @@ from hourglass._evaluator.commands import Succeeded
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.evaluator import Evaluator
 from hourglass._worker.lanes.cache import CacheLimits, Entry, Key, LiveRuns, StateCache
-from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
 from hourglass._worker.resolver import Resolver
 
 from .lane_world import adds, completed, done, stage
@@ -23,7 +23,7 @@ def entry(run_id: str, queue: str = "q", generation: int = 0) -> Entry:
 
 
 def evaluations(cache: StateCache, queue: str = "q") -> Evaluations:
-    return Evaluations(RESOLVER.workflow, RunSettings(task_queue=queue), cache=cache)
+    return Evaluations(LaneContext(RESOLVER.workflow, RunSettings(task_queue=queue), cache=cache))
 
 
 def test_only_the_owner_finds_a_state():

@@ -23,10 +23,10 @@ def test_a_state_that_holds_fibers_is_given_to_whoever_discards_it() -> None:
     left = cache.discard(Key("q", "r"))
     assert left is not None
     assert (len(cache), stage.ended) == (0, [])
-    other.let_go(left)
+    other.drop(left)
     assert stage.ended == []
-    lane.let_go(left)
-    lane.let_go(left)
+    lane.drop(left)
+    lane.drop(left)
     assert stage.ended == ["left to its lane"]
     assert (lane.counts.live, lane.counts.cached, lane.unwound) == (0, 0, 1)
     assert cache.discard(Key("q", "r")) is None

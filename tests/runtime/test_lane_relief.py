@@ -10,7 +10,9 @@ import pytest
 from hourglass import Client, Worker, activity, workflow
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded
 from hourglass._worker.health import debuggers
-from hourglass._worker.lanes.lane import LOOK, Delays, is_worth_moving
+from hourglass._worker.lanes.hang_detector import LOOK, HangDetector
+from hourglass._worker.lanes.lane import Chore
+from hourglass._worker.lanes.relief import is_worth_moving
 
 from .lane_world import Clock, LaneWorld, completed, done, kind, living_fibers, stage, with_lanes
 from .scripted import evict, on, settled, start
@@ -20,7 +22,7 @@ def look(world: LaneWorld, seconds: float = 0.1) -> None:
     """Let time pass as the timer sees it."""
     for _ in range(round(seconds / LOOK)):
         world.clock.now += LOOK
-        world.lanes.relieve()
+        world.lanes.look()
 
 
 async def blocked(world: LaneWorld, run_id: str = "slow") -> None:
@@ -166,8 +168,8 @@ def test_a_spare_lane_ends_when_it_has_nothing_to_do_and_its_runs_go_back():
         await settled(lambda: len(world.answers("slow")) == 2)
         counted = sum(each.activations for each in world.lanes.counts())
         world.clock.now += 6
-        world.lanes.relieve()
-        await settled(lambda: world.lanes.relieve() or len(world.lanes.status()) == 1)
+        world.lanes.look()
+        await settled(lambda: world.lanes.look() or len(world.lanes.status()) == 1)
         assert world.lanes.status()[0].runs == 2
         assert sum(each.activations for each in world.lanes.counts()) == counted
         assert await world.ask(on("r", done(2, 2))) == completed("r", 3)
@@ -185,13 +187,13 @@ def test_a_spare_lane_that_hangs_as_it_unwinds_is_replaced_like_any():
         look(world)
         await settled(lambda: world.answers("r"))
         world.clock.now += 6
-        world.lanes.relieve()
+        world.lanes.look()
         await world.begun("r")
         stage.go.set()
         world.pass_time(3)
         assert any("WorkflowHung" in why for _, why in world.replaced)
         stage.hang = False
-        await settled(lambda: world.lanes.relieve() or len(world.lanes.status()) == 1)
+        await settled(lambda: world.lanes.look() or len(world.lanes.status()) == 1)
 
     with_lanes(script)
 
@@ -248,24 +250,24 @@ def test_runs_of_a_handle_that_is_gone_do_not_move():
 
 @dataclass(eq=False)
 class Busy:
-    """A lane as far as `Delays` sees it."""
+    """A lane as far as a `HangDetector` without a timeout sees it."""
 
-    busy: object
+    busy: Chore | None
     thread_id: int | None = field(default=None)
 
 
 def test_a_process_that_stood_still_delays_nobody():
     """Only what is seen at two looks counts: after a pause the work is news."""
     clock = Clock()
-    delays, lane = Delays(clock), Busy(object())
-    assert delays.look([lane]) == {}
+    detector, lane = HangDetector(None, clock), Busy(Chore(print))
+    assert detector.look([lane]).delayed == {}
     clock.now += 60
-    lane.busy = object()
-    assert delays.look([lane]) == {}
+    lane.busy = Chore(print)
+    assert detector.look([lane]).delayed == {}
     clock.now += 0.05
-    assert delays.look([lane]) == {lane: pytest.approx(0.05)}
+    assert detector.look([lane]).delayed == {lane: pytest.approx(0.05)}
     lane.busy = None
-    assert delays.look([lane]) == {}
+    assert detector.look([lane]).delayed == {}
 
 
 # --- a whole worker ----------------------------------------------------------------------------------------------------

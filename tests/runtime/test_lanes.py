@@ -10,7 +10,7 @@ import pytest
 
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded
 from hourglass._worker.health import debuggers
-from hourglass._worker.lanes.cache import CacheLimits
+from hourglass._worker.lanes.cache import CacheLimits, StateCache
 from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import UsageError
 
@@ -148,7 +148,7 @@ def test_what_swallows_everything_is_bounded(caplog):
         assert isinstance(await world.ask(on("c", done(1, 1))), Succeeded)
         stage.hang = False
         await settled(lambda: world.lanes.stuck == 0)
-        world.lanes.check()
+        world.lanes.look()
         assert isinstance(await world.ask(start("d", "deaf", "d")), Succeeded)
 
     with caplog.at_level(logging.ERROR):
@@ -209,7 +209,7 @@ def test_a_long_back_off_releases_a_run_for_one_try():
             await world.ask(start("r", "spins", "r", is_replaying=True))
             await world.hang("r", on("r", done(1)))
         world.clock.now += 590
-        world.lanes.check()
+        world.lanes.look()
         assert kind(await world.ask(start("r", "spins", "r"))) == "WorkflowQuarantined"
         world.clock.now += 20
         await world.ask(start("r", "spins", "r", is_replaying=True))
@@ -228,7 +228,7 @@ def test_a_process_that_stood_still_is_no_hang():
         await world.begun("r")
         world.pass_time(0.5)
         world.clock.now += 100
-        world.lanes.check()
+        world.lanes.look()
         assert world.replaced == []
         stage.go.set()
         await settled(lambda: len(world.answers("r")) == 2)
@@ -343,7 +343,7 @@ def test_a_lane_that_dies_between_jobs_is_replaced(caplog):
 
     async def script(world):
         await world.ask(start("a", "adds", "a"))
-        world.lanes._lanes()[0].do(die)
+        world.lanes._places.lanes()[0].do(die)
         world.submit(on("a", done(1, 1)))
         world.submit(on("a", done(2, 2)))
         await settled(lambda: len(world.answers("a")) == 3)
@@ -361,7 +361,7 @@ def test_a_lane_that_dies_at_a_job_fails_it():
     async def script(world):
         await world.ask(start("a", "adds", "a"))
         await world.ask(start("r", "adds", "r"))
-        (lane,) = world.lanes._lanes()
+        (lane,) = world.lanes._places.lanes()
 
         def die(*_):
             raise SystemExit("in our own code")
@@ -400,7 +400,7 @@ def test_a_run_that_hangs_while_it_is_unwound_for_another_is_the_one_to_blame():
         assert list(world.lanes.counts()[0].parked) == ["r"]
         assert isinstance(await world.ask(start("a", "adds", "a")), Succeeded)
 
-    with_lanes(script, evaluations={"limits": CacheLimits(live=1)})
+    with_lanes(script, context={"cache": StateCache(CacheLimits(live=1))})
 
 
 def test_a_run_that_hangs_at_the_end_does_not_keep_the_lanes():
@@ -426,7 +426,7 @@ def test_a_thread_that_cannot_be_stopped_does_not_stop_those_that_are_watched():
             assert isinstance(await world.ask(start(f"a{n}", "adds", "a")), Succeeded)
         assert world.lanes.stuck <= 1
 
-    with_lanes(script, evaluations={"watcher": Watcher("warn")})
+    with_lanes(script, context={"watcher": Watcher("warn")})
 
 
 def test_a_new_generation_begins_with_nothing():

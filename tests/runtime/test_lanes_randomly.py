@@ -17,8 +17,8 @@ from hourglass._embedded import connect_memory
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded, TaskFailed
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation
-from hourglass._worker.lanes.evaluation import Evaluations
-from hourglass._worker.lanes.lanes import Lane, LaneSet
+from hourglass._worker.lanes.evaluation import LaneContext
+from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
@@ -107,7 +107,7 @@ def test_random_hangs_hurt_nobody_else(seed):
                 world.pass_time(INTERVAL)
             if rng.random() < 0.1 and stage.begun:
                 world.clock.now += 0.05
-                world.lanes.relieve()
+                world.lanes.look()
             await asyncio.sleep(0)
         for each in drivers:
             each.result()
@@ -196,9 +196,7 @@ def test_a_hang_under_a_real_engine_costs_one_task():
         handle = await connection.open_handle(HandleConfig(task_queue="q", identity="test"))
         resolver = Resolver(workflows=[bystander, hangs_once], activities=[double, gate])
         settings = RunSettings(task_queue="q")
-        loop = asyncio.get_running_loop()
-        evaluations = Evaluations(resolver.workflow, settings, verify="always")
-        lanes = LaneSet([Lane("lane-0", evaluations, loop, clock=clock)], clock=clock)
+        lanes = LaneSet(LaneContext(resolver.workflow, settings, verify="always"), ["lane-0"], clock=clock)
         executor = AwaitedExecutor(resolver, default_converter, handle.heartbeat, max_threads=30)
         worker = asyncio.gather(_workflows(handle, lanes), _activities(handle, executor))
         lanes.start()
@@ -216,7 +214,7 @@ def test_a_hang_under_a_real_engine_costs_one_task():
         await settled(lambda: "once" in stage.begun)
         for _ in range(6):
             clock.now += INTERVAL
-            lanes.check()
+            lanes.look()
         assert lanes.status()[0].replaced == 1
         stage.go.set()
         results = {}

@@ -393,7 +393,7 @@ def test_suspects_are_executed_one_at_a_time() -> None:
         world.submit(start("other", "adds", "other"))
         for _ in range(10):
             world.clock.now += 0.1
-            world.lanes.relieve()
+            world.lanes.look()
         await settled(lambda: world.answers("other"))
         assert "b" not in stage.begun
         stage.go.set()
@@ -402,7 +402,7 @@ def test_suspects_are_executed_one_at_a_time() -> None:
 
     quarantine = Quarantine()
     quarantine.restore([death("a", times=1, code=""), death("b", times=1, code="")])
-    with_lanes(script, count=3, workflows=[gate, adds], quarantine=quarantine)
+    with_lanes(script, count=3, workflows=[gate, adds], context={"quarantine": quarantine})
 
 
 def test_what_is_held_back_says_why() -> None:
@@ -416,7 +416,7 @@ def test_what_is_held_back_says_why() -> None:
 
     quarantine = Quarantine()
     quarantine.restore([death(code="")])
-    with_lanes(script, quarantine=quarantine)
+    with_lanes(script, context={"quarantine": quarantine})
 
 
 class Service:

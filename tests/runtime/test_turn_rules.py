@@ -8,7 +8,7 @@ from hourglass._evaluator.behaviour import Flag
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import ActivityCompleted, RunEvicted
-from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
 from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
@@ -36,7 +36,7 @@ def limited() -> None:
 
 
 def _evaluations() -> Evaluations:
-    return Evaluations(Resolver(workflows=[limited]).workflow, RunSettings())
+    return Evaluations(LaneContext(Resolver(workflows=[limited]).workflow, RunSettings()))
 
 
 def _order(evaluations: Evaluations, run_id: str, *flags: int) -> list[object]:

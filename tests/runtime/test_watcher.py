@@ -33,7 +33,7 @@ from hourglass._evaluator.commands import Succeeded, TaskFailed
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.evaluator import Evaluator
 from hourglass._evaluator.events import TimerFired
-from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
 from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import DeterminismError
 
@@ -271,7 +271,9 @@ def offends_late() -> None:
 def test_a_fiber_that_resumes_is_watched_too():
     """A lane with a watcher fails the task of a run that offends after a wait, and names the line."""
     definition = offends_late.__hourglass_workflow__
-    lane = Evaluations(lambda _: definition, RunSettings(task_queue="q"), watcher=Watcher("error"))
+    lane = Evaluations(
+        LaneContext(lambda _: definition, RunSettings(task_queue="q"), watcher=Watcher("error"))
+    )
     assert isinstance(lane.evaluate(start("r", "offends_late")).completion, Succeeded)
     completion = lane.evaluate(on("r", TimerFired(1))).completion
     assert isinstance(completion, TaskFailed)

@@ -11,8 +11,9 @@ from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.evaluator import Evaluator
 from hourglass._evaluator.events import Activation
 from hourglass._worker.lanes.cache import CacheLimits, Entry, Key, StateCache
-from hourglass._worker.lanes.evaluation import Evaluations
-from hourglass._worker.lanes.lane import Chore, LaneGuard, progress_of
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
+from hourglass._worker.lanes.hang_detector import HangDetector, progress_of
+from hourglass._worker.lanes.lane import Chore
 from hourglass._worker.resolver import Resolver
 
 from . import shapes
@@ -24,7 +25,9 @@ WORKFLOWS = [shapes.acting, shapes.sequence, shapes.reader, shapes.in_line]
 
 def lane(**options: Any) -> Evaluations:
     """The runs of one lane."""
-    return Evaluations(Resolver(workflows=WORKFLOWS).workflow, RunSettings(task_queue="q"), **options)
+    return Evaluations(
+        LaneContext(Resolver(workflows=WORKFLOWS).workflow, RunSettings(task_queue="q"), **options)
+    )
 
 
 def pump_on(evaluations: Evaluations, workflow: Any, size: int) -> Pump:
@@ -135,6 +138,9 @@ class Clock:
         return self.now
 
 
+INTERVAL = 0.5  # a quarter of the timeout
+
+
 class Watched:
     """As much of a lane as its guard looks at: it is at one thing, and has no thread that a debugger could be at."""
 
@@ -146,7 +152,7 @@ class Watched:
         self.evaluations = evaluations
         self.computed = 0.0
 
-    def processor_time(self) -> float:
+    def cpu_time(self) -> float:
         return self.computed
 
 
@@ -155,13 +161,13 @@ def looks(moving: bool, share: float = 0.0, until: float = 1000.0) -> float | No
     a share of a processor, until it waits for something.
     """
     clock, evaluations = Clock(), lane()
-    guard = LaneGuard(2.0, clock)
+    detector = HangDetector(2.0, clock)
     watched: Any = Watched(evaluations)
     for _ in range(80):
-        clock.now += guard.interval
+        clock.now += INTERVAL
         evaluations.steps += moving
-        watched.computed += share * guard.interval if clock.now <= until else 0.0
-        if guard.look([watched]):
+        watched.computed += share * INTERVAL if clock.now <= until else 0.0
+        if detector.look([watched]).hung:
             return clock.now
     return None
 
@@ -214,7 +220,7 @@ def test_endless_fibers_are_no_progress() -> None:
     (kept,) = evaluations._cache.owned(evaluations)
     live = kept.run.live
     assert live is not None
-    evaluations._current = kept
+    evaluations._executing = kept
     live.turning_points = 10**6
     first = progress_of(evaluations)
     live.turning_points = 10**7
@@ -223,7 +229,7 @@ def test_endless_fibers_are_no_progress() -> None:
 
 def test_a_dropped_run_goes_on_where_it_was() -> None:
     """After its fibers were dropped a large run is brought back, and finishes with the same result."""
-    evaluations = lane(limits=CacheLimits(live=0))
+    evaluations = lane(cache=StateCache(CacheLimits(live=0)))
     pump = pump_on(evaluations, shapes.acting, 60)
     pump.begin()
     pump.finish(20)

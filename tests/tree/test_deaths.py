@@ -93,7 +93,7 @@ def test_an_answer_is_taken_in_the_instant_in_which_there_is_no_holder():
             (run_id,) = record.runs.open
             evaluation = world.find(f"{EVALUATORS}/evaluation-1")
             stage.go.set()
-            (lane, *_) = world.app.configured()[0].lanes._lanes()
+            (lane, *_) = world.app.configured()[0].lanes._places.lanes()
             await until(lambda: lane.busy is None)  # it is evaluated, its verdict is on its way
             world.kill(HOLDER)
             assert run_id in record.runs.open or not evaluation.alive

@@ -11,7 +11,7 @@ from hourglass._evaluator.commands import Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, RunEvicted, RunStarted
 from hourglass._supervision import NotRunning
 from hourglass._worker.handles.life import HandleLimits
-from hourglass._worker.lanes import lane
+from hourglass._worker.lanes import hang_detector
 from hourglass.converter import ApplicationFailure, default_converter
 
 from .world import (
@@ -201,7 +201,7 @@ def test_evictions_that_the_cache_asks_for_reach_the_handle():
 def test_many_runs_through_few_lanes_are_each_answered_once(monkeypatch):
     """A thousand at once, three lanes."""
     # On a busy machine a lane may stand still for long enough that what waits behind it moves: another test's matter.
-    monkeypatch.setattr(lane, "_DELAYED_AFTER", 60.0)
+    monkeypatch.setattr(hang_detector, "_DELAYED_AFTER", 60.0)
 
     async def script():
         async with scripted(more={"lanes": 3}) as world:

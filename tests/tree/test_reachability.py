@@ -21,8 +21,14 @@ from hourglass import Client, Worker
 from hourglass._contract.deployments import DescribeNamespace, Namespace
 from hourglass._contract.workflows import CountWorkflows
 from hourglass._worker.tree.application import Application
-from hourglass._worker.tree.status import status_report, worker_metrics
-from hourglass._worker.tree.watchdog import Reachability, ReachLimits, look_for_engine, watch_reachability
+from hourglass._worker.tree.reachability import (
+    Reachability,
+    ReachLimits,
+    check_reachability,
+    watch_reachability,
+)
+from hourglass._worker.tree.status import status_report
+from hourglass._worker.tree.worker_metrics import worker_metrics
 from hourglass.errors import (
     ConnectionFailedError,
     NamespaceNotFoundError,
@@ -190,15 +196,15 @@ def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def script() -> None:
         async with scripted() as world:
-            assert await look_for_engine(world.app)
+            assert await check_reachability(world.app)
             assert status_report(world.app, "running")["reasons"] == []
             outcome[0] = DEAD
-            assert await look_for_engine(world.app)
+            assert await check_reachability(world.app)
             report = status_report(world.app, "running")
             assert (report["ready"], report["reasons"]) == (False, [str(DEAD)])
             assert reachable(world.app) == 0.0
             outcome[0] = None
-            assert await look_for_engine(world.app)
+            assert await check_reachability(world.app)
             assert status_report(world.app, "running")["ready"] is True
             assert reachable(world.app) == 1.0
         assert all(isinstance(each, DescribeNamespace | CountWorkflows) for each in asked)
@@ -242,7 +248,7 @@ def test_a_connection_that_was_replaced_under_its_question_says_nothing(
             world.app.reachability = Reachability()
             monkeypatch.setattr(ScriptedConnection, "call", call)
             for _ in range(2):
-                assert await look_for_engine(world.app)
+                assert await check_reachability(world.app)
                 assert world.app.reachability.outage is None
                 assert not world.app.reachability._has_answered
                 world.app.tables.registrations.update(kept)
@@ -259,7 +265,7 @@ def test_an_embedded_engine_cannot_be_asked() -> None:
     ):
 
         async def once() -> bool:
-            return await look_for_engine(worker._app)
+            return await check_reachability(worker._app)
 
         assert client._portal.call(once()) is False
         assert worker._report()["reasons"] == []

@@ -16,12 +16,12 @@ from chaos.proxy import Proxy
 from hourglass import Client, Worker
 from hourglass._contract.deployments import LastSeen, Sighting
 from hourglass._contract.handle import ActivityTask
-from hourglass._worker.tree.watchdog import (
-    Blind,
+from hourglass._worker.tree.sightings import (
+    PollersNotReported,
     PollKind,
     Sightings,
     SightLimits,
-    look_for_us,
+    check_sightings,
     watch_sightings,
 )
 from hourglass.errors import ConnectionFailedError, ServiceError
@@ -36,42 +36,47 @@ NEXT = PollKind("q", 2, False)
 def test_an_answer_that_moves_means_that_we_are_seen() -> None:
     """However long it goes on, and however far the engine's clock is from ours."""
     sightings = Sightings(90.0)
-    assert not any(sightings.told(ONE, 5_000 - minute, 60.0 * minute) for minute in range(1000))
+    assert not any(sightings.record_answer(ONE, 5_000 - minute, 60.0 * minute) for minute in range(1000))
 
 
 def test_an_answer_that_stays_the_same_for_too_long_is_told_once() -> None:
     """A recycle that did not help is not repeated until we were seen again."""
     sightings = Sightings(90.0)
-    assert [sightings.told(ONE, 7, now) for now in (0.0, 60.0, 89.9, 90.0)] == [False, False, False, True]
-    assert [sightings.told(NEXT, 7, now) for now in (100.0, 200.0, 300.0, 400.0)] == [False] * 4
-    assert [sightings.told(NEXT, at, float(at)) for at in (500, 501)] == [False, False]  # it moves
-    assert [sightings.told(NEXT, 501, now) for now in (550.0, 591.0)] == [False, True]
+    assert [sightings.record_answer(ONE, 7, now) for now in (0.0, 60.0, 89.9, 90.0)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+    assert [sightings.record_answer(NEXT, 7, now) for now in (100.0, 200.0, 300.0, 400.0)] == [False] * 4
+    assert [sightings.record_answer(NEXT, at, float(at)) for at in (500, 501)] == [False, False]  # it moves
+    assert [sightings.record_answer(NEXT, 501, now) for now in (550.0, 591.0)] == [False, True]
 
 
 def test_each_kind_of_poll_is_watched_for_itself() -> None:
     """Workflow tasks are polled and activities are not: that is as bad."""
     sightings = Sightings(90.0)
     for now in (0, 60):
-        assert not sightings.told(ONE, now, float(now))
-        assert not sightings.told(OTHER, 0, float(now))
-    assert not sightings.told(ONE, 120, 120.0)
-    assert sightings.told(OTHER, 0, 120.0)
+        assert not sightings.record_answer(ONE, now, float(now))
+        assert not sightings.record_answer(OTHER, 0, float(now))
+    assert not sightings.record_answer(ONE, 120, 120.0)
+    assert sightings.record_answer(OTHER, 0, 120.0)
 
 
 def test_what_cannot_be_told_begins_anew() -> None:
     """An engine that was away for an hour has not seen us; that is no fault of the handle."""
     sightings = Sightings(90.0)
-    assert not sightings.told(ONE, 7, 0.0)
+    assert not sightings.record_answer(ONE, 7, 0.0)
     sightings.forget(ONE)
-    assert not sightings.told(ONE, 7, 3600.0)
+    assert not sightings.record_answer(ONE, 7, 3600.0)
     sightings.keep({OTHER})
-    assert not sightings.told(ONE, 7, 7200.0)
+    assert not sightings.record_answer(ONE, 7, 7200.0)
 
 
 def test_it_is_suspicious_when_half_the_time_is_over() -> None:
     """Then the engine is asked more often."""
     sightings = Sightings(90.0)
-    sightings.told(ONE, 7, 0.0)
+    sightings.record_answer(ONE, 7, 0.0)
     assert not sightings.suspicious(44.0)
     assert sightings.suspicious(45.0)
 
@@ -108,12 +113,12 @@ def test_an_unseen_handle_is_recycled_over_a_fresh_connection(
     async def script() -> None:
         async with scripted() as world:
             eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
-            await look_for_us(world.app, sightings)
+            await check_sightings(world.app, sightings)
             eyes.move()
-            await look_for_us(world.app, sightings)
+            await check_sightings(world.app, sightings)
             assert len(world.engine.handles) == 1
             eyes.times[False] += 1  # only workflow tasks are polled
-            await look_for_us(world.app, sightings)
+            await check_sightings(world.app, sightings)
             assert [each.closing for each in world.engine.handles] == [True, False]
             assert len(world.engine.connections) == 1
             assert {(each.task_queue, each.polled_by) for each in eyes.asked} == {("default", "test")}
@@ -130,8 +135,8 @@ def test_a_connection_that_is_silent_is_checked_over_a_fresh_one(monkeypatch: py
         async with scripted() as world:
             eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
             eyes.silent.add(eyes.shared)
-            await look_for_us(world.app, sightings)
-            await look_for_us(world.app, sightings)
+            await check_sightings(world.app, sightings)
+            await check_sightings(world.app, sightings)
             assert [each.closing for each in world.engine.handles] == [True, False]
             await until(lambda: sum(each.closed for each in world.engine.connections) >= 3)
 
@@ -147,7 +152,7 @@ def test_nothing_is_concluded_where_nobody_answers(monkeypatch: pytest.MonkeyPat
             eyes.silent.add(eyes.shared)
             world.engine.connects.extend([OSError("away")] * 20)
             for _ in range(5):
-                await look_for_us(world.app, sightings)
+                await check_sightings(world.app, sightings)
             assert len(world.engine.handles) == 1
 
     play(script)
@@ -169,8 +174,8 @@ def test_an_engine_that_refuses_is_reached_and_tells_nothing(
                 raise ServiceError("no", status=status)
 
             monkeypatch.setattr(ScriptedConnection, "call", refuses)
-            with pytest.raises(Blind) if is_blind else nullcontext():
-                await look_for_us(world.app, Sightings(0.0))
+            with pytest.raises(PollersNotReported) if is_blind else nullcontext():
+                await check_sightings(world.app, Sightings(0.0))
             assert world.engine.connections == []
 
     play(script)
@@ -187,7 +192,7 @@ def test_a_worker_that_is_full_need_not_be_seen(monkeypatch: pytest.MonkeyPatch)
             record.attempts.keep(task)
             for _ in range(5):
                 eyes.times[False] += 1
-                await look_for_us(world.app, sightings)
+                await check_sightings(world.app, sightings)
             assert not any(each.activities for each in eyes.asked)
             assert len(world.engine.handles) == 1
             del record.attempts.open[b"t"]
@@ -200,8 +205,8 @@ def test_an_engine_that_cannot_tell_is_not_asked_again() -> None:
 
     async def script() -> None:
         async with memory() as world:
-            with pytest.raises(Blind):
-                await look_for_us(world.app, Sightings(0.0))
+            with pytest.raises(PollersNotReported):
+                await check_sightings(world.app, Sightings(0.0))
             world.app.sight = SightLimits(ask=0.001, ask_again=0.001)
             await watch_sightings(world.app)
 

@@ -173,7 +173,7 @@ def test_a_report_that_fails_is_a_500(client, monkeypatch, caplog):
         monkeypatch.setattr(working._status, "_report", broken)
         code, body = ask(working, "/status")
         assert (code, json.loads(body)) == (500, {"error": "RuntimeError"})
-    assert "the status could not be told" in caplog.text
+    assert "the status could not be reported" in caplog.text
 
 
 def test_a_port_in_use_is_a_clear_error_and_leaves_nothing(client):

@@ -14,7 +14,7 @@ from hourglass._worker.tree.watchdog import (
     Orphan,
     Suspicions,
     WatchLimits,
-    look,
+    check,
     suspicions,
 )
 
@@ -49,7 +49,7 @@ def test_a_worker_that_waits_is_not_suspicious():
             patience = Suspicions(30.0)
             for now in range(0, 7200, 5):
                 assert list(suspicions(world.app)) == []
-                look(world.app, patience, float(now))
+                check(world.app, patience, float(now))
             assert world.find(WORKER) is former
             stage.go.set()
             assert await world.result() == 3
@@ -91,10 +91,10 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
             await until(lambda: line.kept)
             assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
             patience = Suspicions(30.0)
-            look(world.app, patience, 0.0)
-            look(world.app, patience, 29.9)
+            check(world.app, patience, 0.0)
+            check(world.app, patience, 29.9)
             assert worker.alive
-            look(world.app, patience, 30.0)
+            check(world.app, patience, 30.0)
             assert not worker.alive
             evaluators.spawn_job = spawn
             await until(lambda: len(world.engine.handles) == 2 and world.whole())
@@ -104,7 +104,7 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
 
     caplog.set_level(logging.ERROR)
     play(script)
-    assert "the watchdog mends: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
+    assert "the watchdog repairs: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
 
 
 def test_an_activation_that_nobody_is_at_is_answered_as_failed():
@@ -121,9 +121,9 @@ def test_an_activation_that_nobody_is_at_is_answered_as_failed():
             (suspicion,) = suspicions(world.app)
             assert suspicion == Orphan("default", 1, "r", lost.token)
             patience = Suspicions(30.0)
-            look(world.app, patience, 0.0)
+            check(world.app, patience, 0.0)
             assert handle.completions == []
-            look(world.app, patience, 30.0)
+            check(world.app, patience, 30.0)
             await until(lambda: handle.completions)
             stage.go.set()
             (services,) = world.app.configured()
@@ -145,14 +145,14 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
             await until(world.whole)
             world.record().attempts.open[b"sesame"].finish()
             patience = Suspicions(30.0)
-            look(world.app, patience, 0.0)
-            look(world.app, patience, 30.0)
+            check(world.app, patience, 0.0)
+            check(world.app, patience, 30.0)
             await until(lambda: world.handle.results)
             assert [type(each) for each in world.handle.results] == [AttemptFailed]
 
     caplog.set_level(logging.ERROR)
     play(script)
-    assert "the watchdog mends: Orphan" in caplog.text
+    assert "the watchdog repairs: Orphan" in caplog.text
     assert "sesame" not in caplog.text
 
 
@@ -164,9 +164,9 @@ def test_a_queue_without_a_worker_gets_one():
             await world.app.workers.terminate_child("default")
             assert list(suspicions(world.app)) == [NoWorker("default")]
             patience = Suspicions(30.0)
-            look(world.app, patience, 0.0)
+            check(world.app, patience, 0.0)
             assert not world.whole()
-            look(world.app, patience, 30.0)
+            check(world.app, patience, 30.0)
             await until(world.whole)
             assert await world.run(steps, 1, id="w") == 4
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -139,6 +140,42 @@ def test_a_filter_that_is_wrong_is_explained(web: httpx.Client) -> None:
     assert answer.status_code == 200
     assert "Status is great" in answer.text
     assert 'class="banner bad"' in answer.text
+
+
+@pytest.mark.parametrize("address", ["/live?since=yesterday", "/live?until=0001-01-01T00:00%2B23:59"])
+def test_live_events_of_a_malformed_search_report_the_problem(web: httpx.Client, address: str) -> None:
+    """The stream stays open and reports the message, as the page itself does."""
+    with web.stream("GET", address) as answer:
+        assert next(answer.iter_text()).startswith("event: trouble")
+
+
+@pytest.mark.parametrize(
+    "period",
+    [
+        {"until": "0001-01-01"},
+        {"until": "9999-12-31T23:59:59.999999"},
+        {"since": "0001-01-01", "until": "9999-12-31T23:59:59.999999"},
+        {"since": "2026-02-01", "until": "2026-01-01"},
+        {"since": "9999-12-31"},
+    ],
+)
+def test_chart_of_extreme_periods(web: httpx.Client, period: dict[str, str]) -> None:
+    """Periods at the limits of `datetime`, and periods that end before they start, have a chart without runs."""
+    answer = web.get("/workflows/chart", params=period)
+    assert answer.status_code == 200
+    assert "Internal error" not in answer.text
+
+
+def test_chart_until_a_time_shows_the_day_before_it(web: httpx.Client, client: Client) -> None:
+    """Without a start, the chart covers the day before the end of the period."""
+    _started(client)
+    now = datetime.now(UTC)
+    for end, expected in (
+        (now + timedelta(hours=20), "1 started"),
+        (now - timedelta(hours=20), "No workflow started"),
+    ):
+        answer = web.get("/workflows/chart", params={"until": f"{end:%Y-%m-%d %H:%M}"})
+        assert expected in answer.text
 
 
 def test_paging_holds(web: httpx.Client, client: Client) -> None:

@@ -1,13 +1,17 @@
-"""What every engine offers: handles for workers, a service for clients. Data and protocols only, no engine.
+"""The interface of every engine: handles for workers, requests for clients. Data and protocols only.
 
-handle       a worker's open connection to an engine for one task queue: polled and completed
-tuning       how many tasks a worker takes at once, and how many polls it has out
-service      what every request says of itself, and the protocol of a connection, which takes one; new ids
-workflows    what a client can ask of workflows: requests and answers
-activities   the same for activities: those of no workflow, and those that are completed from outside
-schedules    the same for schedules, with Temporal's cron dialect and a server's checks
-deployments  the same for versions of workers, task queues and their pollers, namespaces and search attributes
-progress     the same for what activities publish, and how a server's heartbeats carry it
-limits       what runs say to the keeper of a limit, and the rules of slots, turns and bursts
-transport    how a connection to a server is made: TLS, keep-alive, retries, proxy, compression
+handle       a worker's open connection to an engine for one task queue
+tuning       the number of concurrent tasks and polls of a worker
+service      `Request`, and the protocol of a connection
+request_checks  validation of requests by the annotations of their fields
+ids          new ids of runs and requests
+workflows    requests about workflows, and their answers
+activities   requests about standalone activities and activities that complete asynchronously
+schedules    requests about schedules, and their answers
+cron         cron strings in Temporal's dialect
+spec_checks  a server's checks of a schedule's spec, and its canonical form
+deployments  requests about worker versions, task queues, pollers, namespaces and search attributes
+progress     requests about progress that activities publish, and how heartbeats carry it to a server
+limits       messages between a run and the keeper of a limit, and the rules of slots, turns and bursts
+transport    options of a connection to a server: TLS, keep-alive, retries, proxy, compression
 """

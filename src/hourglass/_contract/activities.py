@@ -1,6 +1,5 @@
-"""What a client can ask of activities, as requests and answers: of those that belong to no workflow (standalone ones), and of
-those that are completed from outside. Pausing, and changing options, is also for those of workflows: then `workflow_id` names
-theirs.
+"""Requests about activities, and their answers: standalone activities, and activities that complete asynchronously. Pausing and
+changing options also works for an activity of a workflow, which `workflow_id` then names.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
-from hourglass._contract.service import Effect, Nothing, Request
+from hourglass._contract.service import Effect, Nothing, ReadAnswer, Request
 from hourglass._contract.workflows import Count, IdConflictPolicy, Started
 from hourglass._evaluator.specs import ActivitySpec, IdReusePolicy, Payloads, WorkerDeploymentVersion
 from hourglass.converter import Failure, Payload
@@ -31,7 +30,7 @@ class ActivityExecutionStatus(IntEnum):
 
 
 class StartActivity(Request[Started], frozen=True, kw_only=True):
-    """Start an activity by itself."""
+    """Start a standalone activity."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     activity_id: str
@@ -51,7 +50,7 @@ class StartActivity(Request[Started], frozen=True, kw_only=True):
 
 
 class ActivityOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an activity ended: a failure if there is one, else its result. Not `closed`: it has not within the wait; ask again."""
+    """The outcome of an activity: its failure, or else its result. Not `closed`: it is still open; ask again."""
 
     closed: bool = True
     result: Payloads = ()
@@ -59,7 +58,7 @@ class ActivityOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitForActivity(Request[ActivityOutcome], frozen=True, kw_only=True):
-    """Wait until a standalone activity ends, or until the engine's long poll does."""
+    """Wait until a standalone activity ends, or until the engine's long poll ends."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     waits: ClassVar[bool] = True
@@ -68,7 +67,7 @@ class WaitForActivity(Request[ActivityOutcome], frozen=True, kw_only=True):
 
 
 class ActivitySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A standalone activity as lists show it."""
+    """A standalone activity in a list."""
 
     activity_id: str
     run_id: str
@@ -80,8 +79,8 @@ class ActivitySummary(msgspec.Struct, frozen=True, kw_only=True):
     search_attributes: dict[str, Payload] = {}
 
 
-class ActivityDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A standalone activity in detail. `state` is Temporal's name for what an open one does."""
+class ActivityDescription(ReadAnswer, frozen=True, kw_only=True):
+    """A standalone activity in detail. `state` is Temporal's name for the state of an open one."""
 
     summary: ActivitySummary
     spec: ActivitySpec = ActivitySpec()
@@ -98,11 +97,10 @@ class ActivityDescription(msgspec.Struct, frozen=True, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     static_summary: Payload | None = None
     static_details: Payload | None = None
-    notice: str = ""
 
 
 class DescribeActivity(Request[ActivityDescription], frozen=True, kw_only=True):
-    """Look at a standalone activity."""
+    """Return the description of a standalone activity."""
 
     effect: ClassVar[Effect] = Effect.READ
     activity_id: str
@@ -110,7 +108,7 @@ class DescribeActivity(Request[ActivityDescription], frozen=True, kw_only=True):
 
 
 class ActivityChange(Request[Nothing], frozen=True, kw_only=True):
-    """A change of an open activity, with the reason for it: what those below have in common."""
+    """A change of an open activity, with a reason. The base of the requests below."""
 
     activity_id: str
     request_id: str
@@ -120,33 +118,33 @@ class ActivityChange(Request[Nothing], frozen=True, kw_only=True):
 
 
 class CancelActivity(ActivityChange, frozen=True, kw_only=True):
-    """Ask a standalone activity to cancel."""
+    """Request the cancellation of a standalone activity."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
 
 
 class TerminateActivity(ActivityChange, frozen=True, kw_only=True):
-    """End a standalone activity now."""
+    """Terminate a standalone activity now."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
 
 
 class PauseActivity(ActivityChange, frozen=True, kw_only=True):
-    """Let an activity rest: no new attempt begins. One that runs may end."""
+    """Pause an activity: no new attempt starts. A running attempt may finish."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     workflow_id: str = ""
 
 
 class UnpauseActivity(ActivityChange, frozen=True, kw_only=True):
-    """Let an activity that was paused go on."""
+    """Resume a paused activity."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     workflow_id: str = ""
 
 
 class DeleteActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Remove a standalone activity; one that is open is terminated first."""
+    """Remove a standalone activity; an open one is terminated first."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     activity_id: str
@@ -154,14 +152,14 @@ class DeleteActivity(Request[Nothing], frozen=True, kw_only=True):
 
 
 class ActivityOptionsNow(msgspec.Struct, frozen=True):
-    """What holds for an activity after its options were changed."""
+    """The options of an activity after a change."""
 
     spec: ActivitySpec
 
 
 class UpdateActivityOptions(Request[ActivityOptionsNow], frozen=True, kw_only=True):
-    """Change what was said of an activity: the fields of `spec` that are named, by the next attempt; with `restore_original`
-    all is as it was said at first.
+    """Change the options of an activity from the next attempt on: the named fields of `spec`; with `restore_original` restore the
+    original options.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -175,12 +173,11 @@ class UpdateActivityOptions(Request[ActivityOptionsNow], frozen=True, kw_only=Tr
     identity: str = ""
 
 
-class ActivityPage(msgspec.Struct, frozen=True):
-    """Some standalone activities, and where to go on (empty at the end)."""
+class ActivityPage(ReadAnswer, frozen=True):
+    """A page of a list of standalone activities; `next_page_token` is empty at the end."""
 
     activities: tuple[ActivitySummary, ...]
     next_page_token: bytes = b""
-    notice: str = ""
 
 
 class ListActivities(Request[ActivityPage], frozen=True, kw_only=True):
@@ -199,13 +196,10 @@ class CountActivities(Request[Count], frozen=True, kw_only=True):
     query: str = ""
 
 
-# --- activities that are completed from outside -------------------------------------------------------------
-
-
 class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
-    """End an activity from outside, by its token, or by workflow id, run id and activity id.
+    """Complete an activity from outside its code, by its token, or by workflow id, run id and activity id.
 
-    Exactly one of `result`, `failure` and `cancelled_details` counts: a failure if there is one, then cancellation.
+    The outcome is the failure, if set, else the cancellation, else the result.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
@@ -216,15 +210,15 @@ class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
     result: Payload | None = None
     failure: Failure | None = None
     last_heartbeat_details: Payloads = ()
-    """With a failure: what the next attempt finds as the details of the last heartbeat; without, they stay as they are."""
+    """With a failure: the heartbeat details for the next attempt. Otherwise the recorded details are kept."""
     cancelled: bool = False
     cancelled_details: Payloads = ()
     identity: str = ""
 
 
 class ResetActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Begin the attempts of a pending activity anew: at the first, now. One that a worker has goes on; the attempt after it
-    is the first. `reset_heartbeat` also forgets the details of its last heartbeat.
+    """Restart the attempts of a pending activity at the first, now. A running attempt continues, and the next one is the first.
+    `reset_heartbeat` also clears the heartbeat details.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -236,13 +230,13 @@ class ResetActivity(Request[Nothing], frozen=True, kw_only=True):
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
-    """Whether the activity was asked to stop."""
+    """The answer to a heartbeat: whether the activity's cancellation was requested."""
 
     cancel_requested: bool = False
 
 
 class HeartbeatActivity(Request[HeartbeatAnswer], frozen=True, kw_only=True):
-    """Report that an activity that is completed elsewhere lives."""
+    """Send a heartbeat of an activity that completes asynchronously."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     token: bytes = b""

@@ -1,6 +1,5 @@
-"""What people and watchdogs ask about workers and the server that they work for, as requests and answers: deployments and
-their versions; namespaces, endpoints of Nexus, search attributes; who polls a task queue. An engine that cannot tell answers
-with the status `UNIMPLEMENTED`.
+"""Requests about workers and their server, and the answers: deployments and their versions; namespaces, Nexus endpoints and
+search attributes; pollers of task queues. An engine that does not support a request answers with the status `UNIMPLEMENTED`.
 """
 
 from __future__ import annotations
@@ -12,17 +11,15 @@ import msgspec
 from hourglass._contract.service import Effect, Nothing, Request
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 
-# --- versions of workers ------------------------------------------------------------------------------------
-
 
 class CurrentVersionSet(msgspec.Struct, frozen=True):
-    """Another version is current; `previous` was before, None if none was."""
+    """The answer to a change of the current version; `previous` is the former one, None if there was none."""
 
     previous: WorkerDeploymentVersion | None = None
 
 
 class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
-    """Send new runs, and those that move on, to workers of this build; an empty one: to workers without a version."""
+    """Route new runs, and runs that upgrade automatically, to workers of this build; an empty build id: to unversioned ones."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     deployment_name: str
@@ -32,16 +29,14 @@ class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
 
 
 class RampingVersionSet(msgspec.Struct, frozen=True):
-    """Another version ramps; `previous` did before, with that percentage, None if none did."""
+    """The answer to a change of the ramping version; `previous` is the former one with its percentage, None if there was none."""
 
     previous: WorkerDeploymentVersion | None = None
     previous_percentage: float = 0.0
 
 
 class SetRampingVersion(Request[RampingVersionSet], frozen=True, kw_only=True):
-    """Send so many in a hundred of the runs that would go to the current version to workers of this build instead; with an empty
-    one, or 0, none.
-    """
+    """Route this percentage of the current version's runs to workers of this build; an empty build id or 0 ends the ramp."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     deployment_name: str
@@ -52,7 +47,7 @@ class SetRampingVersion(Request[RampingVersionSet], frozen=True, kw_only=True):
 
 
 class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that workers have had. `status` is Temporal's name for its part, such as `CURRENT` or `DRAINED`."""
+    """A version that workers have used. `status` is Temporal's name for its state, such as `CURRENT` or `DRAINED`."""
 
     version: WorkerDeploymentVersion
     status: str = ""
@@ -60,7 +55,7 @@ class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment: its versions, newest first, which of them is current, and which ramps."""
+    """A deployment: its versions, newest first, and which of them are current and ramping."""
 
     name: str
     current: WorkerDeploymentVersion | None = None
@@ -71,29 +66,26 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeDeployment(Request[DeploymentInfo], frozen=True, kw_only=True):
-    """Look at a deployment."""
+    """Return the description of a deployment."""
 
     effect: ClassVar[Effect] = Effect.READ
     deployment_name: str
 
 
-# --- namespaces, endpoints, search attributes ---------------------------------------------------------------
-
-
 class Namespace(msgspec.Struct, frozen=True):
-    """A namespace that the engine serves."""
+    """A namespace of the engine."""
 
     name: str
 
 
 class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
-    """Does the engine answer, and does it serve the namespace of this connection? Asked once, and not repeated in vain."""
+    """Check that the engine answers and has the namespace of this connection. Sent once, without retries."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
 
 
 class CreateNamespace(Request[Nothing], frozen=True, kw_only=True):
-    """Make a namespace, whose closed workflows are kept for so many seconds."""
+    """Create a namespace, with this retention of closed workflows in seconds."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     name: str
@@ -102,7 +94,7 @@ class CreateNamespace(Request[Nothing], frozen=True, kw_only=True):
 
 
 class CreateNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
-    """Make an endpoint of Nexus that leads to a task queue of a namespace; an empty one is the connection's."""
+    """Create a Nexus endpoint for a task queue of a namespace; an empty namespace is the connection's."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     name: str
@@ -112,21 +104,21 @@ class CreateNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
 
 
 class NexusEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An endpoint of Nexus, by its name; empty fields: there is none. A server knows it by its id, and this version of it."""
+    """A Nexus endpoint, by its name; its fields are empty if there is none. A server identifies it by id and version."""
 
     id: str = ""
     version: int = 0
 
 
 class FindNexusEndpoint(Request[NexusEndpoint], frozen=True, kw_only=True):
-    """Look for an endpoint of Nexus."""
+    """Return a Nexus endpoint."""
 
     effect: ClassVar[Effect] = Effect.READ
     name: str
 
 
 class DeleteNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
-    """Remove an endpoint of Nexus."""
+    """Delete a Nexus endpoint."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     id: str
@@ -134,38 +126,35 @@ class DeleteNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
 
 
 class SearchAttributeTypes(msgspec.Struct, frozen=True):
-    """The search attributes that users have made, with Temporal's names of their types."""
+    """The search attributes that users have created, with Temporal's names of their types."""
 
     types: dict[str, str]
 
 
 class AddSearchAttributes(Request[Nothing], frozen=True, kw_only=True):
-    """Make search attributes of these types. One that is there with the same type stays."""
+    """Create search attributes of these types. One that exists with the same type is kept."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     types: dict[str, str]
 
 
 class ListSearchAttributes(Request[SearchAttributeTypes], frozen=True, kw_only=True):
-    """Which search attributes have users made?"""
+    """Return the search attributes that users have created."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
 
 
-# --- task queues and who polls them -------------------------------------------------------------------------
-
-
 class Sighting(msgspec.Struct, frozen=True):
-    """When an engine last saw a poll of an identity, by its own clock, in nanoseconds; 0 if it knows of none.
+    """The time at which an engine last saw a poll of an identity, by its own clock, in nanoseconds; 0 if never.
 
-    To be compared with other sightings only: the engine's clock is not ours.
+    Compare it with other sightings only, because the engine's clock may differ from ours.
     """
 
     time_ns: int = 0
 
 
 class LastSeen(Request[Sighting], frozen=True, kw_only=True):
-    """When did the engine last see this identity poll this queue, for activities or for workflow tasks?"""
+    """Return when the engine last saw this identity poll this queue, for activities or for workflow tasks."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     task_queue: str
@@ -174,9 +163,9 @@ class LastSeen(Request[Sighting], frozen=True, kw_only=True):
 
 
 class Poller(msgspec.Struct, frozen=True):
-    """A worker that polls, when the engine last saw that, in nanoseconds of its clock, and as which version. The rest only
-    the embedded engine knows: the worker's process, whether the engine runs there, and how many workflow tasks and attempts
-    of activities it has in hand.
+    """A worker that polls: when the engine last saw a poll, in nanoseconds of its clock, and the worker's version. Only the
+    embedded engine reports the rest: the worker's process, whether the engine runs there, and the numbers of workflow tasks
+    and activity attempts in progress.
     """
 
     identity: str
@@ -188,8 +177,8 @@ class Poller(msgspec.Struct, frozen=True):
 
 
 class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that works on a file, and what it has in progress. `is_owner`: the engine runs there. `pid_namespace`: that of
-    its id, 0 if unknown.
+    """A process that works on a file, and its tasks in progress. `is_owner`: the engine runs there. `pid_namespace` is the
+    namespace of its process id, 0 if unknown.
     """
 
     process_id: int
@@ -202,7 +191,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """What waits on a queue, since when at most, and how much came and was taken a second of late."""
+    """Statistics of a task queue: backlog size, age of its oldest task, and recent add and dispatch rates per second."""
 
     backlog: int = 0
     age: float = 0.0
@@ -211,9 +200,8 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class Pollers(msgspec.Struct, frozen=True):
-    """The workers that poll a queue. `served` names all queues that are polled; empty where the engine does not know.
-    `current` is the version that takes what is not pinned; None: workers without a version do. `stats` are None where they
-    were not asked for, or the server does not tell.
+    """The workers that poll a queue. `served` names all queues that are polled; empty if the engine does not know. `current` is
+    the version that receives unpinned runs; None: unversioned workers do. `stats` are None if not requested, or not reported.
     """
 
     pollers: tuple[Poller, ...] = ()
@@ -221,11 +209,11 @@ class Pollers(msgspec.Struct, frozen=True):
     current: WorkerDeploymentVersion | None = None
     stats: QueueStats | None = None
     ramping: WorkerDeploymentVersion | None = None
-    """The version that takes a part of that."""
+    """The version that receives a percentage of these."""
 
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):
-    """Which workers poll this queue, for activities or for workflow tasks? With `stats`: and what waits on it?"""
+    """Return the workers that poll this queue, for activities or for workflow tasks; with `stats` also its statistics."""
 
     effect: ClassVar[Effect] = Effect.READ
     task_queue: str

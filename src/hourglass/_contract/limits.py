@@ -1,17 +1,17 @@
-"""Limits as data: what runs say to the keeper of a limit and hear from it, and the rules of slots, turns and bursts.
+"""Limits as data: the messages between a run and the keeper of a limit, and the rules of slots, turns and bursts.
 
 On a Temporal server a limit is kept by a small workflow (`hourglass.limits`), on the embedded engine by the engine itself
-(`hourglass._embedded.limits.keepers`). Both speak this protocol, so that histories are the same and a run can move from
-one engine to the other, and both decide by these rules, which are pure: they must not know workflows, signals, clocks.
+(`hourglass._embedded.limits.keepers`). Both use these messages, so that histories are equal and a run can move from one engine to
+the other, and both decide by these rules, which are pure: they must not know workflows, signals, clocks.
 
-Slots (`SlotBook`). No more are held than the limit allows, but for runs that held theirs when the limit was lowered. The run
-that asks first gets first; a ticket stands in one place at most, however often it is told.
+Slots (`SlotBook`). Runs hold no more slots than the limit allows, except those that held theirs when the limit was lowered. Slots
+are granted in the order of requests; a ticket has one place at most, however often its request is repeated.
 
-Turns (`TurnBook`). Times are whole microseconds since the epoch. Turns are given in the order of asking and never go back; no
-span of the period holds more turns than the limit; a ticket that asks again gets the turn that it has. Where time itself goes
-back, because the clock was wrong and was set right, what was given by it goes back with it.
+Turns (`TurnBook`). Times are whole microseconds since the epoch. Turns are granted in the order of requests and never move back;
+no span of the period contains more turns than the limit; a repeated request gets the same turn. If the clock was ahead and is set
+back, the turns that it granted move back with it.
 
-Bursts (`Burst`). Calls of one key that will be one run, with what the last of them said.
+Bursts (`Burst`). Calls of one key that will become one run, with the arguments of the last.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ import msgspec
 from hourglass._contract.service import Effect, Request
 
 SLOTS, TURNS, BURSTS = "hourglass.slots:", "hourglass.throttle:", "hourglass.debounce:"
-"""How the ids of the workflows begin that keep limits; then comes the key."""
+"""The prefixes of the ids of workflows that keep limits; the key follows."""
 
 
 def is_keeper(workflow_id: str) -> bool:
-    """Whether an id is that of a workflow which keeps a limit, or would."""
+    """Whether this is the id of a workflow that keeps a limit."""
     return workflow_id.startswith((SLOTS, TURNS, BURSTS))
-
-
-# --- what a run hears -----------------------------------------------------------------------------
 
 
 ANSWERS = "hourglass.limits.answers"
@@ -42,20 +39,20 @@ ANSWERS = "hourglass.limits.answers"
 
 @dataclass(frozen=True)
 class SlotClaim:
-    """A run that holds a slot or waits for one: its ticket, and where to send the answer."""
+    """The claim of a run that holds a slot or waits for one: its ticket, and the address for the answer."""
 
     ticket: str
     workflow_id: str
     run_id: str
     pool: str
-    """The name under which the run asks for all its tasks together."""
+    """The name under which the run sends requests for all its tasks."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a run is told: numbers of slots or moments of turns, and whether other runs want the key.
+    """An answer to a run: numbers of slots or times of turns, and whether other runs wait for the key.
 
-    With `until` the run has the whole key on loan until that moment; `given` are the turns that count before it.
+    With `until` the run has a loan of the entire key until that time; `given` are the earlier turns that count.
     """
 
     numbers: tuple[int | None, ...] = ()
@@ -66,21 +63,18 @@ class Answers:
 
 @dataclass(frozen=True)
 class Answer:
-    """A message to a run, sent by the signal `ANSWERS`: to its pool, or to one of its questions (`name`)."""
+    """A message to a run, sent with the signal `ANSWERS`: to its pool, or to one of its requests (`name`)."""
 
     place: SlotClaim
     name: str
     answers: Answers
 
 
-# --- slots ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Lease:
-    """A run requests slots for its tasks, by number, and returns others; `holds` are all that it has.
+    """A run's request for slots (`want`, by number), with the slots it returns (`back`) and all those it holds.
 
-    `notice` is the time in seconds within which a holder that is gone must be noticed.
+    `notice` is the time in seconds within which the end of a holder must be noticed.
     """
 
     run: SlotClaim
@@ -91,21 +85,21 @@ class Lease:
     notice: float
 
     def claims(self, numbers: tuple[int, ...]) -> tuple[SlotClaim, ...]:
-        """The claims of these numbers."""
+        """Return the claims of these numbers."""
         name = self.run.pool
         return tuple(replace(self.run, ticket=f"{name}#{number}") for number in numbers)
 
 
 @dataclass(frozen=True)
 class Return:
-    """A run gives slots, or places in the queue, back."""
+    """A run returns slots, or places in the queue."""
 
     pool: str
     numbers: tuple[int, ...]
 
     @property
     def tickets(self) -> set[str]:
-        """What is given back."""
+        """The tickets of the returned slots and places."""
         return {f"{self.pool}#{number}" for number in self.numbers}
 
 
@@ -125,7 +119,7 @@ class SlotTable:
 
 @dataclass(frozen=True)
 class Slots:
-    """The whole state of a key. `told` are the pools that know that other runs wait."""
+    """The complete state of a key. `told` are the pools that know that other runs wait."""
 
     places: SlotTable = field(default_factory=SlotTable)
     notice: float = 10.0
@@ -133,24 +127,24 @@ class Slots:
 
 
 class SlotBook:
-    """The slots of one key and their queue, as they change. What one message costs does not grow with the queue."""
+    """The slots of one key and their queue, as mutable state. The cost of a message does not grow with the queue."""
 
     def __init__(self, slots: Slots | None = None) -> None:
         slots = slots or Slots()
         self.limit = slots.places.limit
         self.notice = slots.notice
-        self.held = {each.ticket: each for each in slots.places.held}
-        self.waiting = {each.ticket: each for each in slots.places.waiting}
+        self.held = {claim.ticket: claim for claim in slots.places.held}
+        self.waiting = {claim.ticket: claim for claim in slots.places.waiting}
         self.told = set(slots.told)
 
     @property
     def slots(self) -> Slots:
-        """All of it, as data."""
+        """The complete state, as data."""
         return Slots(self.table, self.notice, tuple(sorted(self.told)))
 
     @property
     def table(self) -> SlotTable:
-        """Which runs hold a slot, and which wait."""
+        """The runs that hold a slot, and those that wait."""
         return SlotTable(self.limit, tuple(self.held.values()), tuple(self.waiting.values()))
 
     @property
@@ -159,8 +153,8 @@ class SlotBook:
         return not (self.held or self.waiting)
 
     def lease(self, lease: Lease) -> None:
-        """A run wants slots for its tasks, and gives others back. What it holds is news to a keeper that is new."""
-        self.give_back(each.ticket for each in lease.claims(lease.back))
+        """Apply a run's request: return slots, and queue for others. A new keeper learns from it which slots the run holds."""
+        self.give_back(claim.ticket for claim in lease.claims(lease.back))
         for claim in lease.claims(lease.holds):
             self.waiting.pop(claim.ticket, None)
             self.held.setdefault(claim.ticket, claim)
@@ -169,19 +163,19 @@ class SlotBook:
         self.limit, self.notice = lease.limit, lease.notice
 
     def want(self, claim: SlotClaim, limit: int) -> None:
-        """A run wants a slot. The limit that was named last holds, so that a deploy can change it."""
+        """Queue a claim. The limit of the latest request applies, so that a deployment can change it."""
         self.limit = limit
         if claim.ticket not in self.held:
             self.waiting.setdefault(claim.ticket, claim)
 
     def give_back(self, tickets: Iterable[str]) -> None:
-        """Slots, or places in the queue, are free again."""
+        """Free these slots, or places in the queue."""
         for ticket in tickets:
             self.held.pop(ticket, None)
             self.waiting.pop(ticket, None)
 
     def grant(self) -> tuple[SlotClaim, ...]:
-        """Fill what is free from the head of the queue; gives the runs that have a slot now."""
+        """Grant free slots to the head of the queue. Return the claims that now have a slot."""
         lucky: list[SlotClaim] = []
         while self.waiting and len(self.held) < self.limit:
             claim = self.waiting.pop(next(iter(self.waiting)))
@@ -190,29 +184,29 @@ class SlotBook:
         return tuple(lucky)
 
     def answers(self, lucky: Sequence[SlotClaim]) -> list[Answer]:
-        """Return the answers to the pools of these claims, which have a slot now, and to the pools that hold slots, hand them
-        from task to task, and have not heard yet that another run has begun to wait.
+        """Return the answers to the pools of these newly granted claims, and to the pools that hold slots and do not know yet
+        that another run waits.
         """
-        found: list[Answer] = []
+        answers: list[Answer] = []
         for pool in dict.fromkeys(place.pool for place in lucky):
             mine = [place for place in lucky if place.pool == pool]
             self.told.discard(pool)
-            found.append(self._to_pool(mine[0], [int(each.ticket.rpartition("#")[2]) for each in mine]))
+            answers.append(self._to_pool(mine[0], [int(claim.ticket.rpartition("#")[2]) for claim in mine]))
         if self.waiting:
-            pools = {each.pool: each for each in self.held.values() if each.pool not in self.told}
-            found += [self._to_pool(place, []) for place in pools.values() if self._others_wait(place)]
-        return found
+            pools = {claim.pool: claim for claim in self.held.values() if claim.pool not in self.told}
+            answers += [self._to_pool(place, []) for place in pools.values() if self._others_wait(place)]
+        return answers
 
     def reminders(self) -> list[Answer]:
-        """Return messages that remind each holder of its slots: they do not reach a run that has closed."""
+        """Return messages that remind each holder of its slots: they cannot be delivered to a closed run."""
         pools = {place.pool: place for place in self.held.values()}
         return [self._to_pool(place, []) for place in pools.values()]
 
     def drop(self, gone: Collection[SlotClaim]) -> None:
-        """The runs of these places have closed."""
+        """Remove the claims of runs that have closed."""
         pools = {place.pool for place in gone}
         self.give_back(
-            [each.ticket for each in (*self.held.values(), *self.waiting.values()) if each.pool in pools]
+            [claim.ticket for claim in (*self.held.values(), *self.waiting.values()) if claim.pool in pools]
         )
         self.told -= pools
 
@@ -223,21 +217,18 @@ class SlotBook:
         return Answer(place, place.pool, Answers(tuple(numbers), others))
 
     def _others_wait(self, place: SlotClaim) -> bool:
-        return any(each.run_id != place.run_id for each in self.waiting.values())
-
-
-# --- turns ----------------------------------------------------------------------------------------
+        return any(claim.run_id != place.run_id for claim in self.waiting.values())
 
 
 MICROSECONDS = 1_000_000
 _LATELY = 2 * MICROSECONDS
 _SET_BACK = MICROSECONDS
-"""By so much time must have gone back for the clock to have been wrong."""
+"""The clock is considered corrected if time has moved back by at least this much."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """At most `limit` in any span of `period` microseconds; `smooth` spreads them evenly."""
+    """At most `limit` turns in any span of `period` microseconds; `smooth` spreads them evenly."""
 
     limit: int
     period: int
@@ -245,17 +236,17 @@ class Rate:
 
     @property
     def kept(self) -> int:
-        """How many of the last turns have a bearing on the next."""
+        """The number of past turns that affect the next one."""
         return 1 if self.smooth else self.limit
 
     def all_at(self, moment: int) -> tuple[int, ...]:
-        """The most that can have been used up to a moment."""
+        """Return the maximum number of turns that can have been used until a time."""
         return (moment,) * self.kept
 
 
 @dataclass(frozen=True)
 class GivenTurn:
-    """A moment, and the ticket that has it."""
+    """A turn: its time, and its ticket."""
 
     ticket: str
     at: int
@@ -263,7 +254,7 @@ class GivenTurn:
 
 @dataclass(frozen=True)
 class Turns:
-    """The turns that still matter, in order."""
+    """The turns that still count, in order."""
 
     given: tuple[GivenTurn, ...] = ()
 
@@ -271,7 +262,7 @@ class Turns:
 def next_turn(
     turns: Turns, ticket: str, rate: Rate, now: int, latest: int | None
 ) -> tuple[Turns, int | None]:
-    """The moment of the next turn; None, and nothing is given out, where it would be after `latest`."""
+    """Return the time of the next turn and the new turns; None, and no new turn, if it would be after `latest`."""
     for turn in turns.given:
         if turn.ticket == ticket:
             return turns, turn.at
@@ -281,43 +272,43 @@ def next_turn(
     return replace(turns, given=(*turns.given, GivenTurn(ticket, at))[-rate.kept :]), at
 
 
-def _earliest(given: tuple[GivenTurn, ...], rate: Rate) -> int:
-    if not given:
+def _earliest(turns: tuple[GivenTurn, ...], rate: Rate) -> int:
+    if not turns:
         return 0
     if rate.smooth:
-        return given[-1].at - (-rate.period // rate.limit)  # rounded up: never too soon
-    in_order = given[-1].at
-    return max(in_order, given[-rate.limit].at + rate.period) if len(given) >= rate.limit else in_order
+        return turns[-1].at - (-rate.period // rate.limit)  # rounded up: never too early
+    in_order = turns[-1].at
+    return max(in_order, turns[-rate.limit].at + rate.period) if len(turns) >= rate.limit else in_order
 
 
 def is_forgettable(turns: Turns, period: int, now: int) -> bool:
-    """Whether no turn that was given has a bearing on the next one."""
+    """Whether no past turn affects the next one."""
     return not turns.given or turns.given[-1].at + period <= now
 
 
 def taken_into_account(turns: Turns, moments: Sequence[int], rate: Rate) -> Turns:
-    """The turns that matter, with these."""
-    given = sorted((*turns.given, *(GivenTurn("", at) for at in moments)), key=lambda each: each.at)
-    return Turns(tuple(given[-max(rate.kept, len(turns.given)) :]))
+    """Return the turns that count, including these."""
+    all_turns = sorted((*turns.given, *(GivenTurn("", at) for at in moments)), key=lambda turn: turn.at)
+    return Turns(tuple(all_turns[-max(rate.kept, len(turns.given)) :]))
 
 
 @dataclass(frozen=True)
 class TurnAsk:
-    """A run requests turns for `count` of its tasks, none after `latest` (in microseconds)."""
+    """A run's request for `count` turns, none after `latest` (in microseconds)."""
 
     place: SlotClaim
     rate: Rate
     latest: int | None
     count: int
     used: tuple[int, ...] = ()
-    """The turns that the run has given its tasks while it had the key on loan, as far as they still count."""
+    """The turns that the run granted its tasks during its loan of the key, as far as they still count."""
     loan: int = 0
-    """For how long the run would have the key on loan, in microseconds."""
+    """The requested duration of a loan of the key, in microseconds."""
 
 
 @dataclass(frozen=True)
 class Loan:
-    """A run that has the key to itself until a moment: it gives its tasks turns without asking, within the rate."""
+    """A loan of the key to a run until a time: the run grants turns to its tasks itself, within the rate."""
 
     place: SlotClaim
     rate: Rate
@@ -326,7 +317,7 @@ class Loan:
 
 @dataclass(frozen=True)
 class Used:
-    """A run gives the key back: the turns that it has given its tasks."""
+    """A run returns its loan, with the turns that it granted to its tasks."""
 
     pool: str
     moments: tuple[int, ...]
@@ -334,18 +325,18 @@ class Used:
 
 @dataclass(frozen=True)
 class Throttle:
-    """The whole state of a key: the turns given, the questions that are open, the loan."""
+    """The complete state of a key: granted turns, open requests, the loan."""
 
     turns: Turns = field(default_factory=Turns)
     open: tuple[TurnAsk, ...] = ()
     period: int = 0
     loan: Loan | None = None
     seen: int = 0
-    """How late it was when turns were last given out."""
+    """The time at which turns were last granted."""
 
 
 class TurnBook:
-    """The turns of one key, its loan, and the questions that wait, as they change."""
+    """The turns of one key, its loan, and the waiting requests, as mutable state."""
 
     def __init__(self, throttle: Throttle | None = None) -> None:
         throttle = throttle or Throttle()
@@ -355,78 +346,78 @@ class TurnBook:
         self.loan = throttle.loan
         self.seen = throttle.seen
         self.held: list[TurnAsk] = []
-        """Questions that wait until the loan is over."""
+        """Requests that wait until the loan ends."""
         self._recalled = False
         self._users: dict[str, int] = {}
 
     @property
     def throttle(self) -> Throttle:
-        """All of it, as data."""
+        """The complete state, as data."""
         return Throttle(self.turns, (*self.held, *self.open), self.period, self.loan, self.seen)
 
     def hand_in(self, used: Used) -> None:
-        """A run gives the key back that it had on loan."""
+        """Apply the return of a loan."""
         if self.loan is not None and self.loan.place.pool == used.pool:
             self._end_loan(used.moments)
 
     def serve(self, now: int) -> list[Answer]:
-        """Answer what is open; where another run has the key on loan, or time has gone back meanwhile, want it back."""
+        """Answer open requests. Recall the loan of another run, and every loan if the clock was set back."""
         was_ahead = self.is_ahead(now)
         if was_ahead:
             self._set_back(now)
         self.seen = max(self.seen, now)
         questions, self.open = self.open, []
-        answers = [self._answer(each, now) for each in questions if self._may_have(each, now)]
+        answers = [self._answer(question, now) for question in questions if self._may_have(question, now)]
         if (self.held or was_ahead) and self.loan is not None and not self._recalled:
             self._recalled = True
             answers.append(Answer(self.loan.place, self.loan.place.pool, Answers(others=True)))
         return answers
 
     def is_ahead(self, now: int) -> bool:
-        """Whether turns were given by a clock that was later than now: it was wrong, and was set right."""
+        """Whether turns were granted by a clock that was ahead and has been set back."""
         return self.seen > now + _SET_BACK
 
     def _set_back(self, now: int) -> None:
-        """What was given while the clock was ahead is as far from now as it was from then; what was before that stays."""
+        """Move turns that were granted while the clock was ahead back by the same amount; earlier turns stay."""
         by = self.seen - now
-        given: list[GivenTurn] = []
+        moved: list[GivenTurn] = []
         for turn in self.turns.given:
             at = turn.at if turn.at <= now else turn.at - by
-            given.append(replace(turn, at=max(at, given[-1].at) if given else at))
-        self.turns = Turns(tuple(given))
-        self.open, self.held = ([_sooner(each, by, now) for each in asks] for asks in (self.open, self.held))
+            moved.append(replace(turn, at=max(at, moved[-1].at) if moved else at))
+        self.turns = Turns(tuple(moved))
+        self.open, self.held = ([_sooner(ask, by, now) for ask in asks] for asks in (self.open, self.held))
         if self.loan is not None and self.loan.until > now:
             self.loan = replace(self.loan, until=max(now, self.loan.until - by))
         self._users = {run: min(at, now) for run, at in self._users.items()}
         self.seen = now
 
     def drop(self, gone: Collection[SlotClaim], now: int) -> None:
-        """The runs of these places have closed. How many turns were used of a loan is not known, but none is after now."""
+        """Remove the requests of runs that have closed. How many turns of a loan were used is unknown, but none is after now."""
         if self._recalled and self.loan is not None and self.loan.place in gone:
             self._end_loan(self.loan.rate.all_at(now))
 
     def drop_run(self, run_id: str, now: int) -> None:
-        """A run has closed: it asks no more, and its loan is over."""
-        self.open = [each for each in self.open if each.place.run_id != run_id]
-        self.held = [each for each in self.held if each.place.run_id != run_id]
+        """Remove the requests and the loan of a run that has closed."""
+        self.open = [request for request in self.open if request.place.run_id != run_id]
+        self.held = [request for request in self.held if request.place.run_id != run_id]
         if self.loan is not None and self.loan.place.run_id == run_id:
             self._end_loan(self.loan.rate.all_at(now))
 
     def let_loan_end(self, now: int) -> bool:
-        """End a loan whose time is over; whether there was one."""
+        """End an expired loan. Return whether there was one."""
         if self.loan is None or self.loan.until > now:
             return False
         self._end_loan(self.loan.rate.all_at(self.loan.until))
         return True
 
     def is_forgettable(self, now: int) -> bool:
-        """Whether nothing of it has a bearing on the next turn."""
+        """Whether nothing affects the next turn."""
         waits = self.loan is not None or self.open or self.held
         return not waits and is_forgettable(self.turns, self.period, now)
 
     def _may_have(self, ask: TurnAsk, now: int) -> bool:
-        """Whether the run can be answered now; False while another has the key on loan: it is held until that has given
-        it back, or its time is over.
+        """Whether the run can be answered now. While another run has a loan its request waits for the return or the end of the
+        loan.
         """
         self._users[ask.place.run_id] = now
         loan = self.loan
@@ -447,7 +438,7 @@ class TurnBook:
         self.open, self.held = [*self.held, *self.open], []
 
     def _lend(self, ask: TurnAsk, now: int) -> int:
-        """Until when the run may have the key to itself; 0 if another has wanted it lately."""
+        """Return the end of a new loan for the run; 0 if another run has requested turns recently."""
         self._users = {run: at for run, at in self._users.items() if at > now - _LATELY}
         if not ask.loan or self.loan is not None or self.held or self._users.keys() != {ask.place.run_id}:
             return 0
@@ -458,8 +449,8 @@ class TurnBook:
         ticket = ask.place.ticket
         moments = [self._turn_for(ask, f"{ticket}#{number}", now) for number in range(ask.count)]
         until = self._lend(ask, now)
-        given = tuple(turn.at for turn in self.turns.given) if until else ()
-        return Answer(ask.place, ticket, Answers(tuple(moments), until=until, given=given))
+        earlier = tuple(turn.at for turn in self.turns.given) if until else ()
+        return Answer(ask.place, ticket, Answers(tuple(moments), until=until, given=earlier))
 
     def _turn_for(self, ask: TurnAsk, ticket: str, now: int) -> int | None:
         self.period = max(self.period, ask.rate.period)
@@ -468,12 +459,9 @@ class TurnBook:
 
 
 def _sooner(ask: TurnAsk, by: int, now: int) -> TurnAsk:
-    """A question that was put by a clock that was ahead."""
+    """Return a request that was made by a clock that was ahead, with its times moved back."""
     late = ask.latest is not None and ask.latest > now
     return replace(ask, latest=max(now, ask.latest - by)) if late and ask.latest is not None else ask
-
-
-# --- bursts ---------------------------------------------------------------------------------------
 
 
 _MANY_CALLS = 10_000
@@ -481,7 +469,7 @@ _MANY_CALLS = 10_000
 
 @dataclass(frozen=True)
 class DebounceCall:
-    """One call: what to run, and how long to wait for further calls. Durations are seconds."""
+    """A debounced call: what to run, and how long to wait for further calls. Durations are seconds."""
 
     ticket: str
     workflow: str
@@ -496,7 +484,7 @@ class DebounceCall:
 
 @dataclass(frozen=True)
 class Burst:
-    """Calls that will be one run: the last of them, when they came (in seconds), and the tickets of all."""
+    """Calls that will become one run: the last one, the times of the first and the last (in seconds), and the tickets of all."""
 
     call: DebounceCall
     first: float
@@ -505,7 +493,7 @@ class Burst:
 
     @property
     def due(self) -> float:
-        """When to stop waiting."""
+        """The time at which to stop waiting."""
         if len(self.tickets) >= _MANY_CALLS:
             return self.last
         calm = self.last + self.call.wait
@@ -513,18 +501,15 @@ class Burst:
 
 
 def joined(burst: Burst | None, call: DebounceCall, now: float) -> Burst:
-    """The burst with one call more."""
+    """Return the burst with one more call."""
     if burst is None:
         return Burst(call, now, now, (call.ticket,))
     return replace(burst, call=call, last=now, tickets=(*burst.tickets, call.ticket))
 
 
-# --- what clients ask of an engine that keeps limits itself ---------------------------------------
-
-
 class KeptLimit(msgspec.Struct, frozen=True):
-    """What an engine keeps of one key: slots, turns, or calls that will be run (`becomes`, at `due_ns`). `id` is that of the
-    workflow which would keep it on a server.
+    """The state that an engine keeps of one key: slots, turns, or calls that will become a run (`becomes`, at `due_ns`). `id` is
+    that of the workflow that would keep it on a server.
     """
 
     id: str
@@ -536,27 +521,27 @@ class KeptLimit(msgspec.Struct, frozen=True):
 
 
 class KeptLimits(msgspec.Struct, frozen=True):
-    """What an engine keeps itself; None: nothing, limits are kept by workflows."""
+    """The limits that an engine keeps itself; None if workflows keep them."""
 
     found: tuple[KeptLimit, ...] | None = None
 
 
 class ListLimits(Request[KeptLimits], frozen=True, kw_only=True):
-    """Which limits does the engine keep: of this id, or all?"""
+    """Return the limits that the engine keeps: the one with this id, or all."""
 
     effect: ClassVar[Effect] = Effect.READ
     id: str = ""
 
 
 class BurstState(msgspec.Struct, frozen=True):
-    """What has become of debounced calls: they wait (`pending`), are this run, or were dropped (no run)."""
+    """The state of debounced calls: waiting (`pending`), started as this run, or dropped (no run)."""
 
     pending: bool = False
     run_id: str = ""
 
 
 class AwaitBurst(Request[BurstState], frozen=True, kw_only=True):
-    """Wait until the calls of a key have become a workflow of this id."""
+    """Wait until the calls of a key have become a workflow with this id."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     waits: ClassVar[bool] = True

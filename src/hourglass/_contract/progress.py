@@ -1,9 +1,9 @@
-"""What activities publish: the requests that bring it to an engine and to those who follow a run, and how it travels
-where the engine has no place of its own for it.
+"""Progress that activities publish: the requests that carry it to an engine and to followers of a run, and its form where an
+engine has no place for it.
 
-A server has none: there the newest items ride with the attempt's heartbeat, as one more of its details (`carrier`), and
-those that no follower may have seen before the attempt returned with its result (`with_tail`), in the payload's metadata.
-Neither is an event. Must not know: which engine does what.
+A server has none. There the newest items travel with the attempt's heartbeat, as an additional detail (`carrier`), and those that
+no follower may have seen before the attempt returned travel with its result (`with_tail`), in the payload's metadata. Neither is
+an event. Must not know: which engine does what.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from hourglass._contract.service import Effect, Request
 from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Payload
 
-# --- requests -------------------------------------------------------------------------------------
-
 
 class ProgressItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive items that one attempt of an activity has published under one name; the first has this number."""
+    """Consecutive items that one attempt of an activity published under one name; `first` is the number of the first."""
 
     name: str
     first: int
@@ -29,9 +27,9 @@ class ProgressItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressTaken(msgspec.Struct, frozen=True):
-    """What became of published items. `keeper` names the memory that has them, "" if that is the attempt's record
-    itself; one that was told of another keeper has taken nothing (`taken`), and wants all that the sender still has.
-    `pause` is how long to wait before the next call; `keeps`, whether items can still be read when the attempt is over.
+    """The answer to published items. `keeper` names the memory that holds them, "" for the attempt's own record; a keeper other
+    than the one the sender named has taken nothing (`taken`) and needs all the items that the sender still has. `pause` is the
+    time until the next call; `keeps`: items can still be read after the attempt has ended.
     """
 
     keeper: str = ""
@@ -41,8 +39,8 @@ class ProgressTaken(msgspec.Struct, frozen=True):
 
 
 class PublishProgress(Request[ProgressTaken], frozen=True, kw_only=True):
-    """What an attempt publishes, for those who follow its run: the newest items of each name, old ones among them.
-    `details` are those of its last heartbeat, which a server keeps in the same place.
+    """Publish the newest items of each name of an attempt, including older ones. `details` are those of its last heartbeat, which
+    a server stores in the same place.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -58,8 +56,8 @@ class PublishProgress(Request[ProgressTaken], frozen=True, kw_only=True):
 
 
 class PublishedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that an attempt of an activity has published. `scheduled_event_id` is the activity's, 0 where the
-    engine does not tell.
+    """An item that an attempt of an activity published. `scheduled_event_id` is the activity's, 0 if the engine does not report
+    it.
     """
 
     activity_id: str
@@ -71,7 +69,7 @@ class PublishedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressSeen(msgspec.Struct, frozen=True):
-    """How far a follower has read what an activity publishes: all before this number of this attempt."""
+    """How far a follower has read the progress of an activity: everything before this number of this attempt."""
 
     activity_id: str
     scheduled_event_id: int
@@ -80,8 +78,8 @@ class ProgressSeen(msgspec.Struct, frozen=True):
 
 
 class ProgressRead(msgspec.Struct, frozen=True):
-    """Items that are new to the follower, in the order in which they came. `pause` is how long to wait before the next
-    question, where the engine does not wait for news itself.
+    """Items that are new to the follower, in the order of their arrival. `pause` is the time until the next request, if the
+    engine does not wait for new items itself.
     """
 
     items: tuple[PublishedItem, ...] = ()
@@ -89,8 +87,8 @@ class ProgressRead(msgspec.Struct, frozen=True):
 
 
 class ReadProgress(Request[ProgressRead], frozen=True, kw_only=True):
-    """What the activities of a run have published under a name, beyond what was seen; with `wait_new` the engine waits
-    for it where there is none, if it can.
+    """Return what the activities of a run published under a name after `seen`; with `wait_new` wait for new items, if the engine
+    can.
     """
 
     effect: ClassVar[Effect] = Effect.READ
@@ -100,9 +98,6 @@ class ReadProgress(Request[ProgressRead], frozen=True, kw_only=True):
     name: str
     seen: tuple[ProgressSeen, ...] = ()
     wait_new: bool = False
-
-
-# --- where heartbeats and results carry it --------------------------------------------------------
 
 
 CARRIER = "binary/hourglass-progress"
@@ -120,13 +115,13 @@ _reader = msgspec.json.Decoder(CarriedProgress)
 
 
 def carrier(carried: CarriedProgress) -> Payload:
-    """Items as one more detail of a heartbeat."""
+    """Return the items as an additional heartbeat detail."""
     return Payload(msgspec.json.encode(carried), CARRIER)
 
 
 def carried_by(details: Payloads) -> CarriedProgress | None:
-    """The items that a heartbeat carries, if any."""
-    return next((_read(each.data) for each in details if each.encoding == CARRIER), None)
+    """Return the items that a heartbeat carries, if any."""
+    return next((_read(detail.data) for detail in details if detail.encoding == CARRIER), None)
 
 
 def new_items(
@@ -136,11 +131,11 @@ def new_items(
     activity_type: str,
     seen: Mapping[str, tuple[int, int]],
 ) -> Iterator[PublishedItem]:
-    """Of what is carried, the items of a name that are new to one who has seen so much of each activity."""
-    known = seen.get(activity_id, (0, 0))
-    for each in carried.published:
-        for number, value in enumerate(each.items, each.first):
-            if each.name == name and (carried.attempt, number) >= known:
+    """Return the carried items of a name that are new to a follower."""
+    read_until = seen.get(activity_id, (0, 0))
+    for items in carried.published:
+        for number, value in enumerate(items.items, items.first):
+            if items.name == name and (carried.attempt, number) >= read_until:
                 yield PublishedItem(
                     activity_id=activity_id,
                     activity_type=activity_type,
@@ -151,18 +146,18 @@ def new_items(
 
 
 def without_carrier(details: Payloads) -> Payloads:
-    """The details that the activity gave."""
-    return tuple(each for each in details if each.encoding != CARRIER)
+    """Return the details that the activity itself set."""
+    return tuple(detail for detail in details if detail.encoding != CARRIER)
 
 
 def with_tail(result: Payload, carried: CarriedProgress) -> Payload:
-    """A result that carries the last items."""
+    """Return the result with the last items attached."""
     metadata = {**(result.metadata or {}), TAIL: msgspec.json.encode(carried)}
     return msgspec.structs.replace(result, metadata=metadata)
 
 
 def tail_of(result: Payload) -> CarriedProgress | None:
-    """The last items, if a result carries any."""
+    """Return the last items that a result carries, if any."""
     data = (result.metadata or {}).get(TAIL)
     return None if data is None else _read(data)
 
@@ -170,5 +165,5 @@ def tail_of(result: Payload) -> CarriedProgress | None:
 def _read(data: bytes) -> CarriedProgress | None:
     try:
         return _reader.decode(data)
-    except msgspec.MsgspecError:  # of another version, or no work of ours: nothing to show
+    except msgspec.MsgspecError:  # from another version or another SDK: ignore it
         return None

@@ -1,7 +1,7 @@
-"""How a connection to a Temporal server is made: TLS, keep-alive, retries, proxy, name resolution, compression.
+"""Options of a connection to a Temporal server: TLS, keep-alive, retries, proxy, name resolution, compression.
 
-Plain data with Temporal's names and numbers (milliseconds, where a name says so), checked where it is made. The engines in
-this process have no use for it. Must not know: Core, which reads it (`_temporal.configs`), and targets, which carry it.
+Plain data with Temporal's names and numbers (milliseconds if the name says so), validated in the constructors. Embedded engines
+ignore them. Must not know: Core, which reads them (`_temporal.configs`), and targets, which contain them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LONGEST = 2**31 - 1
 
 
 def _check(setting: Any, **fields: object) -> None:
-    """Raise unless each is a whole number of milliseconds, from 1 on."""
+    """Raise `TargetError` unless each value is a positive whole number."""
     for name, value in fields.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _LONGEST:
             raise TargetError(
@@ -29,9 +29,9 @@ def _check(setting: Any, **fields: object) -> None:
 class TLSConfig:
     """TLS, and mutual TLS with a client certificate and its private key. All certificates are PEM bytes.
 
-    `domain` is the name that the server's certificate must carry, where it differs from the address. `repr` shows no
-    certificate and no key. `verification_server_name` is the same without a change of what the server, or a proxy before it,
-    is told; it needs `server_root_ca_cert`.
+    `domain` is the name that the server's certificate must have, if it differs from the address; it is also sent to the server.
+    `verification_server_name` only changes the name that is verified, and needs `server_root_ca_cert`. `repr` shows neither
+    certificates nor keys.
     """
 
     server_root_ca_cert: bytes | None = field(default=None, repr=False)
@@ -49,16 +49,16 @@ class TLSConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How calls are repeated that a server does not answer. What it refuses is not sent again."""
+    """Retries of calls that a server does not answer. Rejected calls are not retried."""
 
     initial_interval_millis: int = 100
     randomization_factor: float = 0.2
     multiplier: float = 1.5
     max_interval_millis: int = 5000
     max_elapsed_time_millis: int | None = 10000
-    """None: as long as the call's own time limit."""
+    """None: the timeout of the call."""
     max_retries: int = 10
-    """0: none."""
+    """0: no retries."""
 
     def __post_init__(self) -> None:
         _check(
@@ -82,7 +82,7 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class KeepAliveConfig:
-    """How a dead link is noticed: a ping so often, and for so long at most without an answer."""
+    """Detection of a dead connection: the interval of pings, and the time to wait for an answer."""
 
     interval_millis: int = 10_000
     timeout_millis: int = 5_000
@@ -92,12 +92,12 @@ class KeepAliveConfig:
         _check(self, interval_millis=self.interval_millis, timeout_millis=self.timeout_millis)
 
 
-KeepAliveConfig.default = KeepAliveConfig()  # 15 s in all, where Core would take 45
+KeepAliveConfig.default = KeepAliveConfig()  # 15 s in total; Core's defaults take 45 s
 
 
 @dataclass(frozen=True)
 class HttpConnectProxyConfig:
-    """An HTTP proxy to go through, as `host:port`, with a user and a password if it wants them. `repr` does not show those."""
+    """An HTTP proxy, as `host:port`, with an optional user and password. `repr` does not show those."""
 
     target_host: str
     basic_auth: tuple[str, str] | None = field(default=None, repr=False)
@@ -106,16 +106,20 @@ class HttpConnectProxyConfig:
         host, colon, port = str(self.target_host).rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
             raise TargetError(f"HttpConnectProxyConfig: a proxy is host:port, not {self.target_host!r:.100}")
-        given = self.basic_auth
-        if given is not None and not (
-            isinstance(given, tuple) and len(given) == 2 and all(isinstance(each, str) for each in given)
+        credentials = self.basic_auth
+        if credentials is not None and not (
+            isinstance(credentials, tuple)
+            and len(credentials) == 2
+            and all(isinstance(part, str) for part in credentials)
         ):
             raise TargetError("HttpConnectProxyConfig: basic_auth must be a user and a password")
 
 
 @dataclass(frozen=True)
 class DnsLoadBalancingConfig:
-    """Share calls among all addresses that the server's name has, which are looked up anew so often. Not with a proxy."""
+    """Distribute calls over all addresses of the server's name, which are resolved again at this interval. Not available with a
+    proxy.
+    """
 
     resolution_interval_millis: int = 30_000
     default: ClassVar[DnsLoadBalancingConfig]
@@ -128,7 +132,7 @@ DnsLoadBalancingConfig.default = DnsLoadBalancingConfig()
 
 
 class GrpcCompression(Enum):
-    """Whether what is sent is compressed on its way, and answers may be. It costs processor time on both sides."""
+    """Compression of requests and answers. It costs processor time on both sides."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -136,12 +140,12 @@ class GrpcCompression(Enum):
 
 @dataclass(frozen=True)
 class PayloadLimitsConfig:
-    """From how many bytes on a warning is logged for values that are sent: a server refuses four times as much. 0: none is."""
+    """The sizes in bytes from which a warning about sent values is logged. A server rejects four times as much. 0: no warning."""
 
     payloads_warn_size: int = 512 * 1024
-    """Of what goes together: the arguments of a call, a result, a heartbeat."""
+    """For values sent together: the arguments of a call, a result, a heartbeat."""
     memo_warn_size: int = 2 * 1024
-    """Of a memo."""
+    """For a memo."""
 
     def __post_init__(self) -> None:
         for name in ("payloads_warn_size", "memo_warn_size"):
@@ -152,7 +156,9 @@ class PayloadLimitsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Transport:
-    """All of it but TLS. No retries said: Core's own. No keep-alive: a dead link is noticed when a call fails."""
+    """All transport options except TLS. Without `retry`: Core's defaults. Without `keep_alive`: a dead connection is only
+    detected when a call fails.
+    """
 
     retry: RetryConfig | None = None
     keep_alive: KeepAliveConfig | None = KeepAliveConfig.default
@@ -186,4 +192,4 @@ class Transport:
 
 
 USUAL = Transport()
-"""What holds where nothing is said."""
+"""The default options."""

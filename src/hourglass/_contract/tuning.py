@@ -1,7 +1,8 @@
-"""How many tasks a worker takes at once, and how many polls it has out: slot suppliers, tuners and poller behaviours, as data.
+"""The number of concurrent tasks and polls of a worker: slot suppliers, tuners and poller behaviours, as data.
 
-A slot is the right to do one task; a poll needs a free one. Fixed numbers mean the same on every engine. What depends on the
-machine, or on code of the author's, is Core's: an engine that counts slots itself refuses it (`HandleConfig.refuse_tuning`).
+A slot is the right to execute one task; a poll needs a free slot. Fixed numbers mean the same on every engine. Suppliers that
+depend on the machine or on the author's code work with Core only: an engine that counts slots itself rejects them
+(`HandleConfig.refuse_tuning`).
 """
 
 from __future__ import annotations
@@ -17,17 +18,14 @@ from hourglass.errors import UsageError
 SlotKind: TypeAlias = Literal["workflow", "activity", "local-activity", "nexus"]
 
 MOST_SLOTS = 500
-"""How many slots a supplier by resources gives at most, where nothing is said."""
+"""The default maximum number of slots of a resource-based supplier."""
 
-_UNKNOWN = 1000  # of a custom supplier: only what is kept ready for attempts follows from it
-
-
-# --- suppliers ----------------------------------------------------------------------------------------------
+_UNKNOWN = 1000  # assumed for a custom supplier; only prepared resources for attempts depend on it
 
 
 @dataclass(frozen=True)
 class FixedSizeSlotSupplier:
-    """So many slots, and never more."""
+    """A fixed number of slots."""
 
     num_slots: int
 
@@ -37,7 +35,7 @@ class FixedSizeSlotSupplier:
 
 @dataclass(frozen=True)
 class ResourceBasedTunerConfig:
-    """What part of the machine's memory and processors may be in use before no more slots are given: from 0 to 1."""
+    """The share of the machine's memory and processors, from 0 to 1, above which no more slots are granted."""
 
     target_memory_usage: float
     target_cpu_usage: float
@@ -51,10 +49,10 @@ class ResourceBasedTunerConfig:
 
 @dataclass(frozen=True)
 class ResourceBasedSlotConfig:
-    """Bounds of a supplier by resources.
+    """The bounds of a resource-based supplier.
 
-    `minimum_slots` are given whatever is in use (5 for workflows, else 1), `maximum_slots` (500) never exceeded, and between
-    two slots beyond the minimum `ramp_throttle` passes (nothing for workflows, else 50 ms), for what a task uses is seen late.
+    `minimum_slots` are always granted (5 for workflows, else 1), `maximum_slots` (500) never exceeded. Beyond the minimum, slots
+    are at least `ramp_throttle` apart (0 for workflows, else 50 ms), because the usage of a task is measured late.
     """
 
     minimum_slots: int | None = None
@@ -75,18 +73,18 @@ class ResourceBasedSlotConfig:
 
 @dataclass(frozen=True)
 class ResourceBasedSlotSupplier:
-    """As many slots as the machine bears. All of one worker have the same `tuner_config`."""
+    """As many slots as the machine has resources for. All suppliers of one worker have the same `tuner_config`."""
 
     slot_config: ResourceBasedSlotConfig
     tuner_config: ResourceBasedTunerConfig
 
 
 class SlotPermit:
-    """The right to use a slot. Derive from it to keep something of your own with it."""
+    """The right to use a slot. Subclass it to keep your own data with it."""
 
 
 class SlotReserveContext(Protocol):
-    """Who asks for a slot."""
+    """The worker and the queue for which a slot is requested."""
 
     slot_type: SlotKind
     task_queue: str
@@ -94,30 +92,30 @@ class SlotReserveContext(Protocol):
     worker_build_id: str
     worker_deployment_version: WorkerDeploymentVersion | None
     is_sticky: bool
-    """Whether it is for a poll of the worker's own queue, of runs that it knows."""
+    """Whether it is for a poll of the worker's sticky queue, for cached runs."""
 
 
 class WorkflowSlotInfo(Protocol):
-    """A workflow task uses the slot."""
+    """A workflow task that uses a slot."""
 
     workflow_type: str
     is_sticky: bool
 
 
 class ActivitySlotInfo(Protocol):
-    """An activity uses the slot."""
+    """An activity that uses a slot."""
 
     activity_type: str
 
 
 class LocalActivitySlotInfo(Protocol):
-    """A local activity uses the slot."""
+    """A local activity that uses a slot."""
 
     activity_type: str
 
 
 class NexusSlotInfo(Protocol):
-    """A Nexus operation uses the slot."""
+    """A Nexus operation that uses a slot."""
 
     service: str
     operation: str
@@ -127,49 +125,48 @@ SlotInfo: TypeAlias = WorkflowSlotInfo | ActivitySlotInfo | LocalActivitySlotInf
 
 
 class SlotMarkUsedContext(Protocol):
-    """A task came for a slot that was reserved."""
+    """A reserved slot that a task now uses."""
 
     slot_info: SlotInfo
     permit: SlotPermit
 
 
 class SlotReleaseContext(Protocol):
-    """A slot is free again; `slot_info` is None if no task ever used it."""
+    """A released slot; `slot_info` is None if no task used it."""
 
     slot_info: SlotInfo | None
     permit: SlotPermit
 
 
 class CustomSlotSupplier(ABC):
-    """Slots by a rule of your own.
+    """A slot supplier with your own rule.
 
-    `reserve_slot` is awaited on an event loop of its own, which no other code of ours uses. The other three are called by
-    Core in its threads, many at once: they must be quick, and never wait. What they raise is logged; after an exception of
-    `reserve_slot` it is asked again.
+    `reserve_slot` is awaited on an event loop of its own. Core calls the other three methods in its threads, concurrently: they
+    must be quick and must not wait. Their exceptions are logged; after an exception of `reserve_slot` it is called again.
     """
 
     @abstractmethod
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        """Wait until a slot is free, and give it. Called before each poll; may be cancelled."""
+        """Wait until a slot is free and return a permit for it. Called before each poll; may be cancelled."""
 
     @abstractmethod
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
-        """A slot, if one is free now: for a task that comes with an answer, and not from a poll."""
+        """Return a permit if a slot is free now: for a task that arrives with an answer instead of a poll."""
 
     @abstractmethod
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
-        """A task came for a slot: there may be a long time between the two."""
+        """Note that a task uses a slot, which may have been reserved long before."""
 
     @abstractmethod
     def release_slot(self, ctx: SlotReleaseContext) -> None:
-        """A slot is not needed any more: its task is done, or there never was one."""
+        """Release a slot: its task is done, or no task used it."""
 
 
 SlotSupplier: TypeAlias = FixedSizeSlotSupplier | ResourceBasedSlotSupplier | CustomSlotSupplier
 
 
 def most_slots(supplier: SlotSupplier) -> int:
-    """How many slots a supplier may give at once; for one of the author's, a guess."""
+    """Return the maximum number of concurrent slots of a supplier; an estimate for a custom one."""
     match supplier:
         case FixedSizeSlotSupplier():
             return supplier.num_slots
@@ -179,15 +176,12 @@ def most_slots(supplier: SlotSupplier) -> int:
             return _UNKNOWN
 
 
-# --- tuners -------------------------------------------------------------------------------------------------
-
-
 _HUNDRED = FixedSizeSlotSupplier(100)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTuner:
-    """A supplier for each kind of slot of a worker. Made by one of its three class methods."""
+    """The slot suppliers of a worker, one for each kind of task. Create it with one of the three class methods."""
 
     workflow_supplier: SlotSupplier = _HUNDRED
     activity_supplier: SlotSupplier = _HUNDRED
@@ -196,11 +190,13 @@ class WorkerTuner:
 
     def __post_init__(self) -> None:
         usages = set()
-        for name, each in self._suppliers().items():
-            if not isinstance(each, (FixedSizeSlotSupplier, ResourceBasedSlotSupplier, CustomSlotSupplier)):
-                raise UsageError(f"{name} must be a slot supplier, not {type(each).__name__}")
-            if isinstance(each, ResourceBasedSlotSupplier):
-                usages.add(each.tuner_config)
+        for name, supplier in self._suppliers().items():
+            if not isinstance(
+                supplier, (FixedSizeSlotSupplier, ResourceBasedSlotSupplier, CustomSlotSupplier)
+            ):
+                raise UsageError(f"{name} must be a slot supplier, not {type(supplier).__name__}")
+            if isinstance(supplier, ResourceBasedSlotSupplier):
+                usages.add(supplier.tuner_config)
         if len(usages) > 1:
             raise UsageError("all resource-based suppliers of a worker have the same tuner_config")
 
@@ -213,7 +209,7 @@ class WorkerTuner:
         local_activity_slots: int | None = None,
         nexus_slots: int | None = None,
     ) -> WorkerTuner:
-        """Fixed numbers, 100 each where nothing is said."""
+        """Return a tuner with fixed numbers, each 100 by default."""
         return cls(
             workflow_supplier=FixedSizeSlotSupplier(100 if workflow_slots is None else workflow_slots),
             activity_supplier=FixedSizeSlotSupplier(100 if activity_slots is None else activity_slots),
@@ -234,7 +230,7 @@ class WorkerTuner:
         local_activity_config: ResourceBasedSlotConfig | None = None,
         nexus_config: ResourceBasedSlotConfig | None = None,
     ) -> WorkerTuner:
-        """As many slots as the machine bears, of each kind."""
+        """Return a tuner that grants as many slots of each kind as the machine has resources for."""
         usage = ResourceBasedTunerConfig(target_memory_usage, target_cpu_usage)
 
         def supplier(config: ResourceBasedSlotConfig | None) -> ResourceBasedSlotSupplier:
@@ -256,7 +252,7 @@ class WorkerTuner:
         local_activity_supplier: SlotSupplier = _HUNDRED,
         nexus_supplier: SlotSupplier = _HUNDRED,
     ) -> WorkerTuner:
-        """A supplier of any kind for each."""
+        """Return a tuner with a separate supplier for each kind of task."""
         return cls(
             workflow_supplier=workflow_supplier,
             activity_supplier=activity_supplier,
@@ -269,16 +265,13 @@ class WorkerTuner:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is numbers and nothing else, which every engine understands."""
-        return all(isinstance(each, FixedSizeSlotSupplier) for each in self._suppliers().values())
-
-
-# --- polls --------------------------------------------------------------------------------------------------
+        """Whether all suppliers have fixed numbers, which every engine supports."""
+        return all(isinstance(supplier, FixedSizeSlotSupplier) for supplier in self._suppliers().values())
 
 
 @dataclass(frozen=True)
 class PollerBehaviorSimpleMaximum:
-    """So many polls at once, if there are slots for them."""
+    """A fixed maximum number of concurrent polls, if slots are free."""
 
     maximum: int = 5
 
@@ -288,7 +281,7 @@ class PollerBehaviorSimpleMaximum:
 
 @dataclass(frozen=True)
 class PollerBehaviorAutoscaling:
-    """As many polls as the server says are useful, within bounds."""
+    """As many concurrent polls as the server recommends, within bounds."""
 
     minimum: int = 1
     maximum: int = 100
@@ -307,10 +300,10 @@ class PollerBehaviorAutoscaling:
 PollerBehavior: TypeAlias = PollerBehaviorSimpleMaximum | PollerBehaviorAutoscaling
 
 
-def poller_behavior(said: object, maximum: int, name: str) -> PollerBehavior:
-    """How many polls a worker has out: as said, or so many."""
-    if said is None:
+def poller_behavior(behavior: object, maximum: int, name: str) -> PollerBehavior:
+    """Return the poller behaviour of a worker: the configured one, or a fixed number of polls."""
+    if behavior is None:
         return PollerBehaviorSimpleMaximum(maximum)
-    if isinstance(said, (PollerBehaviorSimpleMaximum, PollerBehaviorAutoscaling)):
-        return said
-    raise UsageError(f"{name} must be a PollerBehavior, not {type(said).__name__}")
+    if isinstance(behavior, (PollerBehaviorSimpleMaximum, PollerBehaviorAutoscaling)):
+        return behavior
+    raise UsageError(f"{name} must be a PollerBehavior, not {type(behavior).__name__}")

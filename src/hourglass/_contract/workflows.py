@@ -1,18 +1,15 @@
-"""What a client can ask of workflows, as requests and answers.
-
-In this order: to begin a run, to send it something, to change it; to look at it, at many, at its end, at its history; and
-updates, resets and imports. What is said of every request is in `service`.
+"""Requests about workflows, and their answers: starting, messages, changes; descriptions, lists, results, histories; updates,
+resets and imports. `service` describes what all requests have in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from enum import IntEnum
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
-from hourglass._contract.service import Effect, Nothing, Request
+from hourglass._contract.service import Effect, Nothing, ReadAnswer, Request
 from hourglass._evaluator.specs import (
     IdReusePolicy,
     ParentClosePolicy,
@@ -24,8 +21,6 @@ from hourglass._evaluator.specs import (
 )
 from hourglass.converter import Failure, Payload
 from hourglass.nexus import NexusCallback
-
-# --- runs: begun, told, changed -----------------------------------------------------------------------------
 
 
 class WorkflowStatus(IntEnum):
@@ -43,7 +38,7 @@ class WorkflowStatus(IntEnum):
 
 
 class IdConflictPolicy(IntEnum):
-    """What to do when a workflow of this id is running (Temporal's numbers)."""
+    """The action if a workflow with this id is running (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     FAIL = 1
@@ -52,7 +47,7 @@ class IdConflictPolicy(IntEnum):
 
 
 class QueryRejectCondition(IntEnum):
-    """Which runs a question is not put to (Temporal's numbers)."""
+    """The states of a run in which a query is rejected (Temporal's numbers)."""
 
     NONE = 1
     NOT_OPEN = 2
@@ -60,8 +55,8 @@ class QueryRejectCondition(IntEnum):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A workflow was started, or (`started` False) an existing one was used. With `becomes` it was a call that the engine
-    debounces itself: it, and what else is called meanwhile, will be a workflow of that id.
+    """The answer to a start: the new run, or (`started` False) an existing one. `becomes` is set for a debounced call that the
+    engine collects itself: the id of the workflow that this call, and others that arrive meanwhile, will become.
     """
 
     run_id: str
@@ -70,13 +65,13 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class TimeSkippingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run's time goes on a server that can skip it, for tests: where the run only waits, it goes on at once."""
+    """Time skipping for a run on a server that supports it, for tests: while the run only waits, its time advances at once."""
 
     enabled: bool = True
     disable_propagation: bool = False
-    """Whether its children keep real time."""
+    """Whether children of the run keep real time."""
     max_session_skip_count: int = 0
-    """So many skips at most, then time goes on as it does; 0: as many as the server allows."""
+    """The maximum number of skips, after which time advances normally; 0: as many as the server allows."""
 
 
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
@@ -97,11 +92,13 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     signal_arguments: Payloads = ()
     versioning_override: VersioningOverride | None = None
     callbacks: tuple[NexusCallback, ...] = ()
-    """Who is told when it has ended: callers of the Nexus operation that it is. An engine without Nexus refuses them."""
+    """Callers of the Nexus operation that this workflow implements: they are notified of its end. An engine without Nexus rejects
+    them.
+    """
     time_skipping: TimeSkippingConfig | None = None
     request_eager_start: bool = False
-    """Whether a worker on the same connection may have the first task with the answer. An engine in this process gives it to
-    one of its workers anyway.
+    """Whether a worker on the same connection may receive the first task with the answer. An embedded engine always passes it to
+    one of its workers.
     """
 
 
@@ -119,18 +116,18 @@ class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):
-    """What a query handler returned; or, with a status, that no worker was asked, for the run is in that one."""
+    """The result of a query handler; or, with a status, a rejection because of the run's status."""
 
     result: Payloads = ()
     rejected: WorkflowStatus = WorkflowStatus.UNSPECIFIED
 
 
 class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
-    """Ask a question. A handler that raises becomes `QueryFailedError`."""
+    """Query a workflow. A handler that raises becomes `QueryFailedError`."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     needs_worker: ClassVar[bool] = True
-    default_timeout: ClassVar[float | None] = 30.0  # as long as on a server
+    default_timeout: ClassVar[float | None] = 30.0  # as on a server
     workflow_id: str
     query_name: str
     run_id: str = ""
@@ -140,7 +137,7 @@ class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
 
 
 class RunChange(Request[Nothing], frozen=True, kw_only=True):
-    """A change of an open run, with the reason for it: what those below have in common."""
+    """A change of an open run, with a reason. The base of the requests below."""
 
     workflow_id: str
     request_id: str
@@ -150,28 +147,28 @@ class RunChange(Request[Nothing], frozen=True, kw_only=True):
 
 
 class CancelWorkflow(RunChange, frozen=True, kw_only=True):
-    """Ask a workflow to cancel."""
+    """Request the cancellation of a workflow."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     first_execution_run_id: str = ""
 
 
 class PauseWorkflow(RunChange, frozen=True, kw_only=True):
-    """Let a run rest: no worker gets its tasks, nor new attempts of its activities, until `UnpauseWorkflow`. What happens
-    meanwhile is written into its history. `FAILED_PRECONDITION`: it is paused already.
+    """Pause a run: no worker receives its tasks, nor new attempts of its activities, until `UnpauseWorkflow`. Events are recorded
+    meanwhile. Fails with `FAILED_PRECONDITION` if it is already paused.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
 
 
 class UnpauseWorkflow(RunChange, frozen=True, kw_only=True):
-    """Let a run that was paused go on. `FAILED_PRECONDITION`: it is not paused."""
+    """Resume a paused run. Fails with `FAILED_PRECONDITION` if it is not paused."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
 
 
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """End a workflow now, without asking it. `request_id` is for the embedded engine: a server knows none here."""
+    """Terminate a workflow now. Only the embedded engine uses `request_id`; a server has none here."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
@@ -184,8 +181,8 @@ class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
-    """Change what was said of a run: those of `fields` hold from now on, in place of what was said before. No override takes back
-    what was said of its version; of the spec only its priority can be changed.
+    """Change the options of a run: the new values of `fields` replace the old ones. Only the priority fields of `spec` can be
+    changed; no versioning override removes the present one.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -198,7 +195,7 @@ class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
 
 
 class SkipTime(Request[Nothing], frozen=True, kw_only=True):
-    """Have a run's time skipped from now on: without `fast_forward_id` until it ends, else by so many seconds."""
+    """Skip a run's time from now on: until the run ends, or with `fast_forward_id` by this number of seconds."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     workflow_id: str
@@ -210,7 +207,7 @@ class SkipTime(Request[Nothing], frozen=True, kw_only=True):
 
 
 class FastForwarded(msgspec.Struct, frozen=True):
-    """What became of it: not `over`, ask again; `reason` says why it did not come to its end."""
+    """The state of a fast forward: ask again until it is `over`; `reason` says why it was aborted."""
 
     over: bool = True
     reached: bool = False
@@ -218,7 +215,7 @@ class FastForwarded(msgspec.Struct, frozen=True):
 
 
 class WaitForFastForward(Request[FastForwarded], frozen=True, kw_only=True):
-    """Wait until a run's time has come so far, or until the engine's long poll ends."""
+    """Wait until a run's time has been skipped that far, or until the engine's long poll ends."""
 
     effect: ClassVar[Effect] = Effect.READ
     waits: ClassVar[bool] = True
@@ -227,7 +224,7 @@ class WaitForFastForward(Request[FastForwarded], frozen=True, kw_only=True):
 
 
 class TimeSkippingState(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's own time, and whether it is skipped now, how often it was."""
+    """A run's own time, whether it is being skipped, and how often it was."""
 
     current_time_ns: int
     config: TimeSkippingConfig
@@ -235,29 +232,26 @@ class TimeSkippingState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeleteWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """Remove a run and its history for good; one that is open is terminated first. A server may take a moment."""
+    """Remove a run and its history; an open run is terminated first. A server may take a moment."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     workflow_id: str
     run_id: str = ""
 
 
-# --- runs as they are ---------------------------------------------------------------------------------------
-
-
 class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
-    """An activity that a run waits for."""
+    """A pending activity of a run."""
 
     activity_id: str
     activity_type: str
     state: str
     task_queue: str = ""
-    """Where it waits for a worker; empty of a server that does not say (before 1.28)."""
+    """Empty on a server that does not report it (before 1.28)."""
     attempt: int = 1
     maximum_attempts: int = 0
     last_failure: Failure | None = None
     scheduled_time_ns: int = 0
-    """When the run asked for it, or for its latest attempt."""
+    """The time at which the run scheduled it, or its latest attempt."""
     next_attempt_time_ns: int = 0
     last_started_time_ns: int = 0
     last_worker_identity: str = ""
@@ -265,7 +259,7 @@ class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
-    """A child workflow that has not ended; `run_id` is its first run."""
+    """A child workflow that is open; `run_id` is its first run."""
 
     workflow_id: str
     run_id: str
@@ -274,7 +268,7 @@ class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """An update that no worker has accepted yet: it is in no history. Only the embedded engine lists them."""
+    """An update that no worker has accepted yet, and that is therefore in no history. Only the embedded engine lists them."""
 
     update_id: str
     name: str
@@ -284,17 +278,17 @@ REPORTED_PROBLEMS = "TemporalReportedProblems"
 """The search attribute under which engines report a run whose workflow task keeps failing."""
 
 TASK_FAILS, TASK_TIMES_OUT = "category=WorkflowTaskFailed", "category=WorkflowTaskTimedOut"
-"""Its values for a run that is parked."""
+"""Its values for a parked run."""
 
 PARKED_RUNS = f"ExecutionStatus = 'Running' AND {REPORTED_PROBLEMS} IN ('{TASK_FAILS}', '{TASK_TIMES_OUT}')"
-"""The filter of the open runs that engines report as parked."""
+"""The list filter for open runs that engines report as parked."""
 
 ACTIVITY_FAILS = "category=ActivityTaskFailed"
-"""Its value for a run of which an activity keeps failing. Only the embedded engine reports it."""
+"""Its value for a run with an activity that keeps failing. Only the embedded engine reports it."""
 
 
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one run. Times are nanoseconds since the epoch, 0 where unset."""
+    """A run in short. Times are nanoseconds since the epoch, 0 if unset."""
 
     workflow_id: str
     run_id: str
@@ -316,11 +310,13 @@ class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
 def reports_task_problem(run: WorkflowSummary) -> bool:
     """Whether the engine reports that the run's workflow task keeps failing or timing out."""
     payload = run.search_attributes.get(REPORTED_PROBLEMS)
-    return payload is not None and any(each.encode() in payload.data for each in (TASK_FAILS, TASK_TIMES_OUT))
+    return payload is not None and any(
+        problem.encode() in payload.data for problem in (TASK_FAILS, TASK_TIMES_OUT)
+    )
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in detail. `next_task_time_ns`: when a task that failed is tried again, where the engine tells.
+class Description(ReadAnswer, frozen=True, kw_only=True):
+    """A run in detail. `next_task_time_ns` is the time of the retry of a failed workflow task, if the engine reports it.
 
     `deployment_version` is the version that a pinned run belongs to, or that handled its last task.
     """
@@ -335,27 +331,24 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     next_task_time_ns: int = 0
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     deployment_version: WorkerDeploymentVersion | None = None
-    notice: str = ""
-    """What is wrong with the engine at present, if it answers nevertheless; "" if nothing is."""
     time_skipping: TimeSkippingState | None = None
-    """Where its time was ever skipped."""
+    """Set if the run's time was ever skipped."""
     pending_updates: tuple[PendingUpdate, ...] = ()
 
 
 class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
-    """Look at one run."""
+    """Return the description of a run."""
 
     effect: ClassVar[Effect] = Effect.READ
     workflow_id: str
     run_id: str = ""
 
 
-class Page(msgspec.Struct, frozen=True):
-    """Some runs, and where to go on (empty at the end)."""
+class Page(ReadAnswer, frozen=True):
+    """A page of a list of runs; `next_page_token` is empty at the end."""
 
     workflows: tuple[WorkflowSummary, ...]
     next_page_token: bytes = b""
-    notice: str = ""
 
 
 class ListWorkflows(Request[Page], frozen=True, kw_only=True):
@@ -368,18 +361,17 @@ class ListWorkflows(Request[Page], frozen=True, kw_only=True):
 
 
 class CountGroup(msgspec.Struct, frozen=True):
-    """How many runs have these values of what was grouped by."""
+    """The number of runs with these values of the grouping attributes."""
 
     values: tuple[str | int | float | bool, ...]
     count: int
 
 
-class Count(msgspec.Struct, frozen=True):
-    """How many runs match, and how many of them there are in each group."""
+class Count(ReadAnswer, frozen=True):
+    """The number of matching runs, in total and per group."""
 
     count: int
     groups: tuple[CountGroup, ...] = ()
-    notice: str = ""
 
 
 class CountWorkflows(Request[Count], frozen=True, kw_only=True):
@@ -389,50 +381,47 @@ class CountWorkflows(Request[Count], frozen=True, kw_only=True):
     query: str = ""
 
 
-# --- how a run closed ---------------------------------------------------------------------------------------
-
-
-class RunCompleted(msgspec.Struct, frozen=True):
+class RunCompleted(msgspec.Struct, frozen=True, tag=True):
     """The run returned."""
 
     result: Payloads = ()
     new_run_id: str = ""
 
 
-class RunFailed(msgspec.Struct, frozen=True):
+class RunFailed(msgspec.Struct, frozen=True, tag=True):
     """The run failed."""
 
     failure: Failure
     new_run_id: str = ""
 
 
-class RunCanceled(msgspec.Struct, frozen=True):
+class RunCanceled(msgspec.Struct, frozen=True, tag=True):
     """The run ended as cancelled."""
 
     details: Payloads = ()
 
 
-class RunTerminated(msgspec.Struct, frozen=True):
+class RunTerminated(msgspec.Struct, frozen=True, tag=True):
     """The run was terminated."""
 
     reason: str = ""
     details: Payloads = ()
 
 
-class RunTimedOut(msgspec.Struct, frozen=True):
-    """The run took too long."""
+class RunTimedOut(msgspec.Struct, frozen=True, tag=True):
+    """The run timed out."""
 
     new_run_id: str = ""
 
 
-class RunContinued(msgspec.Struct, frozen=True):
-    """The run continued as a new one."""
+class RunContinued(msgspec.Struct, frozen=True, tag=True):
+    """The run continued as a new run."""
 
     new_run_id: str
 
 
-class StillOpen(msgspec.Struct, frozen=True):
-    """The run did not close within the wait; ask again. `run_id` is the run that was watched."""
+class StillOpen(msgspec.Struct, frozen=True, tag=True):
+    """The run did not close within the wait; ask again. `run_id` is the observed run."""
 
     run_id: str = ""
 
@@ -443,7 +432,7 @@ Outcome: TypeAlias = (
 
 
 class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
-    """Wait until a run closes, or until the engine's long poll ends (then the answer is `StillOpen`)."""
+    """Wait until a run closes, or until the engine's long poll ends; then the answer is `StillOpen`."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     waits: ClassVar[bool] = True
@@ -452,44 +441,40 @@ class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
 
 
 class Executed(msgspec.Struct, frozen=True):
-    """A workflow was started, or an existing one was used, and how its run closed; `StillOpen` if it has not yet."""
+    """The answer to `ExecuteWorkflow`: the run that was started or used, and its outcome; `StillOpen` if it is open."""
 
     run_id: str
     outcome: Outcome
 
 
-class Executes(Protocol):
-    """A connection to an engine on this machine: a start and the wait for its end are one call, which waits for the disk
-    once. What a caller hears is what the answers to the two requests would say.
+class ExecuteWorkflow(Request[Executed], frozen=True, kw_only=True):
+    """Start a workflow and wait until its run closes, in one request: an engine in this process then waits for its disk
+    once instead of twice. An engine that cannot wait, such as a server, answers `StillOpen` after the start.
     """
 
-    def execute(self, request: StartWorkflow) -> Coroutine[Any, Any, Executed]:
-        """Start a workflow, and wait until its run closes, or for as long as a wait lasts."""
-        ...
-
-
-# --- histories ----------------------------------------------------------------------------------------------
+    effect: ClassVar[Effect] = Effect.CHANGE
+    waits: ClassVar[bool] = True
+    start: StartWorkflow
 
 
 class HistoryEventFilter(IntEnum):
-    """Which events of a history are told (Temporal's numbers)."""
+    """The events of a history to return (Temporal's numbers)."""
 
     ALL_EVENT = 1
     CLOSE_EVENT = 2
-    """The last one alone: where it is waited for, the one that closes the run."""
+    """Only the last event; with `wait_new` the event that closes the run."""
 
 
-class HistoryPage(msgspec.Struct, frozen=True):
-    """A page of a history: Temporal's JSON form of each event, as bytes, and where to go on."""
+class HistoryPage(ReadAnswer, frozen=True):
+    """A page of a history: each event in Temporal's JSON form, as bytes; `next_page_token` is empty at the end."""
 
     events: tuple[bytes, ...]
     next_page_token: bytes = b""
-    notice: str = ""
 
 
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
-    """Fetch a page of a run's history, from its beginning or from its end; with `wait_new` wait for what is not there yet.
-    `page_size` 0 is the engine's own; a server gives whole workflow tasks, so it may be a few more or less.
+    """Return a page of a run's history, from its beginning or from its end; with `wait_new` wait for events that do not exist
+    yet. `page_size` 0 is the engine's default. A server returns entire workflow tasks, so the number may differ slightly.
     """
 
     effect: ClassVar[Effect] = Effect.READ
@@ -503,11 +488,8 @@ class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
     event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT
 
 
-# --- updates, resets, imports -------------------------------------------------------------------------------
-
-
 class UpdateStage(IntEnum):
-    """How far an update has come (Temporal's numbers)."""
+    """The stage of an update (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     ADMITTED = 1
@@ -516,9 +498,9 @@ class UpdateStage(IntEnum):
 
 
 class UpdateState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an update: at COMPLETED exactly one of `result` and `failure` counts (a failure if there is one).
+    """The state of an update. At COMPLETED it has a failure, or else a result.
 
-    A stage below the one that was waited for means that the engine's long poll ended: ask again with `PollUpdate`.
+    A stage below the requested one means that the engine's long poll ended: ask again with `PollUpdate`.
     """
 
     update_id: str
@@ -530,9 +512,9 @@ class UpdateState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
-    """Ask for an update and wait until it has come to `wait_stage`. The same `update_id` again is the same update.
+    """Request an update and wait until it has reached `wait_stage`. Requests with the same `update_id` are one update.
 
-    `request_id` names the call, however often it is sent: for the embedded engine, a server knows none here.
+    `request_id` identifies the call, however often it is sent. Only the embedded engine uses it; a server has none here.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -551,7 +533,7 @@ class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
 
 
 class PollUpdate(Request[UpdateState], frozen=True, kw_only=True):
-    """Wait on for an update."""
+    """Wait until an update has reached `wait_stage`."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     needs_worker: ClassVar[bool] = True
@@ -571,7 +553,7 @@ class UpdateStarted(msgspec.Struct, frozen=True):
 
 
 class UpdateWithStart(Request[UpdateStarted], frozen=True, kw_only=True):
-    """Start a workflow, or use the one that runs, and update it in one step."""
+    """Start a workflow, or use the running one, and update it in one step."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     needs_worker: ClassVar[bool] = True
@@ -580,10 +562,10 @@ class UpdateWithStart(Request[UpdateStarted], frozen=True, kw_only=True):
 
 
 class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
-    """End a run and begin it anew from one of its workflow tasks; the answer names the new run.
+    """Terminate a run and start a new one from one of its workflow tasks; the answer names the new run.
 
     `event_id` is the id of the WorkflowTaskCompleted (or failed, timed out, started) event after which history is dropped.
-    What arrived after that is sent to the new run again, unless it is excluded.
+    Messages that arrived later are sent to the new run, unless excluded.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
@@ -598,11 +580,10 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
 
 
 class ImportWorkflow(Request[Started], frozen=True, kw_only=True):
-    """Begin a run of this id that has a history already: `events`, in Temporal's JSON form, the first of them its start.
-    It goes on from their end.
+    """Start a run that already has a history: `events`, in Temporal's JSON form, of which the first is its start.
 
-    `dry_run`: only refuse what cannot be, and begin nothing (the answer names no run). `hold`: let no worker have it yet; the
-    same request without it lets it go. An engine that begins a run in one step has nothing to hold.
+    `dry_run`: only validate the history, and start nothing (the answer names no run). `hold`: withhold the run from workers until
+    the request is repeated without `hold`. An engine that starts a run in one step ignores it.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE

@@ -216,7 +216,8 @@ async def _read_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
         key = name.lower()
         if not separator or not name or name != name.strip() or (key in headers and key in _ONCE):
             raise _BadRequestError(400, "the headers are malformed")
-        headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
+        delimiter = "; " if key == "cookie" else ", "  # HTTP/2 proxies send one header per cookie
+        headers[key] = f"{headers[key]}{delimiter}{value.strip()}" if key in headers else value.strip()
     peer = writer.get_extra_info("peername")
     return HttpRequest(words[0], words[1], headers, str(peer[0]) if peer else "")
 

@@ -1,9 +1,8 @@
-"""Requests as calls: which RPC, its message, and how to read the answer. Every request becomes one. Pure.
+"""Requests as RPCs: for each request the RPC, its message, and the parser of its answer. Pure.
 
-Here are the calls that act: on workflows (start, signal, query, cancel, terminate), those that change a run and wait
-for its word (updates, update with start, reset), and on an activity that is completed from outside, by its token or by
-its ids. `calls_views` has those that only look, `calls_schedules`, `calls_activities` and `calls_deployments` those about
-schedules, activities without a workflow and versions of workers; `connection` sends them all.
+This file contains the calls that act on workflows, and on activities that complete asynchronously. `calls_views` contains reads,
+`calls_schedules`, `calls_activities` and `calls_deployments` those about schedules, standalone activities and worker versions;
+`connection` sends them all.
 """
 
 from __future__ import annotations
@@ -39,29 +38,26 @@ from hourglass._temporal.protos import (
 )
 from hourglass._temporal.specs import START
 
-# --- what a call is --------------------------------------------------------------------------------------------------
-
-
 ORDINARY = 10.0
-"""Seconds for a call that the server answers at once."""
+"""The timeout in seconds of a call that the server answers at once."""
 
 PATIENT = 30.0
-"""Seconds for a call that a worker has to answer."""
+"""The timeout in seconds of a call that a worker must answer."""
 
 LONG_POLL = 65.0
-"""Seconds for a call that the server holds open; it gives up by itself after 20."""
+"""The timeout in seconds of a long poll, which the server ends by itself after 20."""
 
 
 class CallScope(NamedTuple):
-    """What every call needs to know of its connection."""
+    """The connection's namespace and identity, which every call needs."""
 
     namespace: str
     identity: str
 
 
 class Rpc(NamedTuple):
-    """One RPC. `late` answers instead of a timeout, for calls where waiting in vain is normal. Without `retry` a server
-    that is not there is an error at once, and not after `timeout`.
+    """One RPC. `late` is the answer after a timeout, for calls that often wait in vain. Without `retry` an unreachable server
+    is an error at once, not after `timeout`.
     """
 
     rpc: str
@@ -77,9 +73,6 @@ def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:
     """Name a run in a message."""
     execution.workflow_id = workflow_id
     execution.run_id = run_id
-
-
-# --- workflows -------------------------------------------------------------------------------------------------------
 
 
 def start(request: wf.StartWorkflow, scope: CallScope) -> Rpc:
@@ -120,12 +113,12 @@ def put_start(message: Any, request: wf.StartWorkflow, scope: CallScope) -> None
 
 
 def put_callbacks(message: Any, request: Any) -> None:
-    """Write who is told when what is started has ended; where one that runs is used, it learns of them, too."""
-    for each in request.callbacks:
+    """Write the callbacks to notify at the end; an existing workflow that is used instead also receives them."""
+    for requested in request.callbacks:
         callback = message.completion_callbacks.add()
-        callback.nexus.url = each.url
-        callback.nexus.header.update(each.headers)
-        links = [Link.FromString(link) for link in each.links]
+        callback.nexus.url = requested.url
+        callback.nexus.header.update(requested.headers)
+        links = [Link.FromString(link) for link in requested.links]
         callback.links.extend(links)
         message.links.extend(links)
     if request.callbacks and request.id_conflict_policy is wf.IdConflictPolicy.USE_EXISTING:
@@ -163,7 +156,7 @@ def signal(request: wf.SignalWorkflow, scope: CallScope) -> Rpc:
 
 
 def query(request: wf.QueryWorkflow, scope: CallScope) -> Rpc:
-    """Ask a question, which a worker answers."""
+    """Query a workflow; a worker answers."""
     message: Any = ws.QueryWorkflowRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
     message.query.query_type = request.query_name
@@ -183,7 +176,7 @@ def _answered(data: bytes) -> wf.QueryAnswer:
 
 
 def cancel(request: wf.CancelWorkflow, scope: CallScope) -> Rpc:
-    """Ask a workflow to cancel."""
+    """Request the cancellation of a workflow."""
     message: Any = ws.RequestCancelWorkflowExecutionRequest(
         namespace=scope.namespace,
         identity=request.identity or scope.identity,
@@ -196,7 +189,7 @@ def cancel(request: wf.CancelWorkflow, scope: CallScope) -> Rpc:
 
 
 def terminate(request: wf.TerminateWorkflow, scope: CallScope) -> Rpc:
-    """End a workflow now."""
+    """Terminate a workflow now."""
     message: Any = ws.TerminateWorkflowExecutionRequest(
         namespace=scope.namespace,
         identity=request.identity or scope.identity,
@@ -209,11 +202,8 @@ def terminate(request: wf.TerminateWorkflow, scope: CallScope) -> Rpc:
     return Rpc("terminate_workflow_execution", message, _nothing)
 
 
-# --- updates and resets ----------------------------------------------------------------------------------------------
-
-
 def update(request: wf.UpdateWorkflow, scope: CallScope) -> Rpc:
-    """Ask for an update; the server holds the call open until it has come so far, or for 20 s."""
+    """Request an update; the server holds the call open until the update has reached the stage, or for 20 s."""
     return Rpc(
         "update_workflow_execution",
         _update_message(request, scope),
@@ -224,7 +214,7 @@ def update(request: wf.UpdateWorkflow, scope: CallScope) -> Rpc:
 
 
 def poll_update(request: wf.PollUpdate, scope: CallScope) -> Rpc:
-    """Wait on for an update."""
+    """Wait until an update has reached a stage."""
     message: Any = ws.PollWorkflowExecutionUpdateRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
     )
@@ -241,7 +231,7 @@ def poll_update(request: wf.PollUpdate, scope: CallScope) -> Rpc:
 
 
 def update_with_start(request: wf.UpdateWithStart, scope: CallScope) -> Rpc:
-    """Start, or use what runs, and update, in one step."""
+    """Start a workflow, or use the running one, and update it, in one step."""
     message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
     put_start(message.operations.add().start_workflow, request.start, scope)
     message.operations.add().update_workflow.CopyFrom(_update_message(request.update, scope))
@@ -255,7 +245,7 @@ def update_with_start(request: wf.UpdateWithStart, scope: CallScope) -> Rpc:
 
 
 def reset(request: wf.ResetWorkflow, scope: CallScope) -> Rpc:
-    """Begin a run anew from one of its workflow tasks."""
+    """Start a new run from one of a run's workflow tasks."""
     message: Any = ws.ResetWorkflowExecutionRequest(
         namespace=scope.namespace,
         reason=request.reason,
@@ -311,7 +301,7 @@ def _nothing_yet(request: wf.UpdateWorkflow | wf.PollUpdate) -> wf.UpdateState:
 
 
 def pause(request: wf.PauseWorkflow | wf.UnpauseWorkflow, scope: CallScope) -> Rpc:
-    """Let a run rest, or go on."""
+    """Pause or resume a run."""
     pauses = isinstance(request, wf.PauseWorkflow)
     message: Any = ws.PauseWorkflowExecutionRequest() if pauses else ws.UnpauseWorkflowExecutionRequest()
     message.namespace = scope.namespace
@@ -324,7 +314,7 @@ def pause(request: wf.PauseWorkflow | wf.UnpauseWorkflow, scope: CallScope) -> R
 
 
 def update_options(request: wf.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
-    """Change what was said of a run."""
+    """Change the options of a run."""
     message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
     )
@@ -341,14 +331,14 @@ def update_options(request: wf.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
 
 
 def put_time_skipping(message: Any, config: wf.TimeSkippingConfig) -> None:
-    """Write how a run's time goes."""
+    """Write a time skipping configuration."""
     message.enabled = config.enabled
     message.disable_propagation = config.disable_propagation
     message.max_session_skip_count = config.max_session_skip_count
 
 
 def skip_time(request: wf.SkipTime, scope: CallScope) -> Rpc:
-    """Have a run's time skipped."""
+    """Skip the time of a run."""
     message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity
     )
@@ -366,7 +356,7 @@ _REACHED, _FAILED = 2, 3  # FastForwardPollingResult
 
 
 def wait_for_fast_forward(request: wf.WaitForFastForward, scope: CallScope) -> Rpc:
-    """Wait until a run's time has come so far; along its successors."""
+    """Wait until a run's time has been skipped that far, along its chain."""
     message: Any = ws.PollWorkflowExecutionTimeSkippingRequest(
         namespace=scope.namespace, fast_forward_id=request.fast_forward_id
     )
@@ -390,10 +380,7 @@ def delete(request: wf.DeleteWorkflow, scope: CallScope) -> Rpc:
     return Rpc("delete_workflow_execution", message, _nothing)
 
 
-# --- activities ------------------------------------------------------------------------------------------------------
-
-
-# What is reported -> by token, by ids: RPC and message.
+# The outcome -> the RPC and message by token, and those by ids.
 _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
     "completed": (
         ("respond_activity_task_completed", ws.RespondActivityTaskCompletedRequest),
@@ -411,7 +398,7 @@ _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
 
 
 def complete(request: ac.CompleteActivity, scope: CallScope) -> Rpc:
-    """End an activity: a failure if there is one, then cancellation, then its result."""
+    """Complete an activity: with a failure if there is one, else with a cancellation, else with its result."""
     if request.failure is not None:
         rpc, message = _address("failed", request, scope)
         put_failure(message.failure, request.failure)
@@ -445,7 +432,7 @@ def _put_address(message: Any, request: ac.CompleteActivity | ac.HeartbeatActivi
 
 
 def reset_activity(request: ac.ResetActivity, scope: CallScope) -> Rpc:
-    """Begin the attempts of an activity anew."""
+    """Restart the attempts of an activity."""
     message = ws.ResetActivityRequest(
         namespace=scope.namespace,
         id=request.activity_id,
@@ -457,7 +444,7 @@ def reset_activity(request: ac.ResetActivity, scope: CallScope) -> Rpc:
 
 
 def heartbeat(request: ac.HeartbeatActivity, scope: CallScope) -> Rpc:
-    """Report that an activity lives."""
+    """Send a heartbeat of an activity."""
     rpc = "record_activity_task_heartbeat"
     message: Any = ws.RecordActivityTaskHeartbeatRequest()
     if not request.token:
@@ -474,11 +461,11 @@ def _beat(data: bytes) -> ac.HeartbeatAnswer:
 
 
 PUBLISHING_PAUSE = 0.2
-"""A server writes each heartbeat down: of what is published in between, all that is new goes with the next."""
+"""The pause between heartbeats that carry progress: a server writes each to disk, so items are collected in between."""
 
 
 def publish(request: PublishProgress, scope: CallScope) -> Rpc:
-    """Have the attempt's heartbeat carry what it publishes, beside the details that it has."""
+    """Send the attempt's progress with a heartbeat, beside the heartbeat details."""
     message: Any = ws.RecordActivityTaskHeartbeatRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity, task_token=request.token
     )

@@ -1,5 +1,5 @@
-"""The calls about activities that belong to no workflow, and those that change one of a workflow: which RPC, its message, and
-how to read the answer. Pure.
+"""The calls about standalone activities, and those that change any activity: the RPC, its message, and the parser of its
+answer. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STATES: dict[int, str] = {
 
 
 def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
-    """Start an activity by itself."""
+    """Start a standalone activity."""
     message: Any = ws.StartActivityExecutionRequest(
         namespace=scope.namespace,
         identity=request.identity or scope.identity,
@@ -67,7 +67,7 @@ def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
 
 
 def wait(request: ac.WaitForActivity, scope: CallScope) -> Rpc:
-    """Wait until it ends; the server holds the call open for a while."""
+    """Wait until a standalone activity ends; the server holds the call open for a while."""
     message = ws.PollActivityExecutionRequest(
         namespace=scope.namespace, activity_id=request.activity_id, run_id=request.run_id
     )
@@ -87,7 +87,7 @@ def wait(request: ac.WaitForActivity, scope: CallScope) -> Rpc:
 
 
 def describe(request: ac.DescribeActivity, scope: CallScope) -> Rpc:
-    """Look at one."""
+    """Return the description of a standalone activity."""
     message = ws.DescribeActivityExecutionRequest(
         namespace=scope.namespace,
         activity_id=request.activity_id,
@@ -134,7 +134,7 @@ def _summary(info: Any) -> ac.ActivitySummary:
         search_attributes={
             name: payload
             for name, payload in payload_map_from(info.search_attributes.indexed_fields).items()
-            if name != "TemporalNamespaceDivision"  # how a server keeps them apart from workflows
+            if name != "TemporalNamespaceDivision"  # a server's way to distinguish them from workflows
         },
     )
 
@@ -147,25 +147,25 @@ _SAID = ("workflow_id", "activity_id", "run_id", "request_id", "reason")
 
 
 def _asked(kind: Any, request: Any, scope: CallScope) -> Any:
-    """A message that says which activity, who asks, and why, as far as the request does."""
-    said = {name: getattr(request, name) for name in _SAID if name in request.__struct_fields__}
-    return kind(namespace=scope.namespace, identity=request.identity or scope.identity, **said)
+    """Return a message with the activity, the identity and the reason, as far as the request has them."""
+    values = {name: getattr(request, name) for name in _SAID if name in request.__struct_fields__}
+    return kind(namespace=scope.namespace, identity=request.identity or scope.identity, **values)
 
 
 def cancel(request: ac.CancelActivity, scope: CallScope) -> Rpc:
-    """Ask one to cancel."""
+    """Request the cancellation of a standalone activity."""
     message = _asked(ws.RequestCancelActivityExecutionRequest, request, scope)
     return Rpc("request_cancel_activity_execution", message, _nothing)
 
 
 def terminate(request: ac.TerminateActivity, scope: CallScope) -> Rpc:
-    """End one now."""
+    """Terminate a standalone activity now."""
     message = _asked(ws.TerminateActivityExecutionRequest, request, scope)
     return Rpc("terminate_activity_execution", message, _nothing)
 
 
 def delete(request: ac.DeleteActivity, scope: CallScope) -> Rpc:
-    """Remove one."""
+    """Remove a standalone activity."""
     message = ws.DeleteActivityExecutionRequest(
         namespace=scope.namespace, activity_id=request.activity_id, run_id=request.run_id
     )
@@ -173,13 +173,13 @@ def delete(request: ac.DeleteActivity, scope: CallScope) -> Rpc:
 
 
 def pause(request: ac.PauseActivity, scope: CallScope) -> Rpc:
-    """Let one rest."""
+    """Pause an activity."""
     message = _asked(ws.PauseActivityExecutionRequest, request, scope)
     return Rpc("pause_activity_execution", message, _nothing)
 
 
 def unpause(request: ac.UnpauseActivity, scope: CallScope) -> Rpc:
-    """Let one go on."""
+    """Resume a paused activity."""
     message = _asked(ws.UnpauseActivityExecutionRequest, request, scope)
     return Rpc("unpause_activity_execution", message, _nothing)
 
@@ -193,7 +193,7 @@ _PATHS = {
 
 
 def update_options(request: ac.UpdateActivityOptions, scope: CallScope) -> Rpc:
-    """Change what was said of one."""
+    """Change the options of an activity."""
     message: Any = ws.UpdateActivityExecutionOptionsRequest(
         namespace=scope.namespace,
         workflow_id=request.workflow_id,
@@ -215,7 +215,7 @@ def update_options(request: ac.UpdateActivityOptions, scope: CallScope) -> Rpc:
 
 
 def list_activities(request: ac.ListActivities, scope: CallScope) -> Rpc:
-    """List them."""
+    """Return a page of standalone activities."""
     message = ws.ListActivityExecutionsRequest(
         namespace=scope.namespace,
         page_size=request.page_size,
@@ -225,13 +225,15 @@ def list_activities(request: ac.ListActivities, scope: CallScope) -> Rpc:
 
     def read(data: bytes) -> ac.ActivityPage:
         answer = ws.ListActivityExecutionsResponse.FromString(data)
-        return ac.ActivityPage(tuple(_summary(each) for each in answer.executions), answer.next_page_token)
+        return ac.ActivityPage(
+            tuple(_summary(execution) for execution in answer.executions), answer.next_page_token
+        )
 
     return Rpc("list_activity_executions", message, read)
 
 
 def count(request: ac.CountActivities, scope: CallScope) -> Rpc:
-    """Count them."""
+    """Return the number of matching standalone activities."""
     message = ws.CountActivityExecutionsRequest(namespace=scope.namespace, query=request.query)
     return Rpc("count_activity_executions", message, _counted)
 

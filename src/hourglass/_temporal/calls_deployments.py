@@ -1,4 +1,4 @@
-"""Versions of workers: requests about deployments, and what other messages say of versions. Pure."""
+"""The calls about worker versions and deployments, and the versions in other messages. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def set_current(request: dp.SetCurrentVersion, scope: CallScope) -> Rpc:
 
 
 def set_ramping(request: dp.SetRampingVersion, scope: CallScope) -> Rpc:
-    """Let a version ramp."""
+    """Make a version ramp."""
     message = ws.SetWorkerDeploymentRampingVersionRequest(
         namespace=scope.namespace,
         deployment_name=request.deployment_name,
@@ -58,7 +58,7 @@ def set_ramping(request: dp.SetRampingVersion, scope: CallScope) -> Rpc:
 
 
 def describe(request: dp.DescribeDeployment, scope: CallScope) -> Rpc:
-    """Look at a deployment."""
+    """Return the description of a deployment."""
     message = ws.DescribeWorkerDeploymentRequest(
         namespace=scope.namespace, deployment_name=request.deployment_name
     )
@@ -71,11 +71,11 @@ def _described(data: bytes) -> dp.DeploymentInfo:
     routing = info.routing_config
     versions = tuple(
         dp.KnownVersion(
-            version=version_from(each.deployment_version),
-            status=_STATUSES.get(each.status, str(each.status)),
-            create_time_ns=nanos_from(each.create_time),
+            version=version_from(version_summary.deployment_version),
+            status=_STATUSES.get(version_summary.status, str(version_summary.status)),
+            create_time_ns=nanos_from(version_summary.create_time),
         )
-        for each in info.version_summaries
+        for version_summary in info.version_summaries
     )
     return dp.DeploymentInfo(
         name=info.name,
@@ -83,7 +83,7 @@ def _described(data: bytes) -> dp.DeploymentInfo:
         changed_ns=nanos_from(routing.current_version_changed_time),
         ramping=version_in(routing, "ramping_deployment_version"),
         ramping_percentage=routing.ramping_version_percentage,
-        versions=tuple(sorted(versions, key=lambda each: -each.create_time_ns)),
+        versions=tuple(sorted(versions, key=lambda version: -version.create_time_ns)),
     )
 
 
@@ -94,17 +94,14 @@ ON_DEPLOYMENTS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
 }
 
 
-# --- what other messages say of versions -----------------------------------------------------------------------------
-
-
 def version_in(message: Any, field: str) -> WorkerDeploymentVersion | None:
-    """The version in a field of a message, if there is one."""
-    found = getattr(message, field)
-    return version_from(found) if message.HasField(field) and found.build_id else None
+    """Return the version in a field of a message, if there is one."""
+    version = getattr(message, field)
+    return version_from(version) if message.HasField(field) and version.build_id else None
 
 
 def behavior_of(info: Any) -> VersioningBehavior:
-    """What holds for a run: what it was told from outside, or what its workflow says."""
+    """Return the versioning behavior of a run: its override, or that of its workflow."""
     override = info.versioning_override
     if override.HasField("pinned"):
         return VersioningBehavior.PINNED
@@ -114,14 +111,14 @@ def behavior_of(info: Any) -> VersioningBehavior:
 
 
 def run_version(info: Any) -> WorkerDeploymentVersion | None:
-    """The version that a run is pinned to, or that handled its last task."""
+    """Return the version that a run is pinned to, or that handled its last task."""
     if info.versioning_override.HasField("pinned"):
         return version_from(info.versioning_override.pinned.version)
     return version_in(info, "deployment_version")
 
 
 def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
-    """The version of a worker that polls; None for one without."""
+    """Return the version of a polling worker; None if it is unversioned."""
     options = poller.deployment_options
     if not poller.HasField("deployment_options") or options.worker_versioning_mode != _VERSIONED:
         return None

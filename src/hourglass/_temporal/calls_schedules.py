@@ -1,4 +1,4 @@
-"""Schedules to protobuf and back, and the calls about them: create, describe, update, patch, delete, list. Pure."""
+"""Schedules as protobuf messages, and the calls about them: create, describe, update, patch, delete, list. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
+from hourglass._contract.cron import FIELDS
 from hourglass._temporal.calls import PATIENT, CallScope, Rpc
 from hourglass._temporal.protos import (
     nanos_from,
@@ -24,14 +25,8 @@ from hourglass._temporal.protos import (
 )
 from hourglass._temporal.specs import SCHEDULED
 
-# --- schedules to protobuf and back ----------------------------------------------------------------------------------
-
-
-# The fields of an action that we read and write ourselves; all others travel in `foreign`, and of a priority the rest.
+# The fields of an action that we read and write ourselves; all others are kept in `foreign`, including the rest of a priority.
 _OURS = ("workflow_id", "workflow_type", "input", "header", *(SCHEDULED.names - {"priority"}))
-
-
-# --- out ----------------------------------------------------------------------------------------------------
 
 
 def put_schedule(message: Any, schedule: sc.EngineSchedule) -> None:
@@ -51,15 +46,15 @@ def put_schedule(message: Any, schedule: sc.EngineSchedule) -> None:
 
 
 def put_spec(message: Any, spec: sc.EngineScheduleSpec) -> None:
-    """Write when a schedule acts."""
+    """Write a spec."""
     for calendar in spec.calendars:
         _put_calendar(message.structured_calendar.add(), calendar)
     for calendar in spec.skip:
         _put_calendar(message.exclude_structured_calendar.add(), calendar)
     for interval in spec.intervals:
-        each = message.interval.add()
-        put_seconds(each.interval, interval.every)
-        put_seconds(each.phase, interval.offset)
+        written = message.interval.add()
+        put_seconds(written.interval, interval.every)
+        put_seconds(written.phase, interval.offset)
     message.cron_string.extend(spec.cron_expressions)
     if spec.start_at_ns:
         put_nanos(message.start_time, spec.start_at_ns)
@@ -73,10 +68,10 @@ def put_spec(message: Any, spec: sc.EngineScheduleSpec) -> None:
 
 def _put_calendar(message: Any, calendar: sc.CalendarSpec) -> None:
     message.comment = calendar.comment
-    for field in sc.FIELDS:
+    for field in FIELDS:
         ranges = getattr(message, field.name)
-        for each in getattr(calendar, field.name):
-            ranges.add(start=each.start, end=each.end, step=each.step)
+        for numbers in getattr(calendar, field.name):
+            ranges.add(start=numbers.start, end=numbers.end, step=numbers.step)
 
 
 def _put_action(message: Any, action: wf.StartWorkflow, foreign: bytes) -> None:
@@ -89,11 +84,8 @@ def _put_action(message: Any, action: wf.StartWorkflow, foreign: bytes) -> None:
     SCHEDULED.put(message, action.spec)
 
 
-# --- in -----------------------------------------------------------------------------------------------------
-
-
 def schedule_from(message: Any) -> sc.EngineSchedule:
-    """A schedule as data."""
+    """Return a schedule from a message."""
     policies, state = message.policies, message.state
     return sc.EngineSchedule(
         action=_action_from(message.action.start_workflow),
@@ -115,12 +107,12 @@ def schedule_from(message: Any) -> sc.EngineSchedule:
 
 
 def spec_from(message: Any) -> sc.EngineScheduleSpec:
-    """When a schedule acts, as data."""
+    """Return a spec from a message."""
     return sc.EngineScheduleSpec(
         calendars=tuple(_calendar_from(calendar) for calendar in message.structured_calendar),
         intervals=tuple(
-            sc.IntervalSpec(seconds_from(each.interval), seconds_from(each.phase))
-            for each in message.interval
+            sc.IntervalSpec(seconds_from(interval.interval), seconds_from(interval.phase))
+            for interval in message.interval
         ),
         cron_expressions=tuple(message.cron_string),
         skip=tuple(_calendar_from(calendar) for calendar in message.exclude_structured_calendar),
@@ -133,14 +125,17 @@ def spec_from(message: Any) -> sc.EngineScheduleSpec:
 
 
 def info_from(message: Any) -> sc.EngineScheduleInfo:
-    """What a schedule has done and will do, as data."""
+    """Return the past and next actions of a schedule from a message."""
     return sc.EngineScheduleInfo(
         action_count=message.action_count,
         missed_catchup=message.missed_catchup_window,
         skipped_overlap=message.overlap_skipped,
         buffer_dropped=message.buffer_dropped,
         buffer_size=message.buffer_size,
-        running=tuple((each.workflow_id, each.run_id) for each in message.running_workflows),
+        running=tuple(
+            (running_workflow.workflow_id, running_workflow.run_id)
+            for running_workflow in message.running_workflows
+        ),
         recent_actions=tuple(action_from(action) for action in message.recent_actions),
         next_times_ns=tuple(nanos_from(time) for time in message.future_action_times),
         create_time_ns=nanos_from(message.create_time),
@@ -149,7 +144,7 @@ def info_from(message: Any) -> sc.EngineScheduleInfo:
 
 
 def action_from(message: Any) -> sc.ScheduleAction:
-    """One time that a schedule acted, as data."""
+    """Return one past action from a message."""
     return sc.ScheduleAction(
         schedule_time_ns=nanos_from(message.schedule_time),
         actual_time_ns=nanos_from(message.actual_time),
@@ -162,15 +157,16 @@ def _overlap(number: int) -> sc.OverlapPolicy:
     try:
         return sc.OverlapPolicy(number)
     except ValueError:
-        return sc.OverlapPolicy.UNSPECIFIED  # of a newer server
+        return sc.OverlapPolicy.UNSPECIFIED  # from a newer server
 
 
 def _calendar_from(message: Any) -> sc.CalendarSpec:
     ranges = {
         field.name: tuple(
-            sc.Range(each.start, each.end, each.step or 1) for each in getattr(message, field.name)
+            sc.Range(numbers.start, numbers.end, numbers.step or 1)
+            for numbers in getattr(message, field.name)
         )
-        for field in sc.FIELDS
+        for field in FIELDS
     }
     return sc.CalendarSpec(**ranges, comment=message.comment)
 
@@ -187,14 +183,11 @@ def _action_from(message: Any) -> wf.StartWorkflow:
 
 
 def _foreign(message: Any) -> bytes:
-    rest = NewWorkflowExecutionInfo()
-    rest.CopyFrom(message)
+    unread = NewWorkflowExecutionInfo()
+    unread.CopyFrom(message)
     for name in _OURS:
-        rest.ClearField(name)  # type: ignore[arg-type]
-    return rest.SerializeToString()
-
-
-# --- calls -----------------------------------------------------------------------------------------------------------
+        unread.ClearField(name)  # type: ignore[arg-type]
+    return unread.SerializeToString()
 
 
 def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
@@ -217,7 +210,7 @@ def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
 
 
 def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
-    """Look at a schedule; the server asks a worker of its own."""
+    """Return the description of a schedule, which the server reads from a workflow of its own."""
     message = ws.DescribeScheduleRequest(namespace=scope.namespace, schedule_id=request.schedule_id)
 
     def read(data: bytes) -> sc.ScheduleDetails:
@@ -235,7 +228,7 @@ def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
 
 
 def update(request: sc.UpdateSchedule, scope: CallScope) -> Rpc:
-    """Replace a schedule. A server ignores an update whose token is stale without saying so."""
+    """Replace a schedule. A server silently ignores a request with a stale conflict token."""
     message: Any = ws.UpdateScheduleRequest(
         namespace=scope.namespace,
         schedule_id=request.schedule_id,
@@ -248,7 +241,7 @@ def update(request: sc.UpdateSchedule, scope: CallScope) -> Rpc:
 
 
 def patch(request: sc.PatchSchedule, scope: CallScope) -> Rpc:
-    """Trigger, backfill, pause or unpause."""
+    """Trigger, backfill, pause or unpause a schedule."""
     message: Any = ws.PatchScheduleRequest(
         namespace=scope.namespace,
         schedule_id=request.schedule_id,
@@ -276,7 +269,7 @@ def delete(request: sc.DeleteSchedule, scope: CallScope) -> Rpc:
 
 
 def listing(request: sc.ListSchedules, scope: CallScope) -> Rpc:
-    """List a page of schedules."""
+    """Return a page of schedules."""
     message = ws.ListSchedulesRequest(
         namespace=scope.namespace,
         maximum_page_size=request.page_size,

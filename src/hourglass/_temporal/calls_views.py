@@ -1,5 +1,5 @@
-"""Calls that only look: at a run's history (wait for its end, fetch its events), at the server (whether it serves our
-namespace) and the workers that poll it, at workflows (describe, list, count). Pure.
+"""The calls that only read: the history of a run and its end, the server's namespace and its pollers, descriptions, lists and
+counts of workflows. Pure.
 """
 
 from __future__ import annotations
@@ -40,14 +40,11 @@ from hourglass._temporal.protos import (
 from hourglass.converter import decode_search_attribute
 from hourglass.errors import NamespaceNotFoundError
 
-# --- histories -------------------------------------------------------------------------------------------------------
-
-
 RPC = "get_workflow_execution_history"
 
 
 def wait_for_close(request: wf.WaitForClose, scope: CallScope) -> Rpc:
-    """Wait until a run closes: the server holds the call open for 20 s, then says that nothing happened."""
+    """Wait until a run closes: the server holds the call open for 20 s, then answers that nothing happened."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
         wait_new_event=True,
@@ -104,7 +101,7 @@ _OUTCOMES: dict[str | None, Callable[[Any], wf.Outcome]] = {
 
 
 def history(request: wf.GetHistory, scope: CallScope) -> Rpc:
-    """Fetch a page of events, or wait for new ones."""
+    """Return a page of events, or wait for new ones."""
     if request.newest_first:
         return _newest_first(request, scope)
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
@@ -137,15 +134,14 @@ def _page(data: bytes) -> wf.HistoryPage:
     )
 
 
-# --- server and pollers ----------------------------------------------------------------------------------------------
-
-
 def describe_namespace(request: dp.DescribeNamespace, scope: CallScope) -> Rpc:
-    """Whether the server is there, and has our namespace."""
+    """Check that the server answers and has our namespace."""
 
     def read(data: bytes) -> dp.Namespace:
         info = ws.DescribeNamespaceResponse.FromString(data).namespace_info
-        if info.state == enums.NamespaceState.NAMESPACE_STATE_DELETED:  # marked first, gone a little later
+        if (
+            info.state == enums.NamespaceState.NAMESPACE_STATE_DELETED
+        ):  # a deleted namespace is marked before it disappears
             raise NamespaceNotFoundError(
                 f"the namespace {scope.namespace!r} is being deleted on the server", status="NOT_FOUND"
             )
@@ -156,29 +152,29 @@ def describe_namespace(request: dp.DescribeNamespace, scope: CallScope) -> Rpc:
 
 
 def last_seen(request: dp.LastSeen, scope: CallScope) -> Rpc:
-    """Look for one identity among a queue's pollers."""
+    """Find one identity among a queue's pollers."""
 
     def read(data: bytes) -> dp.Sighting:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
-        ours = [each for each in answer.pollers if each.identity == request.polled_by]
-        return dp.Sighting(max((each.last_access_time.ToNanoseconds() for each in ours), default=0))
+        ours = [poller for poller in answer.pollers if poller.identity == request.polled_by]
+        return dp.Sighting(max((our.last_access_time.ToNanoseconds() for our in ours), default=0))
 
     return Rpc("describe_task_queue", _describe(request.task_queue, request.activities, scope), read)
 
 
 def pollers(request: dp.GetPollers, scope: CallScope) -> Rpc:
-    """All of a queue's pollers."""
+    """Return all pollers of a queue."""
 
     def read(data: bytes) -> dp.Pollers:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
-        found = tuple(
-            dp.Poller(each.identity, each.last_access_time.ToNanoseconds(), poller_version(each))
-            for each in answer.pollers
+        workers = tuple(
+            dp.Poller(poller.identity, poller.last_access_time.ToNanoseconds(), poller_version(poller))
+            for poller in answer.pollers
         )
         current = version_in(answer.versioning_info, "current_deployment_version")
         ramping = version_in(answer.versioning_info, "ramping_deployment_version")
         stats = _stats(answer) if request.stats else None
-        return dp.Pollers(found, current=current, stats=stats, ramping=ramping)
+        return dp.Pollers(workers, current=current, stats=stats, ramping=ramping)
 
     message = _describe(request.task_queue, request.activities, scope)
     message.report_stats = request.stats
@@ -186,15 +182,15 @@ def pollers(request: dp.GetPollers, scope: CallScope) -> Rpc:
 
 
 def _stats(answer: ws.DescribeTaskQueueResponse) -> dp.QueueStats | None:
-    """What waits on a queue; None of a server that does not say (before 1.28)."""
+    """Return the statistics of a queue; None if the server does not report them (before 1.28)."""
     if not answer.HasField("stats"):
         return None
-    told = answer.stats
+    stats = answer.stats
     return dp.QueueStats(
-        backlog=told.approximate_backlog_count,
-        age=told.approximate_backlog_age.ToNanoseconds() / 1e9,
-        add_rate=told.tasks_add_rate,
-        dispatch_rate=told.tasks_dispatch_rate,
+        backlog=stats.approximate_backlog_count,
+        age=stats.approximate_backlog_age.ToNanoseconds() / 1e9,
+        add_rate=stats.tasks_add_rate,
+        dispatch_rate=stats.tasks_dispatch_rate,
     )
 
 
@@ -211,16 +207,13 @@ def _describe(task_queue: str, activities: bool, scope: CallScope) -> ws.Describ
     return message
 
 
-# --- workflows -------------------------------------------------------------------------------------------------------
-
-
 _STATES: dict[int, str] = {
     number: name.removeprefix("PENDING_ACTIVITY_STATE_") for name, number in PendingActivityState.items()
 }
 
 
 def describe(request: wf.DescribeWorkflow, scope: CallScope) -> Rpc:
-    """Look at one run."""
+    """Return the description of a run."""
     message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
     return Rpc("describe_workflow_execution", message, _described)
@@ -247,16 +240,16 @@ def _described(data: bytes) -> wf.Description:
 def _time_skipping(info: Any) -> wf.TimeSkippingState | None:
     if not info.HasField("time_skipping_info"):
         return None
-    told = info.time_skipping_info
-    config = told.effective_config
+    state = info.time_skipping_info
+    config = state.effective_config
     return wf.TimeSkippingState(
-        current_time_ns=nanos_from(told.current_time),
+        current_time_ns=nanos_from(state.current_time),
         config=wf.TimeSkippingConfig(
             enabled=config.enabled,
             disable_propagation=config.disable_propagation,
             max_session_skip_count=config.max_session_skip_count,
         ),
-        skips=told.current_session_skip_count,
+        skips=state.current_session_skip_count,
     )
 
 
@@ -310,11 +303,11 @@ def _status(number: int) -> wf.WorkflowStatus:
     try:
         return wf.WorkflowStatus(number)
     except ValueError:
-        return wf.WorkflowStatus.UNSPECIFIED  # of a newer server
+        return wf.WorkflowStatus.UNSPECIFIED  # from a newer server
 
 
 def listing(request: wf.ListWorkflows, scope: CallScope) -> Rpc:
-    """List a page of runs."""
+    """Return a page of runs."""
     message = ws.ListWorkflowExecutionsRequest(
         namespace=scope.namespace,
         page_size=request.page_size,
@@ -330,7 +323,7 @@ def _listed(data: bytes) -> wf.Page:
 
 
 def count(request: wf.CountWorkflows, scope: CallScope) -> Rpc:
-    """Count runs."""
+    """Return the number of matching runs."""
     message = ws.CountWorkflowExecutionsRequest(namespace=scope.namespace, query=request.query)
     return Rpc("count_workflow_executions", message, _counted)
 
@@ -341,20 +334,20 @@ def _counted(data: bytes) -> wf.Count:
 
 
 def group_from(group: Any) -> wf.CountGroup:
-    """A group of a count."""
+    """Return a group of a count."""
     values = tuple(decode_search_attribute(payload_from(value)) for value in group.group_values)
     return wf.CountGroup(values, group.count)
 
 
 def create_namespace(request: dp.CreateNamespace, scope: CallScope) -> Rpc:
-    """Make a namespace."""
+    """Create a namespace."""
     message: Any = ws.RegisterNamespaceRequest(namespace=request.name, description=request.description)
     put_seconds(message.workflow_execution_retention_period, request.retention)
     return Rpc("register_namespace", message, lambda data: sv.Nothing())
 
 
 def create_nexus_endpoint(request: dp.CreateNexusEndpoint, scope: CallScope) -> Rpc:
-    """Make an endpoint of Nexus."""
+    """Create a Nexus endpoint."""
     message: Any = CreateNexusEndpointRequest()
     spec = message.spec
     spec.name = request.name
@@ -367,11 +360,11 @@ def create_nexus_endpoint(request: dp.CreateNexusEndpoint, scope: CallScope) -> 
 
 
 def find_nexus_endpoint(request: dp.FindNexusEndpoint, scope: CallScope) -> Rpc:
-    """Look for an endpoint of Nexus."""
+    """Return a Nexus endpoint."""
 
     def read(data: bytes) -> dp.NexusEndpoint:
-        for found in ListNexusEndpointsResponse.FromString(data).endpoints:
-            return dp.NexusEndpoint(id=found.id, version=found.version)
+        for endpoint in ListNexusEndpointsResponse.FromString(data).endpoints:
+            return dp.NexusEndpoint(id=endpoint.id, version=endpoint.version)
         return dp.NexusEndpoint()
 
     message = ListNexusEndpointsRequest(name=request.name)
@@ -379,13 +372,13 @@ def find_nexus_endpoint(request: dp.FindNexusEndpoint, scope: CallScope) -> Rpc:
 
 
 def delete_nexus_endpoint(request: dp.DeleteNexusEndpoint, scope: CallScope) -> Rpc:
-    """Remove an endpoint of Nexus."""
+    """Delete a Nexus endpoint."""
     message = DeleteNexusEndpointRequest(id=request.id, version=request.version)
     return Rpc("delete_nexus_endpoint", message, lambda data: sv.Nothing(), service="operator")
 
 
 def add_search_attributes(request: dp.AddSearchAttributes, scope: CallScope) -> Rpc:
-    """Make search attributes."""
+    """Create search attributes."""
     message: Any = AddSearchAttributesRequest(namespace=scope.namespace)
     for name, kind in request.types.items():
         message.search_attributes[name] = _NUMBERS[kind]
@@ -393,42 +386,42 @@ def add_search_attributes(request: dp.AddSearchAttributes, scope: CallScope) -> 
 
 
 def list_search_attributes(request: dp.ListSearchAttributes, scope: CallScope) -> Rpc:
-    """The search attributes that users have made."""
+    """Return the search attributes that users have created."""
     message = ListSearchAttributesRequest(namespace=scope.namespace)
     names = {number: name for name, number in _NUMBERS.items()}
 
     def read(data: bytes) -> dp.SearchAttributeTypes:
-        found = ListSearchAttributesResponse.FromString(data).custom_attributes
-        return dp.SearchAttributeTypes({name: names.get(number, "") for name, number in found.items()})
+        attributes = ListSearchAttributesResponse.FromString(data).custom_attributes
+        return dp.SearchAttributeTypes({name: names.get(number, "") for name, number in attributes.items()})
 
     return Rpc("list_search_attributes", message, read, service="operator")
 
 
 _NUMBERS = {"Text": 1, "Keyword": 2, "Int": 3, "Double": 4, "Bool": 5, "Datetime": 6, "KeywordList": 7}
-"""Temporal's numbers of the types of search attributes."""
+"""Temporal's numbers of search attribute types."""
 
 _SOON, _LATER = 0.2, 1.0
-"""How often a follower looks: a server does not tell of heartbeats."""
+"""The pauses between the requests of a follower: a server does not notify about heartbeats."""
 
 
 def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:
-    """What the heartbeats of a run's activities carry of what they publish."""
+    """Return the progress that the heartbeats of a run's activities carry."""
     message: Any = ws.DescribeWorkflowExecutionRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
-    seen = {each.activity_id: (each.attempt, each.next) for each in request.seen}
+    seen = {position.activity_id: (position.attempt, position.next) for position in request.seen}
 
     def read(data: bytes) -> ProgressRead:
         answer: Any = ws.DescribeWorkflowExecutionResponse.FromString(data)
-        found: list[PublishedItem] = []
+        items: list[PublishedItem] = []
         is_any = False
         for pending in answer.pending_activities:
             carried = carried_by(payloads_from(pending.heartbeat_details.payloads))
             if carried is not None:
                 is_any = True
-                found += new_items(
+                items += new_items(
                     carried, request.name, pending.activity_id, pending.activity_type.name, seen
                 )
-        return ProgressRead(tuple(found), _SOON if is_any else _LATER)
+        return ProgressRead(tuple(items), _SOON if is_any else _LATER)
 
     return Rpc("describe_workflow_execution", message, read)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import msgspec
 import temporalio.api.workflowservice.v1 as ws
 
 from hourglass._contract import service as sv
@@ -72,6 +73,12 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallS
             return data
 
         return await importing.import_workflow(send, request, scope)
+    if isinstance(request, wf.ExecuteWorkflow):
+        start = msgspec.structs.replace(
+            request.start, rpc_timeout=request.rpc_timeout, rpc_metadata=request.rpc_metadata
+        )
+        started = await perform(client, start, scope, target)
+        return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
     if isinstance(request, ListLimits):
         return KeptLimits()  # a Temporal server keeps no limits; workflows do
     plan = CALLS.get(type(request))

@@ -32,7 +32,7 @@ from temporalio.api.enums.v1 import CommandType, TaskQueueKind, VersioningBehavi
 from temporalio.api.history.v1 import History, HistoryEvent
 from temporalio.api.taskqueue.v1 import TaskQueue
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import ImportWorkflow, Started
 from hourglass._temporal.calls import CallScope
 from hourglass._temporal.histories import read_history

@@ -1,27 +1,27 @@
-"""For `async def` code: workflows, activities, clients and workers under the names that they have in temporalio.
+"""`async def` code under temporalio's names: workflows, activities, clients and workers.
 
     from hourglass.aio import activity, workflow
     from hourglass.aio.client import Client
     from hourglass.aio.worker import Worker
 
-A program that was written for temporalio runs here with its imports changed, `temporalio` to `hourglass.aio`: `hourglass port
-FILE` shows the difference. What is not here is refused by name where it is imported. Each module has the name of its counterpart:
+A program for temporalio runs after its imports are changed, `temporalio` to `hourglass.aio`: `hourglass port FILE` shows the
+difference. Importing a name that is not supported raises an error that names it. Each module is named like its counterpart:
 
-    activity     `@activity.defn`, and what is called inside an activity
-    client       `Client`, handles, schedules
-    common       retry policies, priorities, keys of search attributes, versions
-    envconfig    where to connect to, from the environment
-    exceptions   failures
-    service      how a connection to a server is made, and what it refuses
-    testing      a local engine as `async with`, and activities on their own
-    worker       `Worker`, awaited
-    workflow     `@workflow.defn`, and what is awaited inside a workflow
-    _activities  what `workflow` has for activities and steps
-    _children    the same for children and other workflows
-    _facts       functions of `hourglass.workflow` under temporalio's parameter names
-    _handles     what `client` has of handles
-    _standalone  what it has for activities that belong to no workflow
-    _values      how arguments and options are given there
+activity     `@activity.defn`, and functions for activity code
+client       `Client`, handles, schedules
+common       retry policies, priorities, keys of search attributes, versions
+envconfig    connection options from the environment
+exceptions   failures
+service      options of a connection to a server, and its errors
+testing      a local engine as `async with`, and activities without a worker
+worker       `Worker`, awaited
+workflow     `@workflow.defn`, and functions for workflow code
+_activities  the activities and steps of `workflow`
+_children    the children and other workflows of `workflow`
+_facts       functions of `hourglass.workflow` with temporalio's parameter names
+_handles     the handles of `client`
+_standalone  the standalone activities of `client`
+_values      conversion of arguments and options
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a module when it is first used: workflows need no client."""
+    """Import a module on first use: workflows need no client."""
     if name not in __all__:
         raise AttributeError(f"module 'hourglass.aio' has no attribute {name!r}")
     return import_module(f"hourglass.aio.{name}")

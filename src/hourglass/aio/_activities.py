@@ -1,4 +1,4 @@
-"""Activities and steps as `async def` workflows ask for them, in temporalio's words."""
+"""Activities and steps for `async def` workflows, with temporalio's names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ActivityConfig(TypedDict, total=False):
-    """What can be said about one call of an activity. A duration is a `timedelta` or seconds."""
+    """Options of one call of an activity. A duration is a `timedelta` or seconds."""
 
     task_queue: str | None
     schedule_to_close_timeout: Duration | None
@@ -54,7 +54,7 @@ class _ActivityCall(ActivityConfig, total=False):
 
 
 LocalActivityConfig = ActivityConfig
-"""The same of one that runs on this very worker."""
+"""Options of one call of a local activity."""
 
 
 class _ExecuteActivity(Protocol):
@@ -168,7 +168,7 @@ class _StartActivity(Protocol):
 
 
 class _StartMethod(Protocol):
-    """A method of a class whose instance the worker has: `Billing.charge`, its `self` left out."""
+    """The overloads for a method of a class whose instance the worker has: `Billing.charge`, without its `self`."""
 
     @overload
     def __call__(
@@ -240,7 +240,7 @@ class _ExecuteMethod(Protocol):
 
 
 class _StartClass(Protocol):
-    """A class whose object the worker has, and calls: `Billing`, with what its `__call__` takes."""
+    """The overloads for a class whose instance the worker has, and calls: `Billing`, with the parameters of its `__call__`."""
 
     @overload
     def __call__(
@@ -312,13 +312,13 @@ class _ExecuteClass(Protocol):
 
 
 class Calls(Protocol[*Ts, R_co]):
-    """A class whose objects are called."""
+    """A class with a `__call__` method."""
 
     def __call__(self, *given: *Ts) -> R_co: ...
 
 
 class Awaits(Protocol[*Ts, R_co]):
-    """A class whose objects are called and awaited."""
+    """A class with an `async def __call__` method."""
 
     async def __call__(self, *given: *Ts) -> R_co: ...
 
@@ -333,23 +333,23 @@ def _begin(
     start: Callable[..., ActivityHandle[Any]] = awaited.start_activity,
 ) -> ActivityHandle[Any]:
     values = given_values(arg, given, options.pop("args", ()))
-    said = given_options(options)
-    found = None if isinstance(activity, str) else activity_of(activity)
-    if found is not None:
-        chosen = found.options(**said) if said else found
-        run = require_fiber("starting activity", found.name).run
-        return cast(ActivityHandle[Any], chosen._start(run, values, {}, local=local, start=start))
+    chosen = given_options(options)
+    definition = None if isinstance(activity, str) else activity_of(activity)
+    if definition is not None:
+        configured = definition.options(**chosen) if chosen else definition
+        run = require_fiber("starting activity", definition.name).run
+        return cast(ActivityHandle[Any], configured._start(run, values, {}, local=local, start=start))
     if not isinstance(activity, str):
         raise UsageError(
             f"an activity is given by its name or as a function decorated with @activity.defn, not {activity!r}"
         )
     run = require_fiber("starting activity", activity).run
-    return begin_named(run, activity, values, said, local=local, start=start)
+    return begin_named(run, activity, values, chosen, local=local, start=start)
 
 
 @takes(_ActivityCall)
 def _start_activity(activity: Any, arg: Any = UNSET, *given: Any, **options: Any) -> ActivityHandle[Any]:
-    """Begin an activity; the handle is a task of asyncio's."""
+    """Start an activity; the handle is an asyncio task."""
     return _begin(activity, arg, given, options, local=False)
 
 
@@ -363,13 +363,13 @@ async def _execute_activity(activity: Any, arg: Any = UNSET, *given: Any, **opti
 def _start_local_activity(
     activity: Any, arg: Any = UNSET, *given: Any, **options: Any
 ) -> ActivityHandle[Any]:
-    """Begin a short activity on this very worker; the handle is a task of asyncio's."""
+    """Start a short activity on this worker; the handle is an asyncio task."""
     return _begin(activity, arg, given, options, local=True, start=awaited.start_local_activity)
 
 
 @takes(_ActivityCall)
 async def _execute_local_activity(activity: Any, arg: Any = UNSET, *given: Any, **options: Any) -> Any:
-    """Run a short activity on this very worker, within the workflow task, and wait for its result."""
+    """Run a short activity on this worker, within the workflow task, and wait for its result."""
     return await _begin(activity, arg, given, options, local=True, start=awaited.start_local_activity)
 
 
@@ -396,15 +396,15 @@ async def step(
     fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
 ) -> R: ...
 async def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
-    """Run any function durably, without a declaration, as `hourglass.workflow.step` does. Not in temporalio."""
-    run, handle, kept = _begin_step(fn, args, name, options)
+    """Run any function durably, without a declaration, like `hourglass.workflow.step`. Not in temporalio."""
+    run, handle, key = _begin_step(fn, args, name, options)
     try:
         result = await handle
     except Exception:
-        drop_step(run, kept)
+        drop_step(run, key)
         raise
-    # Not in a `finally`: a coroutine that is dropped from the cache still wants the step's result.
-    drop_step(run, kept)
+    # Not in a `finally`: a coroutine that is dropped from the cache still needs the step's result.
+    drop_step(run, key)
     return result
 
 
@@ -417,28 +417,30 @@ def start_step(
     fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
 ) -> ActivityHandle[R]: ...
 def start_step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> ActivityHandle[Any]:  # type: ignore[misc]
-    """Begin a step; the handle is a task of asyncio's. Not in temporalio."""
-    run, handle, kept = _begin_step(fn, args, name, options)
-    # Called when it has its result, and not when the run is dropped from the cache: then the step is still wanted.
-    handle.add_done_callback(lambda _: drop_step(run, kept))
+    """Start a step; the handle is an asyncio task. Not in temporalio."""
+    run, handle, key = _begin_step(fn, args, name, options)
+    # Called when it has its result, and not when the run is dropped from the cache, because the step is still needed then.
+    handle.add_done_callback(lambda _: drop_step(run, key))
     return handle
 
 
 def _begin_step(
     fn: Any, args: tuple[Any, ...], name: str | None, options: dict[str, Any]
 ) -> tuple[LiveRun, ActivityHandle[Any], str]:
-    """The run, the step that has begun, and what it is kept by."""
+    """Return the run, the started step, and its key."""
     run = require_fiber("workflow.step").run
     if isinstance(fn, Activity):
         check_step(options, fn, name)
         return run, _begin(fn, UNSET, (), {**options, "args": args}, local=True), ""
-    kept = ""
+    key = ""
 
-    def start(definition: Any, type: str, arguments: Any, settings: Any, *rest: Any, **more: Any) -> Any:
-        nonlocal kept
-        kept = keep_step(run, definition, settings)
-        said = msgspec.structs.replace(settings, activity_id=kept)
-        return awaited.start_activity(type, arguments, said, *rest, **{**more, "local": True})
+    def start(
+        definition: Any, type: str, arguments: Any, settings: Any, *positional: Any, **more: Any
+    ) -> Any:
+        nonlocal key
+        key = keep_step(run, definition, settings)
+        with_id = msgspec.structs.replace(settings, activity_id=key)
+        return awaited.start_activity(type, arguments, with_id, *positional, **{**more, "local": True})
 
     handle: ActivityHandle[Any] = begin_step(run, fn, args, name, options, start)
-    return run, handle, kept
+    return run, handle, key

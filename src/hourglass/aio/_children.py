@@ -1,7 +1,7 @@
-"""Child workflows and other workflows as `async def` workflows ask for them, in temporalio's words.
+"""Child workflows and other workflows for `async def` workflows, with temporalio's names.
 
-Interceptors are plain functions: a call that goes out passes through them on a bridge (`outward`), and without one where there
-are none.
+Interceptors are plain functions: an outgoing call passes through them on a bridge (`outward`); without interceptors there is no
+bridge.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ChildWorkflowConfig(TypedDict, total=False):
-    """How a child workflow is started. A duration is a `timedelta` or seconds."""
+    """Options of the start of a child workflow. A duration is a `timedelta` or seconds."""
 
     id: str | None
     task_queue: str | None
@@ -82,14 +82,14 @@ class ChildWorkflowConfig(TypedDict, total=False):
 
 
 class WithStartConfig(WithStartOptions, total=False):
-    """How a workflow is started by a signal. A duration is a `timedelta` or seconds."""
+    """Options of the start of a workflow by a signal. A duration is a `timedelta` or seconds."""
 
     id_conflict_policy: IdConflictPolicy | None
     priority: Priority
 
 
 class Signalled:
-    """A workflow that can be signalled from this one."""
+    """A workflow that this one can signal."""
 
     @overload
     async def signal(
@@ -127,7 +127,7 @@ class Signalled:
         args: Sequence[Any] = (),
         event_groups: Sequence[EventGroup] | None = None,
     ) -> None:
-        """Send a signal and wait until it is delivered. Raises `ApplicationError` where there is no such workflow."""
+        """Send a signal and wait until it is delivered. Raises `ApplicationError` if there is no such workflow."""
         with _within(event_groups):
             await self._send(given_message("signal", signal), list(given_values(arg, given, args)))
 
@@ -142,7 +142,7 @@ def _within(event_groups: Sequence[EventGroup] | None) -> AbstractContextManager
 async def _signal(
     run: LiveRun, message: Given, values: list[Any], make: Callable[..., Any], method: str
 ) -> None:
-    """Send a signal, as a call that `make` makes for the interceptors' `method`."""
+    """Send a signal through the interceptors' `method`; `make` returns the call."""
 
     async def send(call: Any) -> None:
         await awaited.signal_external(signal_command(run, message, call))
@@ -152,7 +152,7 @@ async def _signal(
 
 
 class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[W, R]):
-    """A child workflow that has started: a task of asyncio's whose result is the child's, and which can be signalled."""
+    """A started child workflow: an asyncio task whose result is the child's, and which can be signalled."""
 
     async def _send(self, message: Given, values: list[Any]) -> None:
         make = functools.partial(SignalChildWorkflowInput, child_workflow_id=self.id)
@@ -201,9 +201,9 @@ async def start_child_workflow(
     result_type: Any = None,
     **options: Any,
 ) -> Any:
-    """Start a child workflow, given as its run method or its name, and wait until it has started.
+    """Start a child workflow, named by its run method or its name, and wait until it has started.
 
-    Raises `WorkflowAlreadyStartedError` where its id is taken. `result_type` is for workflows given by name.
+    Raises `WorkflowAlreadyStartedError` if its id is in use. `result_type` is for workflows named by their name.
     """
     live = require_fiber("starting a child workflow").run
     target = given_workflow(workflow)
@@ -269,7 +269,7 @@ async def execute_child_workflow(
 
 
 class ExternalWorkflowHandle(Signalled, Generic[T]):
-    """A workflow that is not a child of this one. Made by `get_external_workflow_handle`."""
+    """A workflow that is not a child of this one. Returned by `get_external_workflow_handle`."""
 
     id: str
     run_id: str | None
@@ -286,7 +286,9 @@ class ExternalWorkflowHandle(Signalled, Generic[T]):
         await _signal(run, message, values, make, "signal_external_workflow")
 
     async def cancel(self, reason: str = "", *, event_groups: Sequence[EventGroup] | None = None) -> None:
-        """Ask the workflow to cancel and wait until the request is delivered, not until it has cancelled."""
+        """Request the cancellation of the workflow and wait until the request is delivered, not until the workflow is
+        cancelled.
+        """
         with _within(event_groups):
             await awaited.cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
 
@@ -297,7 +299,7 @@ class ExternalWorkflowHandle(Signalled, Generic[T]):
 def get_external_workflow_handle(
     workflow_id: str, *, run_id: str | None = None
 ) -> ExternalWorkflowHandle[Any]:
-    """A handle to another workflow, or with `run_id` to that run alone. Does not ask whether it exists."""
+    """Return a handle to another workflow, or with `run_id` to that run only. Does not check whether it exists."""
     check_external(workflow_id, run_id)
     return ExternalWorkflowHandle(workflow_id, run_id)
 
@@ -305,7 +307,7 @@ def get_external_workflow_handle(
 def get_external_workflow_handle_for(
     workflow: Callable[..., Any], workflow_id: str, *, run_id: str | None = None
 ) -> ExternalWorkflowHandle[Any]:
-    """The same; `workflow` is for readers alone."""
+    """Return a handle to another workflow; `workflow` only gives the handle a type."""
     return get_external_workflow_handle(workflow_id, run_id=run_id)
 
 
@@ -318,18 +320,18 @@ async def signal_with_start_workflow(
     args: Sequence[Any] | None = None,
     **options: Unpack[WithStartConfig],
 ) -> ExternalWorkflowHandle[Any]:
-    """Signal another workflow, and start it first unless it runs. Return a handle to it.
+    """Signal another workflow, and start it first unless it is running. Return its handle.
 
-    `signal_args` is the only argument of the signal, or a list of all. `id_conflict_policy` can only be `USE_EXISTING`: a
-    workflow that runs is signalled.
+    `signal_args` is the only argument of the signal, or a list of all. `id_conflict_policy` can only be `USE_EXISTING`: a running
+    workflow is signalled.
     """
     live = require_fiber("signalling with a start").run
     target, message = given_workflow(workflow), given_message("signal", signal)
-    told = (
+    signal_values = (
         () if signal_args is None else tuple(signal_args) if isinstance(signal_args, list) else (signal_args,)
     )
-    said = given_options(options)
-    policy = said.pop("id_conflict_policy", IdConflictPolicy.USE_EXISTING)
+    chosen = given_options(options)
+    policy = chosen.pop("id_conflict_policy", IdConflictPolicy.USE_EXISTING)
     if policy not in (IdConflictPolicy.USE_EXISTING, IdConflictPolicy.UNSPECIFIED):
         raise UsageError(
             f"id_conflict_policy of signal_with_start_workflow can only be USE_EXISTING, not {policy!r}: a workflow that runs is "
@@ -338,28 +340,28 @@ async def signal_with_start_workflow(
 
     async def send(call: SignalWithStartWorkflowInput) -> ExternalWorkflowHandle[Any]:
         definition = sending(live, target, message, call)
-        kept = keep_step(live, definition, definition.settings)
-        settings = msgspec.structs.replace(definition.settings, activity_id=kept)
+        key = keep_step(live, definition, definition.settings)
+        settings = msgspec.structs.replace(definition.settings, activity_id=key)
         try:
             run_id = await awaited.start_activity(definition.name, (), settings, str, local=True)
         except ActivityError as error:
-            drop_step(live, kept)
+            drop_step(live, key)
             raise refusal(call, error) from None
-        drop_step(live, kept)
+        drop_step(live, key)
         return ExternalWorkflowHandle(call.workflow_id, run_id)
 
     values = given_values(given[0] if given else UNSET, given[1:], args)
-    call = with_start_call(target, values, said, signal, told, bridging(send))
+    call = with_start_call(target, values, chosen, signal, signal_values, bridging(send))
     return await outward(live, send, call, "signal_with_start_workflow")
 
 
 def bridging(send: Callable[[Any], Coroutine[Any, Any, T]]) -> Callable[[Any], T]:
-    """The end of a chain of interceptors, which are plain, where the call itself is a coroutine."""
+    """Return the end of a chain of plain interceptors whose call is a coroutine."""
     return lambda call: cast(T, bridged_wait(send(call)))
 
 
 async def outward(run: LiveRun, send: Callable[[Any], Coroutine[Any, Any, T]], call: Any, method: str) -> T:
-    """A call that goes out, through the interceptors where there are any; without a turn of its own."""
+    """Make an outgoing call, through the interceptors if there are any; without a turn of its own."""
     if run.outbound is None:
         return await send(call)
     chain = functools.partial(getattr(run.outbound, method), call)

@@ -15,12 +15,12 @@ T = TypeVar("T")
 
 
 def patched(id: str, *, event_groups: Sequence[EventGroup] | None = None) -> bool:
-    """Whether to take the new way: True in new runs, False in a run whose history already went the old way."""
+    """Return whether to run the new code: True in new runs, False in a run whose history already took the old path."""
     return workflow.patched(id, event_groups=event_groups)
 
 
 def deprecate_patch(id: str, *, event_groups: Sequence[EventGroup] | None = None) -> None:
-    """Say that the old way of a patch is gone from the code: only after all runs that took it have closed."""
+    """Declare that the old path of a patch has been removed from the code: only after all runs that took it have closed."""
     workflow.deprecate_patch(id, event_groups=event_groups)
 
 
@@ -33,7 +33,7 @@ def memo_value(key: str, default: D, *, type_hint: type[T]) -> T | D: ...
 @overload
 def memo_value(key: str, default: object = UNSET, *, type_hint: Any = None) -> Any: ...
 def memo_value(key: str, default: Any = UNSET, *, type_hint: Any = None) -> Any:
-    """One entry of the memo as the given type. Raises `KeyError` where there is none and no default."""
+    """Return an entry of the memo as this type. Raises `KeyError` if there is neither an entry nor a default."""
     wanted = Any if type_hint is None else type_hint
     if default is UNSET:
         return workflow.memo_value(key, type=wanted)
@@ -45,17 +45,17 @@ def get_last_completion_result(type_hint: type[T]) -> T | None: ...
 @overload
 def get_last_completion_result(type_hint: Any = None) -> Any: ...
 def get_last_completion_result(type_hint: Any = None) -> Any:
-    """What the last run of this workflow's cron schedule, or schedule, that completed returned; None if none has yet."""
+    """Return the result of the last completed run of this workflow's cron schedule, or schedule; None if there is none."""
     return workflow.last_completion_result(Any if type_hint is None else type_hint)
 
 
 def is_failure_exception(err: BaseException) -> bool:
-    """Whether an exception that the workflow lets out fails it; any other parks it until the code is mended."""
+    """Whether an uncaught exception of this type fails the workflow; any other parks it until the code is fixed."""
     return workflow.is_failure_exception(err)
 
 
 def set_current_details(description: str) -> None:
-    """Say in a few lines what the workflow is doing. Temporal's UI shows it as Markdown."""
+    """Set a short text on what the workflow is doing. Temporal's UI shows it as Markdown."""
     workflow.set_current_details(description)
 
 

@@ -1,6 +1,6 @@
-"""Handles under temporalio's names: of a workflow, and of an activity that is completed from outside.
+"""Handles with temporalio's names: of a workflow, and of an activity that completes asynchronously.
 
-Faces of those of `hourglass.AsyncClient`, which do the work.
+They delegate to the handles of `hourglass.AsyncClient`.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Ts = TypeVarTuple("Ts")
 
 
 class SignalConfig(RpcOptions, total=False):
-    """How a signal is sent."""
+    """Options of a signal."""
 
     request_id: str | None
 
 
 class UpdateConfig(RpcOptions, total=False):
-    """How an update is asked for."""
+    """Options of an update."""
 
     id: str | None
     result_type: Any
 
 
 class HandleFace(Generic[H]):
-    """A handle of `hourglass.client` under temporalio's names: what those of workflows and of activities have in common."""
+    """The base of handles that wrap a handle of `hourglass.client`."""
 
     _noun: ClassVar[str]
 
@@ -54,17 +54,17 @@ class HandleFace(Generic[H]):
 
     @property
     def wrapped(self) -> H:
-        """The same as a handle of `hourglass.client`."""
+        """The wrapped handle of `hourglass.client`."""
         return self._handle
 
     @property
     def id(self) -> str:
-        """The workflow's id, or the activity's."""
+        """The id of the workflow or the activity."""
         return self._handle.id
 
     @property
     def run_id(self) -> str | None:
-        """The run that was started or named; None where only the id was."""
+        """The run that was started or named; None if only the id was named."""
         return self._handle.run_id
 
     def __repr__(self) -> str:
@@ -72,18 +72,18 @@ class HandleFace(Generic[H]):
 
 
 class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
-    """A workflow, from outside."""
+    """A handle to a workflow."""
 
     _noun = "workflow"
 
     @property
     def first_execution_run_id(self) -> str | None:
-        """The first run of the chain, where this handle knows it because it started it."""
+        """The first run of the chain, if this handle started it."""
         return self._handle.first_execution_run_id
 
     @property
     def result_run_id(self) -> str | None:
-        """The run whose result is waited for first."""
+        """The run at which the wait for the result begins."""
         return self._handle.run_id
 
     @takes(RpcOptions)
@@ -116,7 +116,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     async def signal(
         self, signal: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
-        """Send a signal, given as its name or a decorated method. The same `request_id` again is the same signal."""
+        """Send a signal, named by its name or its decorated method. Calls with the same `request_id` send it only once."""
         await self._handle.signal(signal, *given_values(arg, given, args), **options)
 
     @overload
@@ -178,7 +178,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Any,
     ) -> Any:
-        """Ask a question, given as its name or a decorated method."""
+        """Query the workflow, by the name of the query or its decorated method."""
         return await self._handle.query(
             query,
             *given_values(arg, given, args),
@@ -235,7 +235,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     async def execute_update(
         self, update: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Ask for an update and wait for its result. Raises `WorkflowUpdateFailedError`."""
+        """Request an update and wait for its result. Raises `WorkflowUpdateFailedError`."""
         return await self._handle.execute_update(
             update, *given_values(arg, given, args), **given_options(options)
         )
@@ -303,7 +303,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         args: Sequence[Any] = (),
         **options: Any,
     ) -> Any:
-        """Ask for an update and wait until it has come to a stage."""
+        """Request an update and wait until it has reached a stage."""
         return await self._handle.start_update(
             update, *given_values(arg, given, args), wait_for_stage=wait_for_stage, **given_options(options)
         )
@@ -319,28 +319,28 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     def get_update_handle(
         self, id: str, *, workflow_run_id: str | None = None, result_type: Any = None
     ) -> AsyncUpdateHandle[Any]:
-        """A handle to an update that was asked for before, of this run or another."""
+        """Return a handle to an update that was requested before, of this run or another."""
         return _of_run(self._handle.get_update_handle(id, result_type=result_type), workflow_run_id)
 
     def get_update_handle_for(
         self, update: Callable[..., T], id: str, *, workflow_run_id: str | None = None
     ) -> AsyncUpdateHandle[T]:
-        """A handle to an update that was asked for before, with the type of its result."""
+        """Return a handle to an update that was requested before, with the type of its result."""
         return _of_run(self._handle.get_update_handle(id, update=update), workflow_run_id)
 
     @takes(RpcOptions)
     async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Ask the workflow to cancel. It may take its time, or refuse."""
+        """Request the cancellation of the workflow, which may take its time, or ignore the request."""
         await self._handle.cancel(reason or "", **rpc)
 
     @takes(RpcOptions)
     async def terminate(self, *args: Any, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """End the workflow now. Its code is not asked and cannot clean up."""
+        """Terminate the workflow now. Its code is not notified and cannot clean up."""
         await self._handle.terminate(reason or "", *args, **rpc)
 
     @takes(RpcOptions)
     async def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowExecutionDescription:
-        """Look at the workflow: its status, times, memo and what it waits for."""
+        """Return the description of the workflow: status, times, memo and pending activities, children and updates."""
         return await self._handle.describe(**rpc)
 
     @takes(RpcOptions)
@@ -351,7 +351,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         skip_archival: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> WorkflowHistory:
-        """Its history. `skip_archival` says nothing here: what is archived is not asked for."""
+        """Return its history. `skip_archival` has no effect: archived histories are not read."""
         refuse_given(
             event_filter_type is not HistoryEventFilter.ALL_EVENT,
             "event_filter_type=CLOSE_EVENT of fetch_history",
@@ -369,8 +369,8 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         skip_archival: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[dict[str, Any]]:
-        """The events of its history, as JSON objects in the spelling of Temporal's tools; with `wait_new_event` each that is
-        written, until the run closes. `skip_archival` says nothing here: what is archived is not asked for.
+        """Return the events of its history, as JSON objects in the spelling of Temporal's tools; with `wait_new_event` also
+        each new event, until the run closes. `skip_archival` has no effect: archived histories are not read.
         """
         return self._handle.history_events(
             wait_new_event=wait_new_event,
@@ -387,24 +387,21 @@ def _of_run(handle: AsyncUpdateHandle[Any], run_id: str | None) -> AsyncUpdateHa
     return AsyncUpdateHandle(handle._session, replace(handle._reference, run_id=run_id))
 
 
-# --- activities that are completed from outside -----------------------------------------------------------------------
-
-
 class AsyncActivityCancelledError(CancelledError):
-    """A heartbeat from outside was answered: the activity is asked to stop."""
+    """Raised by a heartbeat when the activity's cancellation was requested."""
 
 
 class AsyncActivityHandle(_AsyncActivityHandle):
-    """An activity that is completed from outside."""
+    """A handle to an activity that completes asynchronously."""
 
     @takes(RpcOptions)
     async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
-        """The activity lives. Raises `AsyncActivityCancelledError` where it is asked to stop."""
+        """Send a heartbeat. Raises `AsyncActivityCancelledError` if the activity's cancellation was requested."""
         if await super().heartbeat(*details, **rpc):
             raise AsyncActivityCancelledError("the activity is asked to stop")
         return False
 
     @takes(RpcOptions)
     async def report_cancellation(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
-        """The activity ended because its cancellation was requested."""
+        """Report that the activity ended as cancelled."""
         await self.cancel(*details, **rpc)

@@ -1,6 +1,6 @@
-"""Activities that belong to no workflow, under temporalio's names: how a client starts and finds them, and their handle.
+"""Standalone activities with temporalio's names: the methods of a client, and the handle.
 
-A face of `hourglass.AsyncClient` and its handles, which do the work.
+They delegate to `hourglass.AsyncClient` and its handles.
 """
 
 from __future__ import annotations
@@ -32,34 +32,31 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-# --- one of them ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class ActivityOptionsKey(Generic[T]):
-    """Something that can be changed of an activity: one of `ActivityOptionsKeys`."""
+    """An option of an activity that can be changed: one of `ActivityOptionsKeys`."""
 
     name: str
 
     def value_set(self, value: T) -> ActivityOptionsUpdate[T]:
-        """It is this from now on."""
+        """Return the change to this value."""
         return ActivityOptionsUpdate(self, value)
 
     def value_unset(self) -> ActivityOptionsUpdate[T]:
-        """It is not said any more."""
+        """Return the removal of the option."""
         return ActivityOptionsUpdate(self, None)
 
 
 @dataclass(frozen=True)
 class ActivityOptionsUpdate(Generic[T]):
-    """A change of one thing; None takes away what was said."""
+    """The change of one option; None removes it."""
 
     key: ActivityOptionsKey[T]
     value: T | None
 
 
 class ActivityOptionsKeys:
-    """What `ActivityHandle.update_options` can change."""
+    """The options that `ActivityHandle.update_options` can change."""
 
     task_queue: ClassVar = ActivityOptionsKey[str]("task_queue")
     schedule_to_close_timeout: ClassVar = ActivityOptionsKey[Duration]("schedule_to_close_timeout")
@@ -71,7 +68,7 @@ class ActivityOptionsKeys:
 
 
 class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
-    """An activity that belongs to no workflow, from outside."""
+    """A handle to a standalone activity."""
 
     _noun = "activity"
 
@@ -90,57 +87,56 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
         include_last_failure: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> ActivityExecutionDescription:
-        """Look at it: its status, attempts, times and options. Heartbeat details and the last failure are always there."""
+        """Return its description: status, attempts, times and options. It always contains heartbeat details and the last
+        failure.
+        """
         refuse_given(include_input, "include_input", "a description has no arguments")
         refuse_given(include_outcome, "include_outcome", "result() returns the outcome")
         return await self._handle.describe(**rpc)
 
     @takes(RpcOptions)
     async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
+        """Request its cancellation: a running attempt is notified with its next heartbeat."""
         await self._handle.cancel(reason or "", **rpc)
 
     @takes(RpcOptions)
     async def terminate(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """End it now. An attempt that runs is not asked, and its result counts no more."""
+        """Terminate it now. A running attempt is not notified, and its result is ignored."""
         await self._handle.terminate(reason or "", **rpc)
 
     @takes(RpcOptions)
     async def pause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Let it rest: no new attempt begins until `unpause`."""
+        """Pause it: no new attempt starts until `unpause`."""
         await self._handle.pause(reason or "", **rpc)
 
     @takes(RpcOptions)
     async def unpause(
         self, *, reason: str | None = None, jitter: Duration | None = None, **rpc: Unpack[RpcOptions]
     ) -> None:
-        """Let one that was paused go on."""
+        """Resume it after a pause."""
         refuse_given(jitter, "jitter", "its next attempt begins at once")
         await self._handle.unpause(reason or "", **rpc)
 
     async def update_options(
         self, updates: Sequence[ActivityOptionsUpdate[Any]], **rpc: Unpack[RpcOptions]
     ) -> ActivityExecutionOptions:
-        """Change what was said of it, from its next attempt on; gives what holds now."""
-        changes: dict[str, Any] = {each.key.name: each.value for each in updates}
+        """Change its options from the next attempt on; return the current options."""
+        changes: dict[str, Any] = {update.key.name: update.value for update in updates}
         if "priority" in changes:
             changes |= given_options({"priority": changes.pop("priority") or Priority.default})
         return await self._handle.update_options(**changes, **rpc)
 
     @takes(RpcOptions)
     async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Let hold again what was said of it at first."""
+        """Restore its original options."""
         return await self._handle.restore_original_options(**rpc)
-
-
-# --- starting and finding them ----------------------------------------------------------------------------------------
 
 
 NO_TOKEN = "a list is fetched page by page as it is read, from its beginning"
 
 
 class StartActivityOptions(RpcOptions, total=False):
-    """How an activity is started by itself. All are optional."""
+    """Options of the start of a standalone activity. All are optional."""
 
     id: str
     task_queue: str
@@ -158,13 +154,13 @@ class StartActivityOptions(RpcOptions, total=False):
 
 
 class StartActivityConfig(StartActivityOptions, total=False):
-    """How an activity is started, and the type of its result."""
+    """Options of the start of a standalone activity, and the type of its result."""
 
     result_type: Any
 
 
 class ActivityClient:
-    """What a client does with activities that belong to no workflow."""
+    """The methods of a client for standalone activities."""
 
     wrapped: AsyncClient
 
@@ -211,12 +207,12 @@ class ActivityClient:
     async def start_activity(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start an activity by itself, given as its function or its name, and get a handle to it."""
-        said = given_options(options)
-        if "summary" in said:
-            said["static_summary"] = said.pop("summary")
+        """Start a standalone activity, named by its function or its name, and return its handle."""
+        chosen = given_options(options)
+        if "summary" in chosen:
+            chosen["static_summary"] = chosen.pop("summary")
         return ActivityHandle(
-            await self.wrapped.start_activity(activity, *given_values(arg, given, args), **said)
+            await self.wrapped.start_activity(activity, *given_values(arg, given, args), **chosen)
         )
 
     @overload
@@ -246,7 +242,7 @@ class ActivityClient:
     async def start_activity_method(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """The same of a method: `Billing.charge`."""
+        """Start a standalone activity, named by a method: `Billing.charge`."""
         return await self.start_activity(activity, args=given_values(arg, given, args), **options)
 
     @overload
@@ -285,7 +281,7 @@ class ActivityClient:
     async def start_activity_class(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """The same of a class with `__call__`."""
+        """Start a standalone activity, named by a class with `__call__`."""
         return await self.start_activity(activity, args=given_values(arg, given, args), **options)
 
     @overload
@@ -331,7 +327,7 @@ class ActivityClient:
     async def execute_activity(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start an activity by itself and wait for its result."""
+        """Start a standalone activity and wait for its result."""
         handle = await self.start_activity(activity, args=given_values(arg, given, args), **options)
         return await handle.result()
 
@@ -362,7 +358,7 @@ class ActivityClient:
     async def execute_activity_method(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """The same of a method: `Billing.charge`."""
+        """Start a standalone activity, named by a method: `Billing.charge`, and wait for its result."""
         return await self.execute_activity(activity, args=given_values(arg, given, args), **options)
 
     @overload
@@ -401,7 +397,7 @@ class ActivityClient:
     async def execute_activity_class(
         self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """The same of a class with `__call__`."""
+        """Start a standalone activity, named by a class with `__call__`, and wait for its result."""
         return await self.execute_activity(activity, args=given_values(arg, given, args), **options)
 
     @overload
@@ -415,7 +411,7 @@ class ActivityClient:
     def get_activity_handle(
         self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
     ) -> ActivityHandle[Any]:
-        """A handle to an activity that a client started; does not ask whether it exists."""
+        """Return a handle to a standalone activity. Does not check whether it exists."""
         return ActivityHandle(
             self.wrapped.get_activity_execution_handle(activity_id, run_id=run_id, result_type=result_type)
         )
@@ -429,12 +425,12 @@ class ActivityClient:
         next_page_token: bytes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[ActivityExecution]:
-        """The activities, of those that clients started, that match a filter, fetched page by page."""
+        """Return the standalone activities that match a filter, fetched page by page during iteration."""
         refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_activities(query or "", limit=limit, page_size=page_size, **rpc)
 
     async def count_activities(
         self, query: str | None = None, **rpc: Unpack[RpcOptions]
     ) -> WorkflowExecutionCount:
-        """How many activities that clients started match a filter."""
+        """Return the number of standalone activities that match a filter."""
         return await self.wrapped.count_activities(query or "", **rpc)

@@ -1,5 +1,5 @@
-"""How temporalio's calls are given: an argument as `arg`, several as `args=[…]`, and None for an option that is not given. Also
-converters under its names, which dynamic handlers ask for their arguments.
+"""The conversion of temporalio's arguments and options: one argument as `arg`, several as `args=[…]`, and None for an unset
+option. Also payload converters with its names, which dynamic handlers use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNSET: Any = _Unset()
 
 
 def given_values(arg: Any, more: tuple[Any, ...], args: Sequence[Any] | None) -> tuple[Any, ...]:
-    """Return the arguments of a call that were given one by one (`arg` and `more`) or together (`args`)."""
+    """Return the arguments of a call, passed one by one (`arg` and `more`) or together (`args`)."""
     if arg is UNSET:
         return tuple(args or ())
     if args:
@@ -39,7 +39,11 @@ def takes(options: type) -> Callable[[F], F]:
 
     def name_options(function: F) -> F:
         signature = inspect.signature(function)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        own = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
         keyword = inspect.Parameter.KEYWORD_ONLY
         more = [
             inspect.Parameter(name, keyword, default=None)
@@ -53,17 +57,17 @@ def takes(options: type) -> Callable[[F], F]:
 
 
 def overloaded(options: type) -> Callable[[Any], Any]:
-    """Do what `takes` does for the implementation of overloads, which type checkers then do not compare with it."""
+    """Like `takes`, for the implementation of overloads, which type checkers then do not compare with it."""
     return takes(options)
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given, in our terms: None is what they are without it."""
-    said = {name: value for name, value in options.items() if value is not None}
-    refuse_intent(said.pop("versioning_intent", None))
-    if "priority" in said:
-        said |= said.pop("priority").options()
-    return said
+    """Return the options that are set, with our names; None means unset."""
+    chosen = {name: value for name, value in options.items() if value is not None}
+    refuse_intent(chosen.pop("versioning_intent", None))
+    if "priority" in chosen:
+        chosen |= chosen.pop("priority").options()
+    return chosen
 
 
 def refuse_intent(versioning_intent: object) -> None:
@@ -75,13 +79,13 @@ def refuse_intent(versioning_intent: object) -> None:
 
 
 def refuse_given(value: object, name: str, why: str) -> None:
-    """Raise `UsageError` for an option of temporalio's that is not here, if it was given."""
+    """Raise `UsageError` if an unsupported option of temporalio is set."""
     if value:
         raise UsageError(f"{name} is not here: {why}")
 
 
 def without_defaults(options: Mapping[str, Any], defaults: Mapping[str, object]) -> dict[str, Any]:
-    """Return the options that differ from temporalio's defaults, so that only what a program has chosen is refused."""
+    """Return the options that differ from temporalio's defaults, so that only deliberate choices are rejected."""
     return {
         name: value
         for name, value in options.items()
@@ -90,17 +94,17 @@ def without_defaults(options: Mapping[str, Any], defaults: Mapping[str, object])
 
 
 class PayloadConverter:
-    """How values become payloads, and back, under temporalio's names."""
+    """Converts values to payloads and back, with temporalio's names."""
 
     def __init__(self, converter: Converter) -> None:
         self.wrapped = converter
 
     def to_payload(self, value: Any) -> Payload:
-        """A value as a payload."""
+        """Return a value as a payload."""
         return self.wrapped.encode(value)
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
-        """Values as payloads, in their order."""
+        """Return values as payloads, in order."""
         return list(self.wrapped.encode_all(values))
 
     @overload
@@ -110,13 +114,13 @@ class PayloadConverter:
     @overload
     def from_payload(self, payload: Payload, type_hint: Any) -> Any: ...
     def from_payload(self, payload: Payload, type_hint: Any = None) -> Any:
-        """The value of a payload, as the given type. Raises `DecodeError`."""
+        """Return the value of a payload, as this type. Raises `DecodeError`."""
         return self.wrapped.decode(payload, Any if type_hint is None else type_hint)
 
     def from_payloads(
         self, payloads: Sequence[Payload], type_hints: Sequence[Any] | None = None
     ) -> list[Any]:
-        """The values of payloads; those beyond the last type are decoded without one."""
+        """Return the values of payloads; those without a type are decoded without one."""
         hints = list(type_hints or ())
         hints += [None] * (len(payloads) - len(hints))
         return [self.from_payload(payload, hint) for payload, hint in zip(payloads, hints, strict=False)]

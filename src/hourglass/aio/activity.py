@@ -1,7 +1,7 @@
-"""Activities under temporalio's names. A decorated function stays callable; a workflow asks for it by `execute_activity`.
+"""Activities with temporalio's names. A decorated function stays callable; a workflow runs it with `execute_activity`.
 
-The one difference to `hourglass.activity`: nothing is scheduled with heartbeats unless a call says so, for the worker that
-runs it may be temporalio's, which sends none by itself.
+The only difference from `hourglass.activity`: activities have no heartbeat timeout by default, because they may run on
+temporalio's worker, which sends no heartbeats by itself.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AsyncActivity(Activity[..., Any]):
-    """A decorated function. Called outside a workflow it is that function, also where it is `async def`."""
+    """A decorated function. Called outside a workflow it is that function, even if it is `async def`."""
 
     _on_cancel: OnCancel = "raise"
 
@@ -75,7 +75,7 @@ class AsyncActivity(Activity[..., Any]):
 
 
 class UninterruptedActivity(AsyncActivity):
-    """A decorated function in whose thread no cancellation is raised."""
+    """A decorated function whose thread receives no cancellation exception."""
 
     _on_cancel: OnCancel = "silent"
 
@@ -93,10 +93,10 @@ def defn(
     no_thread_cancel_exception: bool = False,
     dynamic: bool = False,
 ) -> Any:
-    """Make a function or method an activity. `name` is its type on the wire, by default the function's name.
+    """Make a function or method an activity. `name` is its type in histories, by default the function's name.
 
-    When a `def` activity is cancelled, `exceptions.CancelledError` is raised in its thread, unless
-    `no_thread_cancel_exception` is set: then `is_cancelled` and `wait_for_cancelled_sync` tell it.
+    When a `def` activity is cancelled, `exceptions.CancelledError` is raised in its thread, unless `no_thread_cancel_exception`
+    is set: then use `is_cancelled` and `wait_for_cancelled_sync`.
     """
     kind = UninterruptedActivity if no_thread_cancel_exception else AsyncActivity
 
@@ -115,27 +115,27 @@ def defn(
 
 
 def client() -> Client:
-    """The client of the worker that runs this activity, awaited."""
-    from hourglass.aio.client import Client  # not for workflows, which import this module too
+    """Return the client of this activity's worker, an asynchronous one."""
+    from hourglass.aio.client import Client  # not at the top: workflows import this module too
     from hourglass.client import AsyncClient
 
     return Client(AsyncClient(_client()._session))
 
 
 def is_cancelled() -> bool:
-    """Whether this activity was asked to stop."""
+    """Return whether the activity's cancellation was requested."""
     return cancelled()
 
 
 async def wait_for_cancelled() -> None:
-    """Wait until this activity is asked to stop: `asyncio.CancelledError` is raised then."""
-    # Never set: the request comes as `asyncio.CancelledError`, here as at any await.
+    """Wait until the activity's cancellation is requested; then `asyncio.CancelledError` is raised."""
+    # Never set: the request arrives as `asyncio.CancelledError`, as at every await.
     await asyncio.Event().wait()
 
 
 def wait_for_cancelled_sync(timeout: timedelta | float | None = None) -> None:
-    """Block this thread until the activity is asked to stop, or the time has passed. Raises `exceptions.CancelledError` if the
-    activity was asked to stop, unless it is shielded or has `no_thread_cancel_exception`.
+    """Block this thread until the activity's cancellation is requested, or the timeout. Raises `exceptions.CancelledError` if
+    it was requested, unless the thread is shielded or the activity has `no_thread_cancel_exception`.
     """
     wait_cancelled(timeout)
     if (interruption := _interruption()) is not None:
@@ -143,12 +143,12 @@ def wait_for_cancelled_sync(timeout: timedelta | float | None = None) -> None:
 
 
 def raise_complete_async() -> NoReturn:
-    """Leave the activity without ending it: a client completes it later."""
+    """Leave the activity without completing it: a client completes it later."""
     complete_async()
 
 
 def shield_thread_cancel_exception() -> AbstractContextManager[None]:
-    """Within the block no cancellation is raised in this activity's thread; at its end it is."""
+    """Delay the cancellation exception in this activity's thread until the end of the block."""
     interruption = _interruption()
     return nullcontext() if interruption is None else interruption.shielded()
 
@@ -159,5 +159,5 @@ def _interruption() -> ThreadInterruption | None:
 
 
 def payload_converter() -> PayloadConverter:
-    """How values become payloads here, and back."""
+    """Return the payload converter of this activity."""
     return PayloadConverter(info().converter)

@@ -1,7 +1,8 @@
-"""Clients under temporalio's names: `await Client.connect("localhost:7233")`, `await client.execute_workflow(Cart.run, 3, id=…)`.
+"""Clients with temporalio's names: `await Client.connect("localhost:7233")`, `await client.execute_workflow(Cart.run, 3,
+id=…)`.
 
-A face of `hourglass.AsyncClient`, which does the work: arguments may come together as `args=[…]`, and a few names differ.
-`local:` and a file are targets like a server's address.
+They delegate to `hourglass.AsyncClient`: arguments may be passed together as `args=[…]`, and a few names differ. `local:` and a
+file are targets like a server's address.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ WorkflowUpdateHandle = AsyncUpdateHandle
 
 
 class StartOptions(RpcOptions, total=False):
-    """How a workflow is started. All are optional."""
+    """Options of the start of a workflow. All are optional."""
 
     id: str
     task_queue: str
@@ -252,13 +253,13 @@ class StartOptions(RpcOptions, total=False):
 
 
 class StartConfig(StartOptions, total=False):
-    """How a workflow is started, and the type of its result."""
+    """Options of the start of a workflow, and the type of its result."""
 
     result_type: Any
 
 
 class WithStartWorkflowOperation(Generic[W, R]):
-    """A workflow that an update starts, unless it runs: given to `Client.execute_update_with_start_workflow`."""
+    """A workflow that an update starts, unless it is running: for `Client.execute_update_with_start_workflow`."""
 
     @overload
     def __init__(
@@ -305,8 +306,8 @@ class WithStartWorkflowOperation(Generic[W, R]):
         self._error: BaseException | None = None
 
     async def workflow_handle(self) -> WorkflowHandle[W, R]:
-        """Wait until the update was sent, and return the workflow that was started or used. Raises what kept it from being
-        started.
+        """Wait until the update was sent, and return the workflow that was started or used. Raises the error that prevented
+        the start.
         """
         if self._error is not None:
             raise self._error
@@ -323,7 +324,7 @@ class WithStartWorkflowOperation(Generic[W, R]):
         return client.with_start(self.workflow, *self.values, **self.options)
 
     def _sent(self, planned: AsyncWithStart[R], error: BaseException | None = None) -> None:
-        """Tell those who wait for the handle what came of the start: the update itself may have failed."""
+        """Resolve the handle with the outcome of the start, even if the update itself failed."""
         if planned.is_sent:
             self._handle = WorkflowHandle(planned.handle)
         else:
@@ -341,7 +342,7 @@ class WithStartWorkflowOperation(Generic[W, R]):
 
 
 class _ScheduledStart(ScheduleStartOptions, total=False):
-    """How a schedule starts its workflows, in temporalio's words."""
+    """Options of the workflows that a schedule starts, with temporalio's names."""
 
     typed_search_attributes: SearchAttributes
     untyped_search_attributes: Mapping[str, Any]
@@ -350,7 +351,7 @@ class _ScheduledStart(ScheduleStartOptions, total=False):
 
 
 class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
-    """What a schedule does: start a workflow, given as for `Client.start_workflow`."""
+    """The action of a schedule: start a workflow, named as for `Client.start_workflow`."""
 
     @takes(_ScheduledStart)
     def __init__(
@@ -361,20 +362,20 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
             raise UsageError(
                 "a schedule's workflows have a priority_key, and no fairness_key or fairness_weight"
             )
-        said = given_options(options)
+        chosen = given_options(options)
         if priority.priority_key:
-            said["priority_key"] = priority.priority_key
+            chosen["priority_key"] = priority.priority_key
         for name in ("untyped_search_attributes", "raw_info"):
-            if said.pop(name, None):
+            if chosen.pop(name, None):
                 raise UsageError(f"{name} of a schedule's action is not here: give typed_search_attributes=")
-        typed = said.pop("typed_search_attributes", None)
+        typed = chosen.pop("typed_search_attributes", None)
         if typed:
-            said["search_attributes"] = typed
-        super().__init__(workflow, *given_values(arg, given, args), **said)
+            chosen["search_attributes"] = typed
+        super().__init__(workflow, *given_values(arg, given, args), **chosen)
 
 
 class Interceptor(_Interceptor):
-    """Stands between callers and what they call: override `intercept_client`, which is given what is awaited."""
+    """Intercepts the calls of a client: override `intercept_client`, which receives an asynchronous interceptor."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -382,22 +383,22 @@ class Interceptor(_Interceptor):
 
             @functools.wraps(own)
             def intercept(self: Any, next: Any) -> Any:
-                # Clients that block, over the same connection, have a chain of their own.
+                # Blocking clients over the same connection have a chain of their own.
                 return own(self, next) if isinstance(next, OutboundInterceptor) else next
 
             cls.intercept_client = intercept  # type: ignore[method-assign]
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
-        """Put an interceptor before the next one."""
+        """Return the interceptor that calls `next`."""
         return next
 
     def intercept_async_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
-        """The same."""
+        """Return the interceptor that calls `next`."""
         return self.intercept_client(next)
 
 
 class Client(ActivityClient):
-    """A client of an engine: of a Temporal server, or of the one in this process."""
+    """A client of an engine: of a Temporal server, or of the engine in this process."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.wrapped = client
@@ -428,7 +429,7 @@ class Client(ActivityClient):
         header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
         plugins: Sequence[Plugin] = (),
     ) -> Client:
-        """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`; by default to what the environment names."""
+        """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`; the default is set by the environment."""
         refuse_given(
             runtime, "runtime", "metrics and tracing are those of hourglass.metrics and hourglass.contrib"
         )
@@ -460,7 +461,7 @@ class Client(ActivityClient):
 
     @property
     def api_key(self) -> str | None:
-        """The API key that it sends to a server; it can be set."""
+        """The API key for a server; it can be set."""
         return self.wrapped.api_key
 
     @api_key.setter
@@ -469,7 +470,7 @@ class Client(ActivityClient):
 
     @property
     def rpc_metadata(self) -> Mapping[str, str]:
-        """The headers that it sends to a server; they can be set."""
+        """The headers of calls to a server; they can be set."""
         return self.wrapped.rpc_metadata
 
     @rpc_metadata.setter
@@ -478,12 +479,12 @@ class Client(ActivityClient):
 
     @property
     def workflow_service(self) -> AsyncRawService:
-        """A server's own service for workflows."""
+        """The server's own service for workflows."""
         return self.wrapped.workflow_service
 
     @property
     def operator_service(self) -> AsyncRawService:
-        """A server's own service for its operators."""
+        """The server's own service for operators."""
         return self.wrapped.operator_service
 
     @property
@@ -493,21 +494,21 @@ class Client(ActivityClient):
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of the client."""
         return self.wrapped.namespace
 
     @property
     def identity(self) -> str:
-        """How it is called in histories."""
+        """The identity of the client in histories."""
         return self.wrapped.identity
 
     @property
     def data_converter(self) -> Converter:
-        """How values travel."""
+        """The converter of values."""
         return self.wrapped.converter
 
     async def close(self) -> None:
-        """Close the connection. Workflows go on without it."""
+        """Close the connection. Workflows continue without it."""
         await self.wrapped.close()
 
     @overload
@@ -545,7 +546,7 @@ class Client(ActivityClient):
     async def start_workflow(
         self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start a workflow, given as its run method or its name, and get a handle to it."""
+        """Start a workflow, named by its run method or its name, and return its handle."""
         values = given_values(arg, given, args)
         return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **given_options(options)))
 
@@ -598,7 +599,7 @@ class Client(ActivityClient):
         args: Sequence[Any] = (),
         **options: Any,
     ) -> Any:
-        """Start a workflow, or use the one that runs, ask it for an update and wait for the update's result."""
+        """Start a workflow, or use the running one, request an update, and wait for the update's result."""
         handle = await self.start_update_with_start_workflow(
             update,
             start_workflow_operation=start_workflow_operation,
@@ -619,7 +620,7 @@ class Client(ActivityClient):
         args: Sequence[Any] = (),
         **options: Any,
     ) -> AsyncUpdateHandle[Any]:
-        """Start a workflow, or use the one that runs, ask it for an update and wait until the update has come to a stage."""
+        """Start a workflow, or use the running one, request an update, and wait until the update has reached a stage."""
         start = start_workflow_operation
         values = given_values(arg, given, args)
         planned = start._planned(self.wrapped)
@@ -659,7 +660,7 @@ class Client(ActivityClient):
         first_execution_run_id: str | None = None,
         result_type: Any = None,
     ) -> WorkflowHandle[Any, Any]:
-        """A handle to an existing workflow; does not ask whether it exists."""
+        """Return a handle to an existing workflow. Does not check whether it exists."""
         return WorkflowHandle(
             self.wrapped.get_workflow_handle(
                 workflow_id,
@@ -677,11 +678,11 @@ class Client(ActivityClient):
         run_id: str | None = None,
         first_execution_run_id: str | None = None,
     ) -> WorkflowHandle[Any, R]:
-        """The same, of the type that a workflow has."""
-        found = self.wrapped.get_workflow_handle(
+        """Return a handle to an existing workflow, with the workflow's type."""
+        handle = self.wrapped.get_workflow_handle(
             workflow_id, run_id=run_id, first_execution_run_id=first_execution_run_id, workflow=workflow
         )
-        return WorkflowHandle(found)
+        return WorkflowHandle(handle)
 
     def list_workflows(
         self,
@@ -692,14 +693,14 @@ class Client(ActivityClient):
         next_page_token: bytes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[WorkflowExecution]:
-        """The runs that match a filter, fetched page by page."""
+        """Return the runs that match a filter, fetched page by page during iteration."""
         refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_workflows(query or "", limit=limit, page_size=page_size, **rpc)
 
     async def count_workflows(
         self, query: str | None = None, **rpc: Unpack[RpcOptions]
     ) -> WorkflowExecutionCount:
-        """How many runs match a filter."""
+        """Return the number of runs that match a filter."""
         return await self.wrapped.count_workflows(query or "", **rpc)
 
     def get_async_activity_handle(
@@ -710,11 +711,11 @@ class Client(ActivityClient):
         activity_id: str | None = None,
         task_token: bytes | None = None,
     ) -> AsyncActivityHandle:
-        """A handle to an activity that is completed from outside, by its token or by ids."""
-        found = self.wrapped.get_activity_handle(
+        """Return a handle to an activity that completes asynchronously, by its token or by ids."""
+        handle = self.wrapped.get_activity_handle(
             token=task_token, workflow_id=workflow_id, run_id=run_id, activity_id=activity_id
         )
-        return AsyncActivityHandle(found._session, found._reference)
+        return AsyncActivityHandle(handle._session, handle._reference)
 
     async def create_schedule(
         self,
@@ -727,7 +728,7 @@ class Client(ActivityClient):
         search_attributes: SearchAttributes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncScheduleHandle:
-        """Create a schedule, which starts a workflow again and again, and get a handle to it."""
+        """Create a schedule, which starts workflows at given times, and return its handle."""
         return await self.wrapped.create_schedule(
             id,
             schedule,
@@ -739,7 +740,7 @@ class Client(ActivityClient):
         )
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
-        """A handle to an existing schedule; does not ask whether it exists."""
+        """Return a handle to an existing schedule. Does not check whether it exists."""
         return self.wrapped.get_schedule_handle(id)
 
     async def list_schedules(
@@ -750,6 +751,6 @@ class Client(ActivityClient):
         next_page_token: bytes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[ScheduleListDescription]:
-        """The schedules that match a filter."""
+        """Return the schedules that match a filter."""
         refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_schedules(query or "", page_size=page_size, **rpc)

@@ -1,4 +1,4 @@
-"""Where to connect to, from Temporal's configuration and the environment, under temporalio's names:
+"""Connection options from Temporal's configuration and the environment, with temporalio's names:
 `Client.connect(**ClientConfig.load_client_connect_config())`.
 """
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class ClientConnectConfig(TypedDict, total=False):
-    """What `Client.connect` is given."""
+    """The arguments of `Client.connect`."""
 
     target_host: str
     namespace: str
@@ -41,12 +41,12 @@ class ClientConnectConfig(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ClientConfigProfile(envconfig.ClientConfigProfile):
-    """What is said of one connection: by a profile, with what the environment says in its place."""
+    """The configuration of one connection: a profile, overridden by environment variables."""
 
     def to_client_connect_config(self) -> ClientConnectConfig:
-        """What `Client.connect` is given."""
-        said = self.connect_options()
-        named = {"target_host" if name == "target" else name: value for name, value in said.items()}
+        """Return the arguments of `Client.connect`."""
+        arguments = self.connect_options()
+        named = {"target_host" if name == "target" else name: value for name, value in arguments.items()}
         return cast(ClientConnectConfig, named)
 
 
@@ -67,7 +67,7 @@ class ClientConfig(envconfig.ClientConfig):
         config_file_strict: bool = False,
         override_env_vars: Mapping[str, str] | None = None,
     ) -> ClientConnectConfig:
-        """What `Client.connect` is given, of a profile and the environment."""
+        """Return the arguments of `Client.connect` for a profile and the environment."""
         return ClientConfigProfile.load(
             profile,
             config_source=Path(config_file) if config_file and not disable_file else None,

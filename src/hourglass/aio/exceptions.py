@@ -1,4 +1,4 @@
-"""What `temporalio.exceptions` has, as far as it is here: failures that travel, under the names that they have there."""
+"""The supported names of `temporalio.exceptions`: the failures of workflows and activities."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ __all__ = [
 
 
 def is_cancelled_exception(exception: BaseException) -> bool:
-    """Whether an exception means that this code, or the activity or child that it waited for, was cancelled."""
+    """Whether an exception means that this code, or an awaited activity or child, was cancelled."""
     return isinstance(exception, asyncio.CancelledError) or is_cancellation(exception)

@@ -1,4 +1,4 @@
-"""What `temporalio.service` has, as far as it is here: how a connection to a server is made, and what it refuses."""
+"""The supported names of `temporalio.service`: options of a connection to a server, and its errors."""
 
 from __future__ import annotations
 

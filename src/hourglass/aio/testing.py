@@ -1,7 +1,7 @@
-"""Tests under temporalio's names: an engine of one's own as `async with`, and activities on their own.
+"""Tests with temporalio's names: an engine as `async with`, and activities without a worker.
 
 `start_local` is the engine in this process, in memory: nothing is downloaded. `start_time_skipping` is a dev server that skips
-the time of runs; virtual time without a server is `hourglass.testing.Environment`, which needs no worker.
+the time of runs; `hourglass.testing.Environment` has virtual time without a server, and needs no worker.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _TimeSkippingOptions(_Options, total=False):
 
 
 class WorkflowEnvironment:
-    """An engine for tests, with a client of it."""
+    """An engine for tests, with a client."""
 
     def __init__(self, client: Client, ends: Callable[[], object] | None = None) -> None:
         self.client = client
@@ -80,28 +80,28 @@ class WorkflowEnvironment:
     @classmethod
     @takes(_LocalOptions)
     async def start_local(cls, *, ip: str = "127.0.0.1", **options: Any) -> WorkflowEnvironment:
-        """Return an engine in this process, in memory. Its time is real. Options are those of `client.Client.connect`. Where a
-        download is stored and how long a start may take is accepted, because nothing is downloaded or started; what only a
-        server has is refused.
+        """Return an engine in this process, in memory, with real time. Options are those of `client.Client.connect`. Options
+        about downloads and start timeouts are accepted, because nothing is downloaded or started; options that only a
+        server supports are rejected.
         """
-        said = {
+        chosen = {
             name: value
             for name, value in without_defaults(options, _DEFAULTS).items()
             if value and name not in _FULFILLED
         }
         if ip not in ("127.0.0.1", "localhost", "::1"):
-            said["ip"] = ip
-        refused = sorted(name for name in said if name in _OF_A_SERVER or name.startswith("dev_server_"))
+            chosen["ip"] = ip
+        refused = sorted(name for name in chosen if name in _OF_A_SERVER or name.startswith("dev_server_"))
         if refused:
             raise UsageError(
                 f"start_local has no {refused[0]} here: it is an engine in this process, without a server. There is "
                 "hourglass.testing.dev_server()"
             )
-        return cls(await Client.connect("local:", **said))
+        return cls(await Client.connect("local:", **chosen))
 
     @classmethod
     def from_client(cls, client: Client) -> WorkflowEnvironment:
-        """The same with a client of yours, of a server perhaps."""
+        """Return an environment with your client, of a server perhaps."""
         return cls(client)
 
     @classmethod
@@ -109,20 +109,20 @@ class WorkflowEnvironment:
     async def start_time_skipping(
         cls, *, ts_config: TimeSkippingConfig | None = None, **options: Any
     ) -> WorkflowEnvironment:
-        """Return a Temporal dev server that skips the time of each workflow that `client` starts, and of its children. It needs
-        the `temporal` command; `hourglass.testing.Environment` has virtual time without a server, and without a worker. Options
-        are those of `client.Client.connect`. Where a download is stored is accepted, because nothing is downloaded; what chooses
-        another server is refused.
+        """Return a Temporal dev server that skips the time of each workflow that `client` starts, and of its children. It
+        needs the `temporal` command; `hourglass.testing.Environment` has virtual time without a server and a worker.
+        Options are those of `client.Client.connect`. Options about downloads are accepted, because nothing is downloaded;
+        options that choose another server are rejected.
         """
         skipper = testing.TimeSkipper(ts_config)
-        said = {
+        chosen = {
             name: value
             for name, value in without_defaults(options, _DEFAULTS).items()
             if name not in _FULFILLED
         }
         refused = sorted(
             name
-            for name, value in said.items()
+            for name, value in chosen.items()
             if value and (name in _OF_A_SERVER or name.startswith(("dev_server_", "test_server_")))
         )
         if refused:
@@ -130,12 +130,12 @@ class WorkflowEnvironment:
                 f"start_time_skipping has no {refused[0]} here: it runs the `temporal` command; start another server and use "
                 "from_client"
             )
-        server = testing.dev_server(namespace=said.pop("namespace", "default"), time_skipping=True)
+        server = testing.dev_server(namespace=chosen.pop("namespace", "default"), time_skipping=True)
         running = await asyncio.to_thread(server.__enter__)
         try:
-            interceptors = [*said.pop("interceptors", ()), skipper]
+            interceptors = [*chosen.pop("interceptors", ()), skipper]
             client = await Client.connect(
-                running.target, namespace=running.namespace, interceptors=interceptors, **said
+                running.target, namespace=running.namespace, interceptors=interceptors, **chosen
             )
         except BaseException:
             await asyncio.to_thread(server.__exit__, None, None, None)
@@ -153,17 +153,19 @@ class WorkflowEnvironment:
 
     @property
     def supports_time_skipping_v2(self) -> bool:
-        """The same: each workflow has a time of its own."""
+        """Whether its time is skipped: each workflow has its own time."""
         return self._skipper is not None
 
     async def fast_forward(
         self, handle: WorkflowHandle[Any, Any], duration: timedelta | float | None = None, /
     ) -> bool:
-        """Let a workflow's time go ahead by so much; without a duration until it ends. Gives False where it has ended before."""
+        """Advance a workflow's time by this duration; without one until the workflow ends. Return False if it has ended
+        before.
+        """
         return await handle.wrapped.fast_forward(duration)
 
     async def get_current_time(self, handle: WorkflowHandle[Any, Any] | None = None) -> datetime:
-        """A workflow's own time, where it is skipped; else the time."""
+        """Return a workflow's own time if it is skipped; else the real time."""
         if handle is not None:
             seen = (await handle.wrapped.describe()).time_skipping
             if seen is not None and seen.current_time is not None:
@@ -173,17 +175,17 @@ class WorkflowEnvironment:
         return datetime.now(UTC)
 
     async def get_time_skipping_info(self, handle: WorkflowHandle[Any, Any]) -> TimeSkippingInfo | None:
-        """How a workflow's time goes; None where it was never skipped."""
+        """Return the state of a workflow's time skipping; None if its time was never skipped."""
         return (await handle.wrapped.describe()).time_skipping
 
     @contextmanager
     def with_time_skipping_disabled(self) -> Iterator[None]:
-        """Within the block workflows are started with real time."""
+        """Start workflows with real time within the block."""
         with nullcontext() if self._skipper is None else self._skipper.disabled():
             yield
 
     async def shutdown(self) -> None:
-        """End."""
+        """Close the client and the engine."""
         await self.client.close()
         if self._ends is not None:
             await asyncio.to_thread(self._ends)
@@ -202,12 +204,12 @@ _FULFILLED = frozenset(
         "dev_server_download_ttl",
         "dev_server_startup_timeout",
         "download_dest_dir",
-        "search_attributes",  # the engine knows one from its first use
+        "search_attributes",  # the engine creates one on its first use
         "test_server_download_ttl",
         "test_server_startup_timeout",
     )
 )
-"""Options that hold without any action: nothing is downloaded, and attributes need no registration."""
+"""Options that need no action: nothing is downloaded, and attributes need no registration."""
 
 _DEFAULTS = {
     "dev_server_download_version": "default",
@@ -217,14 +219,14 @@ _DEFAULTS = {
     "test_server_download_version": "default",
     "test_server_extra_args": [],
 }
-"""temporalio's defaults of options that are refused otherwise."""
+"""temporalio's defaults of options that are rejected otherwise."""
 
 _OF_A_SERVER = frozenset(("ip", "port", "runtime", "tls", "ui", "ui_port"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentInfo(Info):
-    """What `activity.info()` returns in an `ActivityEnvironment`: change it with `dataclasses.replace`."""
+    """The value of `activity.info()` in an `ActivityEnvironment`: change it with `dataclasses.replace`."""
 
     heartbeat_details: Sequence[Any] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
     workflow_namespace: str = "default"  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -249,7 +251,7 @@ class ActivityEnvironment:
 
     @staticmethod
     def default_info() -> EnvironmentInfo:
-        """What `info` is unless it is set."""
+        """The default of `info`."""
         epoch = datetime.fromtimestamp(0, UTC)
         second = timedelta(seconds=1)
         return EnvironmentInfo(
@@ -271,11 +273,11 @@ class ActivityEnvironment:
 
     @property
     def metric_meter(self) -> MetricMeter:
-        """Where `activity.metric_meter()` records: the registry of this process."""
+        """The meter of `activity.metric_meter()`: the registry of this process."""
         return MetricMeter(default_registry)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call an activity, or any function as one; of an `async def` one the coroutine, to be awaited."""
+        """Call an activity, or any function as one; for an `async def` one return the coroutine."""
         definition = fn if isinstance(fn, Activity) else getattr(fn, "__call__", None)  # noqa: B004
         definition = definition if isinstance(definition, Activity) else None
         function = fn if definition is None else definition.fn
@@ -322,7 +324,7 @@ class ActivityEnvironment:
     def cancel(
         self, cancellation_details: CancellationDetails = CancellationDetails(cancel_requested=True)
     ) -> None:
-        """Ask the activities to stop. Only the first call has an effect."""
+        """Request the cancellation of the activities. Only the first call has an effect."""
         if self._reason is not None:
             return
         self._reason = cancellation_details.reason
@@ -332,14 +334,14 @@ class ActivityEnvironment:
                 context.task.cancel()
 
     def worker_shutdown(self) -> None:
-        """Tell the activities that the worker begins to shut down."""
+        """Notify the activities that the worker begins to shut down."""
         self._is_worker_shutdown = True
         for context in list(self._running):
             context.worker_stops()
 
 
 class _EnvironmentContext(ActivityContext):
-    """What an activity sees of its environment."""
+    """The activity context in a test environment."""
 
     def __init__(self, environment: ActivityEnvironment) -> None:
         client, info = environment._client, environment.info
@@ -353,7 +355,7 @@ class _EnvironmentContext(ActivityContext):
         self._environment = environment
 
     def heartbeat(self, details: Sequence[Any]) -> None:
-        """Hand the details on as they are, and see whether the activity should stop."""
+        """Pass the details on unchanged, and check whether the activity was cancelled."""
         self._environment.on_heartbeat(*details)
         self.check_cancelled()
 

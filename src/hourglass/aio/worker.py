@@ -1,8 +1,7 @@
-"""Workers under temporalio's names: `async with Worker(client, task_queue="orders", …)`, or `await worker.run()`.
+"""Workers with temporalio's names: `async with Worker(client, task_queue="orders", …)`, or `await worker.run()`.
 
-A face of `hourglass.Worker`, which does the work. `async def` activities run on the event loop of `async with Worker(...)`, as
-under temporalio; that loop is the program's, and only they run there. What temporalio's worker can do and ours cannot is refused
-by name.
+They delegate to `hourglass.Worker`. `async def` activities run on the event loop of `async with Worker(...)`, as with temporalio;
+it is the program's loop, and nothing else of ours runs there. Unsupported options of temporalio's worker are rejected by name.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = [
 
 
 class UnsandboxedWorkflowRunner:
-    """How workflows run here in any case: there is no sandbox."""
+    """The runner that is always used here: there is no sandbox."""
 
 
 _REFUSED = {
@@ -46,13 +45,13 @@ _REFUSED = {
     "on_fatal_error": "no error ends a worker: it reconnects, and says so in its log, in /ready and in its metrics",
     "plugin_shutdown_timeout": "the worker waits until the blocks of its plugins have ended",
 }
-"""Why an option of temporalio's worker is not here, and what there is instead."""
+"""Why an option of temporalio's worker is not supported, and its replacement."""
 
 _DEFAULTS = {
     "max_workflow_task_external_storage_concurrency": 3,
     "plugin_shutdown_timeout": timedelta(seconds=60),
 }
-"""temporalio's defaults of refused options that are neither None nor false."""
+"""temporalio's defaults of rejected options that are neither None nor false."""
 
 _RENAMED = {
     "max_concurrent_activity_task_polls": "activity_pollers",
@@ -63,7 +62,7 @@ _RENAMED = {
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Further options of temporalio's worker. Those of `hourglass.Worker` can be given as well."""
+    """Further options of temporalio's worker. Those of `hourglass.Worker` are also accepted."""
 
     nexus_service_handlers: Any
     activity_executor: Any
@@ -110,9 +109,9 @@ class WorkerOptions(TypedDict, total=False):
 class Worker:
     """Runs workflows and activities of one task queue, until it is shut down.
 
-    `async def` activities run on the event loop of `async with Worker(...)` (or `await worker.run()`): what `main()` made on it,
-    an HTTP session or a lock, they can use. While that loop is blocked the worker says so in its log and is not ready; workflows,
-    `def` activities and heartbeats go on.
+    `async def` activities run on the event loop of `async with Worker(...)` (or `await worker.run()`), and can use objects that
+    `main()` created on it, such as an HTTP session or a lock. While that loop is blocked the worker logs a warning and is not
+    ready; workflows, `def` activities and heartbeats continue.
     """
 
     @takes(WorkerOptions)
@@ -127,19 +126,19 @@ class Worker:
         graceful_shutdown_timeout: timedelta | float = 10.0,
         **options: Any,
     ) -> None:
-        said = {
+        chosen = {
             _RENAMED.get(name, name): value for name, value in without_defaults(options, _DEFAULTS).items()
         }
         for name, instead in _REFUSED.items():
-            if said.pop(name, None):
+            if chosen.pop(name, None):
                 raise UsageError(f"a Worker has no {name} here: {instead}")
         for name in ("workflow_runner", "unsandboxed_workflow_runner"):
-            if not isinstance(said.pop(name, None), UnsandboxedWorkflowRunner | None):
+            if not isinstance(chosen.pop(name, None), UnsandboxedWorkflowRunner | None):
                 raise UsageError(f"{name} can only be an UnsandboxedWorkflowRunner: there is no sandbox here")
-        if said.pop("debug_mode", False):
-            said["deadlock_timeout"] = None
-        if said.pop("disable_payload_error_limit", False):
-            said["payload_limit"] = None
+        if chosen.pop("debug_mode", False):
+            chosen["deadlock_timeout"] = None
+        if chosen.pop("disable_payload_error_limit", False):
+            chosen["payload_limit"] = None
         self.wrapped = _worker.Worker(
             client.wrapped,
             task_queue,
@@ -147,7 +146,7 @@ class Worker:
             activities=activities,
             interceptors=interceptors,
             graceful_shutdown_timeout=graceful_shutdown_timeout,
-            **said,
+            **chosen,
         )
         self._client = client
         self._over = asyncio.Event()
@@ -155,7 +154,7 @@ class Worker:
 
     @property
     def client(self) -> Client:
-        """The client that it works for. It can be set, to another one of the same server and namespace."""
+        """The client of the worker. It can be replaced by another client of the same server and namespace."""
         return self._client
 
     @client.setter
@@ -165,22 +164,22 @@ class Worker:
 
     @property
     def task_queue(self) -> str:
-        """The queue that it works for."""
+        """The task queue of the worker."""
         return self.wrapped.task_queue
 
     @property
     def is_running(self) -> bool:
-        """Whether it works."""
+        """Whether the worker is running."""
         return self.wrapped._life.state == "running"
 
     async def run(self) -> None:
-        """Work until `shutdown` is called or this task is cancelled. Returns when the worker has ended."""
+        """Run until `shutdown` is called or this task is cancelled. Returns when the worker has ended."""
         try:
             await self.__aenter__()
         except UsageError:
             if not self._over.is_set():
                 raise
-            await self.__aexit__(None, None, None)  # it was shut down while it started
+            await self.__aexit__(None, None, None)  # `shutdown` was called during the start
             return
         try:
             await self._over.wait()
@@ -188,12 +187,12 @@ class Worker:
             await self.__aexit__(None, None, None)
 
     async def shutdown(self) -> None:
-        """Take no new work, finish what is in flight within the graceful timeout, and end. A worker that has not started yet
-        ends as soon as it runs.
+        """Stop receiving tasks, finish those in progress within the graceful timeout, and end. A worker that has not started
+        yet ends as soon as it runs.
         """
         self._over.set()
         if self._ending is None:
-            # A task of its own: whoever waits for the end may be cancelled, and several may wait.
+            # A separate task: a caller that waits for the end may be cancelled, and several may wait.
             self._ending = asyncio.ensure_future(self.wrapped.__aexit__(None, None, None))
         await asyncio.shield(self._ending)
 

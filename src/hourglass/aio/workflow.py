@@ -1,10 +1,10 @@
-"""What `async def` workflows call, under temporalio's names: `await workflow.execute_activity(charge, order)`.
+"""Functions for `async def` workflows, with temporalio's names: `await workflow.execute_activity(charge, order)`.
 
-asyncio itself works as it does there: `asyncio.sleep` is a durable timer, and `gather`, `wait_for`, `timeout`, `TaskGroup`,
-`Queue`, `Lock` and the others take turns in a deterministic order, the same as under temporalio. `wait` and `as_completed` here
-keep the order that they are given, which asyncio's own, being made with sets, do not.
+asyncio itself works as with temporalio: `asyncio.sleep` is a durable timer, and `gather`, `wait_for`, `timeout`, `TaskGroup`,
+`Queue`, `Lock` and the others run in the same deterministic order. `wait` and `as_completed` here keep the order of their
+arguments, unlike asyncio's own, which use sets.
 
-The decorators and facts are those of `hourglass.workflow`, and the two may be mixed: an `async def` handler in a plain
+The decorators and functions are those of `hourglass.workflow`, and both can be combined: an `async def` handler in a plain
 workflow, `hourglass.workflow.run_async` in plain code, `await hourglass.workflow.spawn(fn)` in a coroutine.
 """
 
@@ -280,9 +280,6 @@ F = TypeVar("F", bound="asyncio.Future[Any]")
 Ts = TypeVarTuple("Ts")
 
 
-# --- definitions ------------------------------------------------------------------------------------------------------
-
-
 @overload
 def defn(cls: K, /) -> K: ...
 @overload
@@ -303,7 +300,7 @@ def defn(
     failure_exception_types: Sequence[type[BaseException]] = (),
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> Any:
-    """Make a workflow of a class with a `@workflow.run` method. `sandboxed` says nothing here: there is no sandbox."""
+    """Make a class with a `@workflow.run` method a workflow. `sandboxed` has no effect: there is no sandbox."""
     decorate = _defn(
         name=name,
         dynamic=dynamic,
@@ -314,7 +311,7 @@ def defn(
 
 
 class DynamicWorkflowConfig(_DynamicWorkflowConfig):
-    """What a dynamic workflow says of one run, in place of its decorator."""
+    """The options that a dynamic workflow returns for one run, instead of its decorator's."""
 
     def __init__(
         self,
@@ -322,9 +319,6 @@ class DynamicWorkflowConfig(_DynamicWorkflowConfig):
         versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
     ) -> None:
         super().__init__(failure_exceptions=failure_exception_types, versioning_behavior=versioning_behavior)
-
-
-# --- the next run -----------------------------------------------------------------------------------------------------
 
 
 def continue_as_new(
@@ -343,7 +337,7 @@ def continue_as_new(
     backoff_start_interval: Duration | None = None,
     event_groups: Sequence[EventGroup] | None = None,
 ) -> NoReturn:
-    """End this run and begin a new one with these arguments and an empty history."""
+    """End this run and start a new one with these arguments and an empty history."""
     refuse_intent(versioning_intent)
     _continue_as_new(
         *given_values(arg, given, args),
@@ -361,13 +355,10 @@ def continue_as_new(
     )
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------------
-
-
 async def sleep(
     duration: Duration, *, summary: str | None = None, event_groups: Sequence[EventGroup] | None = None
 ) -> None:
-    """Wait, for seconds or for months: a durable timer, as `asyncio.sleep` is one. `summary` is shown with it."""
+    """Wait, for seconds or for months: a durable timer, like `asyncio.sleep`. `summary` describes the timer."""
     if event_groups is not None:
         with block_of(check_groups(event_groups)):
             await sleep(duration, summary=summary)
@@ -389,9 +380,9 @@ async def wait_condition(
     timeout_summary: str | None = None,
     event_groups: Sequence[EventGroup] | None = None,
 ) -> None:
-    """Wait until a function returns something true; after `timeout` raise `TimeoutError`.
+    """Wait until a function returns a true value; after `timeout` raise `TimeoutError`.
 
-    The function is called again and again while the workflow runs: it must only look, quickly, and change nothing.
+    The function is called repeatedly while the workflow runs: it must be quick and change nothing.
     """
     if event_groups is not None:
         with block_of(check_groups(event_groups)):
@@ -411,20 +402,22 @@ async def wait(
     timeout: Duration | None = None,
     return_when: str = asyncio.ALL_COMPLETED,
 ) -> tuple[list[F], list[F]]:
-    """As `asyncio.wait`, with lists in the place of sets: what is done and what is not, each in the given order."""
+    """Like `asyncio.wait`, with lists instead of sets: done and pending, in the order of the arguments."""
     futures = list(fs)
     done, _ = await asyncio.wait(
         futures, timeout=optional_seconds(timeout, "the timeout of workflow.wait"), return_when=return_when
     )
-    return [each for each in futures if each in done], [each for each in futures if each not in done]
+    return [future for future in futures if future in done], [
+        future for future in futures if future not in done
+    ]
 
 
 def as_completed(
     fs: Iterable[Awaitable[T]], *, timeout: Duration | None = None
 ) -> Iterator[Coroutine[Any, Any, T]]:
-    """As `asyncio.as_completed`; coroutines begin in the given order, and not in that of a set."""
+    """Like `asyncio.as_completed`; coroutines start in the order of the arguments, not of a set."""
     loop = require_fiber("workflow.as_completed").run.loop
-    tasks: list[asyncio.Future[T]] = [asyncio.ensure_future(each, loop=loop) for each in fs]
+    tasks: list[asyncio.Future[T]] = [asyncio.ensure_future(awaitable, loop=loop) for awaitable in fs]
     limit = optional_seconds(timeout, "the timeout of workflow.as_completed")
     ended: asyncio.Queue[asyncio.Future[T] | None] = asyncio.Queue()
     open_tasks = list(tasks)
@@ -455,31 +448,28 @@ def as_completed(
         yield next_one()
 
 
-# --- facts ------------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Info(BasicInfo):
-    """Who a workflow is, and where it stands. What changes while it runs is asked for by methods, as of the current task."""
+    """The identity and state of a workflow. Methods return what changes during the run, as of the current task."""
 
     def is_continue_as_new_suggested(self) -> bool:
-        """Whether the history has grown so long that the workflow should continue as new."""
+        """Return whether the history is so long that the workflow should continue as new."""
         return require_run("workflow.info").facts.continue_as_new_suggested
 
     def is_target_worker_deployment_version_changed(self) -> bool:
-        """Whether this run, which is pinned, would go to another version were it begun now."""
+        """Return whether this run, which is pinned, would get another version if it started now."""
         return require_run("workflow.info").facts.target_version_changed
 
     def get_current_history_length(self) -> int:
-        """How many events the history has."""
+        """Return the number of events in the history."""
         return require_run("workflow.info").facts.history_length
 
     def get_current_history_size(self) -> int:
-        """How many bytes the history has."""
+        """Return the size of the history in bytes."""
         return require_run("workflow.info").facts.history_size
 
     def get_current_deployment_version(self) -> WorkerDeploymentVersion | None:
-        """The version of the worker that handles the current workflow task; None where it has none."""
+        """Return the version of the worker that handles the current workflow task; None if it is unversioned."""
         return require_run("workflow.info").facts.deployment_version
 
     @property
@@ -489,45 +479,45 @@ class Info(BasicInfo):
 
 
 def info() -> Info:
-    """Who this workflow is, and where it stands."""
+    """Return the identity and state of this workflow."""
     return Info(**facts_of(require_run("workflow.info")))
 
 
 def payload_converter() -> PayloadConverter:
-    """How values become payloads in this run, and back."""
+    """Return the payload converter of this run."""
     return PayloadConverter(_payload_converter())
 
 
 class unsafe:
-    """What temporalio keeps under this name. There is no sandbox here: most of it does nothing."""
+    """The names of temporalio's `workflow.unsafe`. There is no sandbox, so most of them do nothing."""
 
     @staticmethod
     def is_replaying() -> bool:
-        """Whether the code is catching up with its history right now."""
+        """Return whether the code is currently being replayed."""
         return is_replaying()
 
     @staticmethod
     def is_replaying_history_events() -> bool:
-        """The same: queries are no part of it."""
+        """Return whether the code is currently being replayed; queries do not count."""
         return is_replaying()
 
     @staticmethod
     def is_read_only() -> bool:
-        """Whether this is a query, a validator or a condition, which must only look."""
+        """Return whether this is a query, a validator or a condition, which must not change anything."""
         return bool(require_run("workflow.unsafe.is_read_only").read_only)
 
     @staticmethod
     def in_sandbox() -> Literal[False]:
-        """Never: there is none."""
+        """Return False: there is no sandbox."""
         return False
 
     @staticmethod
     @contextmanager
     def imports_passed_through() -> Iterator[None]:
-        """Nothing to do: modules are imported once, for all runs."""
+        """Do nothing: modules are imported once, for all runs."""
         yield
 
     @staticmethod
     def sandbox_unrestricted() -> AbstractContextManager[None]:
-        """Allow what the call watcher reports; you vouch that it changes nothing."""
+        """Permit calls that the call watcher reports; you are responsible for their determinism."""
         return _unsafe()

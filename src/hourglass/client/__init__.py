@@ -1,30 +1,38 @@
-"""Clients: start workflows, find them, talk to them. `Client` blocks, `AsyncClient` is awaited.
+"""Clients: start workflows, find them, and send them messages. `Client` blocks, `AsyncClient` is awaited.
 
-_activities           operations on activities that are completed from outside
-_async                the asynchronous face
-_async_activities     activities, for the asynchronous face
-_async_handles        handles of the asynchronous face
-_blocking             the blocking face
-_blocking_activities  activities, for the blocking face
-_blocking_handles     handles of the blocking face
-_bulk                 one thing done to many workflows
-_calls                what a client is asked to do, as its interceptors see it
-_deployments          task queues and the workers on them; versions of workers
-_faces                what the blocking and the asynchronous face share
-_interception         what may stand between callers and what they call: interceptors, and their chains
-_operations           operations on workflows, written once for both faces
-_options              options of a start, checked and built into a request
-_plugins              plugins: what one may change of clients, workers and replayers
-_reset                where to reset a run to
-_schedule_data        schedules as authors write them and clients show them, and as they travel
+A method of a client builds an operation (arguments checked and encoded), and the session runs it: through the interceptors,
+then on the control loop. Operations are written once; the blocking client is generated from the asynchronous one.
+
+_activities           operations on activities that complete asynchronously
+_async                `AsyncClient`
+_async_activities     activities of `AsyncClient`
+_async_handles        handles of `AsyncClient`
+_blocking             `Client`, generated
+_blocking_activities  activities of `Client`, generated
+_blocking_handles     handles of `Client`, generated
+_bulk                 one operation on many workflows
+_calls                the calls of a client as interceptors see them, and the interceptor method of each
+_codec_edge           encoding requests and decoding answers with the codec
+_deployments          task queues, their workers, and worker versions
+_faces                the parts that both clients share
+_interception         `Interceptor`, and the chains of interceptors
+_link                 the connection of a client, opened on first use and again in a forked child
+_operations           operations on workflows
+_options              options of a start: checks, and the request built from them
+_outbound             the outbound interceptors of both clients, generated from `_calls`
+_plugins              plugins: changes to the configuration of clients, workers and replayers
+_reset                the event to which a run is reset
+_schedule_data        schedules as authors write them and clients show them
+_schedule_forms       conversion of schedules to requests, and back
 _schedules            operations on schedules
-_services             a server's gRPC services as they are
-_session              a session: a link to the target, how values travel over it, how operations are run
-_standalone           activities that belong to no workflow: operations, and how they are shown
+_services             the raw gRPC services of a server
+_session              operations, and the session that runs them
+_standalone           activities without a workflow: operations and descriptions
 _starts               operations that start workflows
 _updates              operations on updates
-_values               workflows as clients show them: lists, counts, descriptions
-_waiting              waiting for a run to close, how it ended, and what a client says meanwhile
+_values               lists, counts and descriptions of workflows
+_wait_notices         notices logged while a client waits for a run that cannot proceed
+_waiting              waiting for the end of a run, and its result
 """
 
 from __future__ import annotations

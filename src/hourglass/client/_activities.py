@@ -1,4 +1,4 @@
-"""Operations on activities that are completed from outside: built and parsed here, run by both faces."""
+"""Operations on activities that complete asynchronously. Both clients run them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hourglass.errors import UsageError
 
 @dataclass(frozen=True)
 class ActivityReference:
-    """Which activity a handle means: by its task's token, or by the ids of its workflow and its own."""
+    """The activity of a handle: its task token, or the ids of its workflow and itself."""
 
     token: bytes = field(default=b"", repr=False)
     workflow_id: str = ""
@@ -29,7 +29,7 @@ class ActivityReference:
     activity_id: str = ""
 
     def address(self) -> dict[str, Any]:
-        """The fields that every request carries."""
+        """The fields that every request contains."""
         return {
             "token": self.token,
             "workflow_id": self.workflow_id,
@@ -39,7 +39,7 @@ class ActivityReference:
 
 
 def _address(session: ClientSession, call: AsyncActivityInput) -> dict[str, Any]:
-    """Which activity a call means, as its interceptors left it, and who says so."""
+    """Return the fields for the activity of a call, as interceptors left it, and the client identity."""
     meant = ActivityReference(call.token, call.workflow_id, call.run_id, call.activity_id)
     return {**meant.address(), "identity": session.identity}
 
@@ -47,7 +47,7 @@ def _address(session: ClientSession, call: AsyncActivityInput) -> dict[str, Any]
 def refer_activity(
     token: bytes | None, workflow_id: str | None, run_id: str | None, activity_id: str | None
 ) -> ActivityReference:
-    """What a handle to an activity refers to. Sends no request."""
+    """Return the reference of a handle to an activity. Sends no request."""
     if token:
         if not isinstance(token, bytes):
             raise UsageError(f"an activity's token is bytes, not {type(token).__name__}")
@@ -60,7 +60,7 @@ def refer_activity(
 
 
 def complete(session: ClientSession, reference: ActivityReference, result: Any) -> ClientOperation[None]:
-    """The activity returned."""
+    """Complete the activity with a result."""
 
     def build(call: CompleteAsyncActivityInput) -> ClientOperation[None]:
         request = CompleteActivity(**_address(session, call), result=session.converter.encode(*call.args))
@@ -72,7 +72,7 @@ def complete(session: ClientSession, reference: ActivityReference, result: Any) 
 def fail(
     session: ClientSession, reference: ActivityReference, error: BaseException, details: Sequence[Any] = ()
 ) -> ClientOperation[None]:
-    """The activity failed; the next attempt finds these details of a last heartbeat."""
+    """Fail the activity; the next attempt receives these details of a last heartbeat."""
 
     def build(call: FailAsyncActivityInput) -> ClientOperation[None]:
         if not isinstance(call.error, BaseException):
@@ -91,7 +91,7 @@ def fail(
 def report_cancelled(
     session: ClientSession, reference: ActivityReference, details: Sequence[Any]
 ) -> ClientOperation[None]:
-    """The activity ended because its cancellation was requested."""
+    """Report that the activity ended as cancelled."""
 
     def build(call: ReportCancellationAsyncActivityInput) -> ClientOperation[None]:
         request = CompleteActivity(
@@ -108,7 +108,7 @@ def report_cancelled(
 def reset(
     session: ClientSession, reference: ActivityReference, reset_heartbeat: bool
 ) -> ClientOperation[None]:
-    """Begin the attempts of an activity anew."""
+    """Restart the attempts of an activity."""
     if reference.token:
         raise UsageError("an activity is reset by workflow_id and activity_id, not by its token")
     request = ResetActivity(
@@ -133,7 +133,7 @@ def act(
     reference: ActivityReference,
     reason: str,
 ) -> ClientOperation[None]:
-    """Pause or unpause an activity of a workflow."""
+    """Pause or resume an activity of a workflow."""
     alone = _by_ids(reference, "paused and unpaused")
     return _standalone.act(session, kind, alone, reason, reference.workflow_id)
 
@@ -141,7 +141,7 @@ def act(
 def update_options(
     session: ClientSession, reference: ActivityReference, changes: Mapping[str, Any]
 ) -> ClientOperation[_standalone.ActivityExecutionOptions]:
-    """Change what was said of an activity of a workflow."""
+    """Change the options of an activity of a workflow."""
     alone = _by_ids(reference, "changed")
     return _standalone.update_options(session, alone, changes, reference.workflow_id)
 
@@ -149,14 +149,14 @@ def update_options(
 def restore_options(
     session: ClientSession, reference: ActivityReference
 ) -> ClientOperation[_standalone.ActivityExecutionOptions]:
-    """Let hold what was said of an activity of a workflow at first."""
+    """Restore the original options of an activity of a workflow."""
     return _standalone.restore_options(session, _by_ids(reference, "changed"), reference.workflow_id)
 
 
 def heartbeat(
     session: ClientSession, reference: ActivityReference, details: Sequence[Any]
 ) -> ClientOperation[bool]:
-    """The activity lives; the answer is whether it should stop."""
+    """Send a heartbeat; the answer is whether the activity's cancellation was requested."""
 
     def parse(answer: HeartbeatAnswer) -> bool:
         return answer.cancel_requested

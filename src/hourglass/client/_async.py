@@ -1,4 +1,4 @@
-"""The asynchronous face: each method runs an operation on the control loop and is awaited on the caller's loop."""
+"""`AsyncClient`: each method runs an operation on the control loop and is awaited on the caller's loop."""
 
 from __future__ import annotations
 
@@ -59,46 +59,46 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-# mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
+# mypy does not recognize that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
 class AsyncOperator(ClientFacts):
-    """What operators ask of a client: namespaces, endpoints of Nexus, search attributes, task queues, versions of workers."""
+    """The operator's part of a client: namespaces, Nexus endpoints, search attributes, task queues, worker versions."""
 
     async def create_namespace(
         self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
     ) -> None:
-        """Make a namespace on a server, which keeps closed workflows for so long; a server takes a moment to know it everywhere.
-        An embedded engine has the one that it is opened with.
+        """Create a namespace on a server, with this retention of closed workflows; it takes a moment until the entire server
+        knows it. An embedded engine has the namespace with which it was opened.
         """
         await self._session.arun(_deployments.create_namespace(name, retention, description))
 
     async def create_nexus_endpoint(
         self, name: str, *, task_queue: str, namespace: str | None = None, description: str = ""
     ) -> None:
-        """Make an endpoint of Nexus on a server, by which workflows call the operations that workers of this task queue serve, in
-        this client's namespace or another.
+        """Create a Nexus endpoint on a server, by which workflows call the operations that workers of this task queue serve,
+        in this client's namespace or another.
         """
         await self._session.arun(_deployments.create_nexus_endpoint(name, task_queue, namespace, description))
 
     async def delete_nexus_endpoint(self, name: str) -> None:
-        """Remove an endpoint of Nexus from a server."""
+        """Delete a Nexus endpoint of a server."""
         await self._session.arun(_deployments.delete_nexus_endpoint(name))
 
     async def add_search_attributes(self, types: Mapping[str, str]) -> None:
-        """Make search attributes, `{"Region": "Keyword"}`: those that are there with their type stay. A server takes a moment to
-        know them everywhere; an embedded engine knows one from its first use, too, without this.
+        """Create search attributes, `{"Region": "Keyword"}`; those that exist with the same type are kept. It takes a moment
+        until the entire server knows them; an embedded engine also creates one on its first use.
         """
         await self._session.arun(_deployments.add_search_attributes(types))
 
     async def list_search_attributes(self) -> dict[str, str]:
-        """The search attributes that users have made, with their types."""
+        """Return the search attributes that users have created, with their types."""
         return await self._session.arun(_deployments.list_search_attributes())
 
     async def describe_task_queue(
         self, name: str = "default", **rpc: Unpack[RpcOptions]
     ) -> TaskQueueDescription:
-        """Who takes workflow tasks and activities from a task queue."""
+        """Return the workers and the backlog of a task queue."""
         return await self._session.arun(_deployments.describe_task_queue(name), rpc)
 
     async def set_current_version(
@@ -109,11 +109,11 @@ class AsyncOperator(ClientFacts):
         wait: Duration = 10.0,
         ignore_missing_task_queues: bool = False,
     ) -> WorkerDeploymentVersion | None:
-        """Make a build of a deployment the current version, and get the one that was: new runs, and those that move on, go to
-        its workers; with None to workers without a version.
+        """Make a build of a deployment the current version, and return the former one. New runs, and runs that upgrade
+        automatically, go to its workers; with None to unversioned workers.
 
-        A version that no worker has been seen of yet is waited for, for so long. On a server, a version that lacks a
-        task queue of the one before is refused unless `ignore_missing_task_queues`.
+        If no worker has reported the version yet, wait this long for one. A server rejects a version that lacks a task queue of
+        the former one unless `ignore_missing_task_queues` is set.
         """
         operation = _deployments.set_current_version(
             self._session,
@@ -133,11 +133,10 @@ class AsyncOperator(ClientFacts):
         wait: Duration = 10.0,
         ignore_missing_task_queues: bool = False,
     ) -> WorkerDeploymentVersion | None:
-        """Let a build of a deployment take so many in a hundred of the runs that would go to the current version, and get the
-        build that did so before. Which workflows those are follows from their ids: one that has moved stays. With None
-        nothing ramps any more.
+        """Route a percentage of the current version's runs to a build of a deployment, and return the former ramping version.
+        The workflow id decides which runs these are; a run that has moved stays. None ends the ramp.
 
-        Make it current with `set_current_version` once it has proved itself. The other options are as there.
+        When the version has proved itself, call `set_current_version`. The other options are the same.
         """
         operation = _deployments.set_ramping_version(
             self._session,
@@ -150,7 +149,7 @@ class AsyncOperator(ClientFacts):
         return await self._session.arun(operation)
 
     async def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
-        """The versions of a deployment, and which of them is current."""
+        """Return the versions of a deployment, and which of them is current."""
         return await self._session.arun(_deployments.describe_deployment(name), rpc)
 
 
@@ -185,30 +184,29 @@ class AsyncClient(AsyncActivities, AsyncOperator):
     ) -> AsyncClient:
         """Connect to `local:`, `host:port` or `profile:NAME`.
 
-        Without a target: to what `HOURGLASS_TARGET`, or `TEMPORAL_ADDRESS` and its companions, name.
-        Each client of `local:` has an engine of its own, in memory, which ends with it. `retention` is how long the
-        worker of a file keeps closed workflows, 30 days by default; a Temporal server has its own for a namespace.
-        With `lazy` it connects with its first call, and `timeout` counts from there. `payload_limits` says from which size on
-        values are warned of. The settings called `…_config`, and
-        `grpc_compression`, are those of a connection to a server.
+        The default target is set by `HOURGLASS_TARGET`, or by `TEMPORAL_ADDRESS` and related variables. Each client of `local:`
+        has its own engine in memory, which ends with the client. `retention` is how long the worker of a file keeps closed
+        workflows, 30 days by default; a Temporal server has its own for each namespace. With `lazy` the client connects with its
+        first call, and `timeout` counts from then. `payload_limits` sets the sizes from which warnings about values are logged.
+        The options named `…_config`, and `grpc_compression`, are for connections to a server.
         """
         every = all_plugins((), plugins)
-        said = configured(ClientConfig, "configure_client", every, locals())
+        settings = configured(ClientConfig, "configure_client", every, locals())
         portal = Portal.current()
         try:
-            return cls(await portal.acall(opening(portal, said, every)))
+            return cls(await portal.acall(opening(portal, settings, every)))
         except HourglassError as error:
             without_our_frames(error)
             raise
 
     @property
     def workflow_service(self) -> AsyncRawService:
-        """A server's own service for workflows, for RPCs that no method here stands for."""
+        """The server's own service for workflows, for RPCs without a method here."""
         return AsyncRawService(self._session, "workflow")
 
     @property
     def operator_service(self) -> AsyncRawService:
-        """A server's own service for its operators: search attributes, Nexus endpoints, clusters."""
+        """The server's own service for operators: search attributes, Nexus endpoints, clusters."""
         return AsyncRawService(self._session, "operator")
 
     @property
@@ -222,7 +220,7 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         return AsyncRawService(self._session, "health")
 
     async def close(self) -> None:
-        """Close the connection. Workflows go on without it."""
+        """Close the connection. Workflows continue without it."""
         if not self.closed and not self._portal.closed:  # a closed portal has closed everything
             await self._session.link.portal.acall(self._session.link.close())
 
@@ -249,9 +247,9 @@ class AsyncClient(AsyncActivities, AsyncOperator):
     async def start_workflow(  # type: ignore[misc]
         self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any
     ) -> Any:
-        """Start a workflow, given as its decorated object or its name, and get a handle to it.
+        """Start a workflow, named by its decorated object or its name, and return its handle.
 
-        `result_type` is for workflows given by name. The options are those of `StartOptions`.
+        `result_type` is for workflows named by their name. The options are those of `StartOptions`.
         """
         operation = _starts.start(self._session, workflow, args, options, result_type)
         return await self._session.arun(operation.then(partial(AsyncWorkflowHandle, self._session)))
@@ -273,7 +271,7 @@ class AsyncClient(AsyncActivities, AsyncOperator):
     ) -> Any:
         """Start a workflow and wait for its result."""
         session = self._session
-        if session.interceptors:  # they may have put a handle of their own in between
+        if session.interceptors:  # an interceptor may have returned a handle of its own
             handle = await self.start_workflow(workflow, *args, result_type=result_type, **options)
             return await handle.result()
         return await session.arun(_starts.execute(session, workflow, args, options, result_type))
@@ -291,9 +289,9 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> AsyncWithStart[R]: ...
     def with_start(self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
-        """A workflow that the next call starts, unless it runs already: `with_start(cart, id="c-1").signal(add, item)`.
+        """Return a workflow that the next call starts, unless it is running: `with_start(cart, id="c-1").signal(add, item)`.
 
-        Starting and sending are one step: either both happen or neither.
+        Start and message are one step: either both happen or neither.
         """
         return AsyncWithStart(self._session, workflow, args, options, result_type)
 
@@ -334,10 +332,10 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         workflow: Any = None,
         result_type: Any = None,
     ) -> Any:
-        """A handle to an existing workflow, or with `run_id` to that run alone; does not ask whether it exists.
+        """Return a handle to an existing workflow, or with `run_id` to that run only. Does not check whether it exists.
 
-        With `first_execution_run_id` it is cancelled, terminated or updated only if it still belongs to the chain that
-        began with that run, and no other workflow has its id by now.
+        With `first_execution_run_id` the workflow is cancelled, terminated or updated only if it still belongs to the chain that
+        began with that run, and its id has not been used for another workflow since.
         """
         reference = _operations.refer(id, run_id, workflow, result_type, first_execution_run_id)
         return AsyncWorkflowHandle(self._session, reference)
@@ -351,13 +349,13 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         dry_run: bool = False,
         hold: bool = False,
     ) -> AsyncWorkflowHandle[Any]:
-        """Begin a workflow that has this history already, of an open run, from here or from another engine; gives its handle.
+        """Start a workflow that already has this history, of an open run, from this or another engine; return its handle.
 
-        It goes on from where the history ends; nothing in it is done again. Activities that were pending begin at their
-        first attempt. On a server the run is taken through the same workflow tasks anew, so times and random numbers are
-        new; what it cannot be taken through (children, updates, activities that timed out) is refused with `ServiceError`,
-        as with `dry_run`, which begins nothing. The same `request_id` again is the same import. With `hold` no worker gets
-        the run on a server until the same call without it.
+        It continues from the end of the history; nothing in it is repeated. Pending activities begin at their first attempt. A
+        server repeats the workflow tasks of the history, so times and random numbers are new; histories that cannot be repeated
+        (children, updates, timed-out activities) are rejected with `ServiceError`, as with `dry_run`, which starts nothing. Calls
+        with the same `request_id` are one import. With `hold` no worker on a server receives the run until the call is repeated
+        without it.
         """
         events = [json.dumps(event).encode() for event in history.events]
         operation = _reset.import_workflow(events, id or history.workflow_id, request_id, dry_run, hold)
@@ -371,9 +369,8 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         limit: int | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[WorkflowExecution]:
-        """The runs that match a filter (all, if it is empty), fetched page by page as they are asked for.
-
-        With a `limit` no more than so many.
+        """Return the runs that match a filter (all by default), fetched page by page during iteration; with a `limit` at most
+        that many.
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
@@ -388,19 +385,23 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         page_token: bytes = b"",
         **rpc: Unpack[RpcOptions],
     ) -> WorkflowExecutionPage:
-        """One page of the runs that match a filter: the first, or the one after a page that told its token."""
+        """Return one page of the runs that match a filter: the first, or the one after a page's `next_page_token`."""
         return await self._session.arun(
             _operations.list_page(self._session, query, page_size, page_token), rpc
         )
 
     async def count_workflows(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
-        """How many runs match a filter; its `groups` say how many of each, where it ends with `GROUP BY ExecutionStatus`."""
+        """Return the number of runs that match a filter; its `groups` are the numbers per status, if the filter ends with
+        `GROUP BY ExecutionStatus`.
+        """
         return await self._session.arun(_operations.count(self._session, query), rpc)
 
     async def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
-        """Ask every open workflow that a filter finds to cancel. `progress` hears how many of how many are done."""
+        """Request the cancellation of every open workflow that matches a filter. `progress` is called with the number handled
+        and the total.
+        """
         return await self._to_each(
             query, lambda run: _operations.cancel(self._session, run, reason), progress
         )
@@ -408,7 +409,7 @@ class AsyncClient(AsyncActivities, AsyncOperator):
     async def terminate_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
-        """End every open workflow that a filter finds, now."""
+        """Terminate every open workflow that matches a filter, now."""
         return await self._to_each(
             query, lambda run: _operations.terminate(self._session, run, reason, ()), progress
         )
@@ -416,7 +417,7 @@ class AsyncClient(AsyncActivities, AsyncOperator):
     async def signal_workflows(
         self, query: str, signal: Any, /, *args: Any, progress: Progress | None = None
     ) -> BulkResult:
-        """Send every open workflow that a filter finds a signal, given as its name, a channel or a decorated method."""
+        """Send a signal to every open workflow that matches a filter. The signal is a name, a channel or a decorated method."""
         return await self._to_each(
             query, lambda run: _operations.signal(self._session, run, signal, args), progress
         )
@@ -428,7 +429,7 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         versioning_override: VersioningOverride | None,
         progress: Progress | None = None,
     ) -> BulkResult:
-        """Move every open workflow that a filter finds to a version: as `update_options` of a handle does with one."""
+        """Move every open workflow that matches a filter to a version, as `update_options` of a handle does."""
         return await self._to_each(
             query,
             lambda run: _operations.update_options(
@@ -438,8 +439,8 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         )
 
     async def _to_each(self, query: str, act: _bulk.Act, progress: Progress | None) -> BulkResult:
-        found = self.list_workflows(_bulk.open_ones(query), page_size=1000)
-        references = [_bulk.pinned(each.id, each.run_id) async for each in found]
+        executions = self.list_workflows(_bulk.open_ones(query), page_size=1000)
+        references = [_bulk.pinned(execution.id, execution.run_id) async for execution in executions]
         result = BulkResult(found=len(references))
         for some in _bulk.slices(references):
             result.add(await self._session.arun(_bulk.act_on(some, act)))
@@ -458,10 +459,10 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         search_attributes: SearchAttributes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncScheduleHandle:
-        """Create a schedule, which starts a workflow again and again, and get a handle to it.
+        """Create a schedule, which starts workflows at given times, and return its handle.
 
-        With `trigger_immediately` it acts once at once, with `backfill` for times of the past. `memo` and
-        `search_attributes` are the schedule's own; those of its workflows are its action's.
+        With `trigger_immediately` it also acts now, with `backfill` for past times. `memo` and `search_attributes` are the
+        schedule's own; those of its workflows are in its action.
         """
         operation = _schedules.create(
             self._session,
@@ -475,12 +476,12 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         return await self._session.arun(operation.then(partial(AsyncScheduleHandle, self._session)), rpc)
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
-        """A handle to an existing schedule; does not ask whether it exists."""
+        """Return a handle to an existing schedule. Does not check whether it exists."""
         return AsyncScheduleHandle(self._session, _schedules.refer_schedule(id))
 
     def list_schedules(
         self, query: str = "", *, page_size: int = 100, **rpc: Unpack[RpcOptions]
     ) -> AsyncIterator[ScheduleListDescription]:
-        """The schedules that match a filter (all, if it is empty), fetched page by page as they are asked for."""
+        """Return the schedules that match a filter (all by default), fetched page by page during iteration."""
         page = partial(_schedules.list_page, self._session, query, page_size)
         return self._session.aeach(page, rpc)

@@ -1,4 +1,4 @@
-"""Activities, for the asynchronous face: those that are completed from outside, and those that belong to no workflow."""
+"""Activities of `AsyncClient`: standalone ones, and ones that complete asynchronously."""
 
 from __future__ import annotations
 
@@ -29,106 +29,110 @@ from hourglass.client._values import WorkflowExecutionCount
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-# mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
+# mypy does not recognize that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
 class AsyncActivityHandle(ActivityHandleFacts):
-    """An activity that is completed from outside."""
+    """A handle to an activity that completes asynchronously."""
 
     async def complete(self, result: Any = None, **rpc: Unpack[RpcOptions]) -> None:
-        """The activity returned `result`."""
+        """Complete the activity with `result`."""
         await self._session.arun(_activities.complete(self._session, self._reference, result), rpc)
 
     async def fail(
         self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = (), **rpc: Unpack[RpcOptions]
     ) -> None:
-        """The activity failed with `error`; it is retried as its policy says, and the next attempt finds these details."""
+        """Fail the activity with `error`. It is retried by its policy, and the next attempt receives these details."""
         await self._session.arun(
             _activities.fail(self._session, self._reference, error, last_heartbeat_details), rpc
         )
 
     async def cancel(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
-        """The activity ended because its cancellation was requested."""
+        """Report that the activity ended as cancelled."""
         await self._session.arun(_activities.report_cancelled(self._session, self._reference, details), rpc)
 
     async def reset(self, *, reset_heartbeat: bool = False, **rpc: Unpack[RpcOptions]) -> None:
-        """Begin its attempts anew, at the first and now: for one that waits long for its next attempt. Named by its ids."""
+        """Restart its attempts at the first, now, instead of waiting for the next attempt. Needs a handle with ids."""
         await self._session.arun(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
 
     async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let it rest: no new attempt begins until `unpause`. One that runs may end. Named by its ids."""
+        """Pause it: no new attempt starts until `unpause`. A running attempt may finish. Needs a handle with ids."""
         operation = _activities.act(self._session, PauseActivityInput, self._reference, reason)
         await self._session.arun(operation, rpc)
 
     async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let one that was paused go on."""
+        """Resume it after a pause."""
         operation = _activities.act(self._session, UnpauseActivityInput, self._reference, reason)
         await self._session.arun(operation, rpc)
 
     async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change what was said of it, from its next attempt on; gives what holds now. Named by its ids."""
-        said, rpc = split_rpc(changes)
-        return await self._session.arun(_activities.update_options(self._session, self._reference, said), rpc)
+        """Change its options from the next attempt on; return the current options. Needs a handle with ids."""
+        options, rpc = split_rpc(changes)
+        return await self._session.arun(
+            _activities.update_options(self._session, self._reference, options), rpc
+        )
 
     async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Let hold again what was said of it at first."""
+        """Restore its original options."""
         return await self._session.arun(_activities.restore_options(self._session, self._reference), rpc)
 
     async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
-        """The activity lives. True means that it is asked to stop."""
+        """Send a heartbeat; return whether the activity's cancellation was requested."""
         return await self._session.arun(_activities.heartbeat(self._session, self._reference, details), rpc)
 
 
 class AsyncActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
-    """An activity that belongs to no workflow. Made by `client.start_activity` and `get_activity_execution_handle`."""
+    """A handle to a standalone activity. Returned by `client.start_activity` and `get_activity_execution_handle`."""
 
     async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `ActivityFailedError` if it did not complete, and `TimeoutError` if it is not done in
-        time: it then goes on, and may be asked again.
+        """Wait for the result. Raises `ActivityFailedError` if the activity did not complete, and `TimeoutError` if it takes
+        longer than `timeout`; then it continues, and `result` can be called again.
         """
         value: R = await self._session.arun(_standalone.result(self._session, self._reference, timeout), rpc)
         return value
 
     async def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
-        """Look at it: its status, attempts, times and options."""
+        """Return its description: status, attempts, times and options."""
         return await self._session.arun(_standalone.describe(self._session, self._reference), rpc)
 
     async def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Ask it to cancel: an attempt that runs hears of it with its next heartbeat."""
+        """Request its cancellation: a running attempt is notified with its next heartbeat."""
         operation = _standalone.act(self._session, CancelActivityInput, self._reference, reason)
         await self._session.arun(operation, rpc)
 
     async def terminate(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """End it now. An attempt that runs is not asked, and its result counts no more."""
+        """Terminate it now. A running attempt is not notified, and its result is ignored."""
         operation = _standalone.act(self._session, TerminateActivityInput, self._reference, reason)
         await self._session.arun(operation, rpc)
 
     async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let it rest: no new attempt begins until `unpause`. One that runs may end."""
+        """Pause it: no new attempt starts until `unpause`. A running attempt may finish."""
         operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
         await self._session.arun(operation, rpc)
 
     async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let one that was paused go on."""
+        """Resume it after a pause."""
         operation = _standalone.act(self._session, UnpauseActivityInput, self._reference, reason)
         await self._session.arun(operation, rpc)
 
     async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Remove it for good. One that is open is terminated first; a server takes a moment."""
+        """Remove it. An open one is terminated first; a server takes a moment."""
         await self._session.arun(_standalone.delete(self._reference), rpc)
 
     async def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change what was said of it, from its next attempt on; gives what holds now."""
-        said, rpc = split_rpc(changes)
-        return await self._session.arun(_standalone.update_options(self._session, self._reference, said), rpc)
+        """Change its options from the next attempt on; return the current options."""
+        options, rpc = split_rpc(changes)
+        return await self._session.arun(
+            _standalone.update_options(self._session, self._reference, options), rpc
+        )
 
     async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Let hold again what was said of it at first."""
+        """Restore its original options."""
         return await self._session.arun(_standalone.restore_options(self._session, self._reference), rpc)
 
 
 class AsyncActivities(ClientFacts):
-    """What a client does with activities: starts those that belong to no workflow, and finds both kinds."""
+    """The methods of a client for activities: starting standalone ones, and handles to both kinds."""
 
     @overload
     async def start_activity(
@@ -145,8 +149,8 @@ class AsyncActivities(ClientFacts):
     async def start_activity(  # type: ignore[misc]
         self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
     ) -> Any:
-        """Start an activity by itself, without a workflow, and get a handle to it: durable, retried by its policy, and run by
-        the workers of its task queue. It is given as its decorated object or its name.
+        """Start a standalone activity, and return its handle. It is durable, retried by its policy, and executed by the
+        workers of its task queue. The activity is a decorated object or a name.
         """
         operation = _standalone.start(self._session, activity, args, options, result_type)
         return await self._session.arun(operation.then(partial(AsyncActivityExecutionHandle, self._session)))
@@ -166,7 +170,7 @@ class AsyncActivities(ClientFacts):
     async def execute_activity(  # type: ignore[misc]
         self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
     ) -> Any:
-        """Start an activity by itself, and wait for its result."""
+        """Start a standalone activity and wait for its result."""
         handle = await self.start_activity(activity, *args, result_type=result_type, **options)
         return await handle.result()
 
@@ -185,15 +189,15 @@ class AsyncActivities(ClientFacts):
     def get_activity_execution_handle(
         self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
     ) -> Any:
-        """A handle to an activity that a client started; does not ask whether it exists."""
+        """Return a handle to a standalone activity. Does not check whether it exists."""
         reference = _standalone.refer(id, run_id, activity, result_type)
         return AsyncActivityExecutionHandle(self._session, reference)
 
     def list_activities(
         self, query: str = "", *, page_size: int = 100, limit: int | None = None, **rpc: Unpack[RpcOptions]
     ) -> AsyncIterator[ActivityExecution]:
-        """The activities, of those that clients started, that match a filter (all, if it is empty), page by page as they are
-        asked for. With a `limit` no more than so many.
+        """Return the standalone activities that match a filter (all by default), fetched page by page during iteration; with a
+        `limit` at most that many.
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
@@ -203,13 +207,15 @@ class AsyncActivities(ClientFacts):
     async def list_activities_page(
         self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]
     ) -> ActivityExecutionPage:
-        """One page of them: the first, or the one after a page that told its token."""
+        """Return one page of the standalone activities that match a filter: the first, or the one after a page's
+        `next_page_token`.
+        """
         return await self._session.arun(
             _standalone.list_page(self._session, query, page_size, page_token), rpc
         )
 
     async def count_activities(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
-        """How many activities that clients started match a filter."""
+        """Return the number of standalone activities that match a filter."""
         return await self._session.arun(_standalone.count(self._session, query), rpc)
 
     def get_activity_handle(
@@ -220,6 +226,6 @@ class AsyncActivities(ClientFacts):
         run_id: str | None = None,
         activity_id: str | None = None,
     ) -> AsyncActivityHandle:
-        """A handle to an activity that is completed from outside, by its token or by ids."""
+        """Return a handle to an activity that completes asynchronously, by its token or by ids."""
         reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
         return AsyncActivityHandle(self._session, reference)

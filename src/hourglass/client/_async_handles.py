@@ -1,4 +1,4 @@
-"""Handles of the asynchronous face: a schedule, a workflow, an update, a start with a message."""
+"""Handles of `AsyncClient`: a schedule, a workflow, an update, a start with a message."""
 
 from __future__ import annotations
 
@@ -29,67 +29,60 @@ if TYPE_CHECKING:
     from hourglass.replay import History
 
 
-# --- schedules ------------------------------------------------------------------------------------
-
-
 class AsyncScheduleHandle(ScheduleHandleFacts):
-    """A schedule. Made by `client.create_schedule` and `client.get_schedule_handle`."""
+    """A handle to a schedule. Returned by `client.create_schedule` and `client.get_schedule_handle`."""
 
     async def describe(self, **rpc: Unpack[RpcOptions]) -> ScheduleDescription:
-        """Look at it: what it does when, what it has done and when it acts next."""
+        """Return its description: its definition, its past actions and its next times."""
         return await self._session.arun(_schedules.describe(self._session, self.id), rpc)
 
     async def update(self, change: _schedules.Change, **rpc: Unpack[RpcOptions]) -> None:
-        """Change it: the function gets the description and returns the new `Schedule`, or None to leave it.
+        """Change it: `change` receives the description and returns the new `Schedule`, or None to leave it unchanged.
 
-        `handle.update(lambda seen: replace(seen.schedule, policy=…))` changes one part. Where another client
-        changes it at the same time the function is called again with the schedule as it is then, so it should do
-        nothing else.
+        `handle.update(lambda description: replace(description.schedule, policy=…))` changes one part. If another client changes
+        the schedule at the same time, `change` is called again with the new description, so it must not have side effects.
         """
         await self._session.arun_steps(_schedules.update(self._session, self.id, change), rpc)
 
     async def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let it rest until it is unpaused; `note` says why. It can still be triggered."""
+        """Pause it until it is resumed; `note` is the reason. It can still be triggered."""
         await self._session.arun(_schedules.pause(self._session, self.id, note), rpc)
 
     async def unpause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let it act again, from its next time on."""
+        """Resume it from its next time on."""
         await self._session.arun(_schedules.unpause(self._session, self.id, note), rpc)
 
     async def trigger(self, *, overlap: OverlapPolicy | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Let it act now, besides its times; by its own overlap policy, or another one this once."""
+        """Act now, in addition to its times; `overlap` replaces its own overlap policy for this action."""
         await self._session.arun(_schedules.trigger(self._session, self.id, overlap), rpc)
 
     async def backfill(self, *backfill: ScheduleBackfill, **rpc: Unpack[RpcOptions]) -> None:
-        """Let it act for times of the past, as if they were now."""
+        """Act now for past times."""
         await self._session.arun(_schedules.backfill(self._session, self.id, backfill), rpc)
 
     async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Delete it. Workflows that it started go on."""
+        """Delete it. Workflows that it started continue."""
         await self._session.arun(_schedules.delete(self._session, self.id), rpc)
-
-
-# --- workflows and updates ------------------------------------------------------------------------
 
 
 R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# mypy does not see that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
+# mypy does not recognize that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
 class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
-    """A workflow, from outside."""
+    """A handle to a workflow."""
 
     async def result(
         self, timeout: Duration | None = None, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]
     ) -> R:
-        """Wait for the result, along successive runs unless `follow_runs` is False: then a run that another follows raises
-        `WorkflowContinuedAsNewError`.
+        """Wait for the result, following the chain of runs. If `follow_runs` is False, a run that is followed by another
+        raises `WorkflowContinuedAsNewError`.
 
-        Raises `WorkflowFailedError` if it did not complete, and `TimeoutError` if it is not done in time: it
-        then goes on, and may be asked again.
+        Raises `WorkflowFailedError` if the workflow did not complete, and `TimeoutError` if it takes longer than `timeout`; then
+        it continues, and `result` can be called again.
         """
         operation = _operations.result(self._session, self._reference, timeout, follow_runs)
         value: R = await self._session.arun(operation, rpc)
@@ -131,8 +124,8 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         request_id: str | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> None:
-        """Send a signal, given as its name, a channel or a decorated method. The same `request_id` again is the same signal,
-        which is sent once; each call has its own by default.
+        """Send a signal, named by its name, a channel or a decorated method. Calls with the same `request_id` send it only
+        once; each call has its own by default.
         """
         await self._session.arun(
             _operations.signal(self._session, self._reference, signal, args, request_id),
@@ -177,9 +170,9 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> Any:
-        """Ask a question, given as its name or a decorated method. Raises `QueryFailedError`.
+        """Query the workflow, by the name of the query or its decorated method. Raises `QueryFailedError`.
 
-        With a `reject_condition`, by default the client's, a run that has closed, or did not complete, is not asked:
+        With a `reject_condition`, by default the client's, a run that has closed, or did not complete, rejects the query with
         `QueryRejectedError`.
         """
         return await self._session.arun(
@@ -200,9 +193,9 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
     ) -> T: ...
     async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Ask for an update, given as its name or a decorated method, and wait for its result.
+        """Request an update, named by its name or its decorated method, and wait for its result.
 
-        Raises `UpdateFailedError` if it was refused or its handler failed.
+        Raises `UpdateFailedError` if the update was rejected or its handler failed.
         """
         operation = _updates.start(
             self._session, self._reference, update, args, options, UpdateStage.COMPLETED
@@ -242,9 +235,9 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
     async def start_update(  # type: ignore[misc]
         self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
     ) -> Any:
-        """Ask for an update and wait until it has come to a stage: by default until it is accepted.
+        """Request an update and wait until it has reached a stage, by default until it is accepted.
 
-        One that is refused raises `UpdateFailedError` here, or from the handle's `result`.
+        A rejected update raises `UpdateFailedError` here, or from the handle's `result`.
         """
         operation = _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
         return await self._session.arun(operation.then(partial(AsyncUpdateHandle[Any], self._session)))
@@ -260,37 +253,37 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
     def get_update_handle(
         self, id: str, *, update: object = None, result_type: Any = None
     ) -> AsyncUpdateHandle[Any]:
-        """A handle to an update that was asked for before; does not ask whether it exists."""
+        """Return a handle to an update that was requested before. Does not check whether it exists."""
         reference = _updates.refer_update(self._reference, id, update, result_type)
         return AsyncUpdateHandle(self._session, reference)
 
     async def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Ask the workflow to cancel. It may take its time, or refuse."""
+        """Request the cancellation of the workflow, which may take its time, or ignore the request."""
         await self._session.arun(_operations.cancel(self._session, self._reference, reason), rpc)
 
     async def terminate(self, reason: str = "", *details: Any, **rpc: Unpack[RpcOptions]) -> None:
-        """End the workflow now. Its code is not asked and cannot clean up."""
+        """Terminate the workflow now. Its code is not notified and cannot clean up."""
         operation = _operations.terminate(self._session, self._reference, reason, details)
         await self._session.arun(operation, rpc)
 
     async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let the run rest: no worker gets its tasks, or new attempts of its activities, until `unpause`.
+        """Pause the run: no worker receives its tasks, or new attempts of its activities, until `unpause`.
 
-        An attempt that runs may end; signals, timers and results are written into its history, and wait. A server may have
-        this switched off (`frontend.WorkflowPauseEnabled`), and then refuses it.
+        A running attempt may finish; signals, timers and results are recorded, and wait. A server may have this disabled
+        (`frontend.WorkflowPauseEnabled`), and then rejects it.
         """
         await self._session.arun(_operations.pause(self._session, self._reference, reason), rpc)
 
     async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Let a run that was paused go on with what has happened meanwhile."""
+        """Resume the run after a pause."""
         await self._session.arun(_operations.unpause(self._session, self._reference, reason), rpc)
 
     async def update_options(self, **changes: Unpack[WorkflowOptionsUpdate]) -> None:
-        """Change what was said of the run, from its next task on: which version of worker it belongs to
-        (`versioning_override`), how urgent it is (`priority_key`), whose share it is counted to. What is not named stays.
+        """Change the options of the run from its next task on: the worker version (`versioning_override`), the priority
+        (`priority_key`), the fairness key and weight. Options that are not named are kept.
         """
-        said, rpc = split_rpc(changes)
-        await self._session.arun(_operations.update_options(self._session, self._reference, said), rpc)
+        options, rpc = split_rpc(changes)
+        await self._session.arun(_operations.update_options(self._session, self._reference, options), rpc)
 
     async def fast_forward(
         self,
@@ -299,28 +292,28 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         config: TimeSkippingConfig | None = None,
         timeout: Duration | None = None,
     ) -> bool:
-        """For tests, on a server that can skip time: let the run's own time go ahead by so much, and wait until it is there.
-        Gives False where the workflow has ended before. Without a duration it is skipped, wherever the run only waits, until
-        the run ends, which is waited for.
+        """For tests, on a server that can skip time: advance the run's own time by this duration, and wait until that is done.
+        Return False if the workflow has closed before. Without a duration, time is skipped whenever the run only waits, and
+        the call returns when the run closes.
 
-        It is to wait for a timer or the like: while a worker or an activity is at work, time goes on as it does. A dev server can
-        skip it: `testing.dev_server(time_skipping=True)`.
+        Time is not skipped while a worker or an activity is at work. A dev server supports it:
+        `testing.dev_server(time_skipping=True)`.
         """
         return await self._session.arun(
             _operations.fast_forward(self._session, self._reference, duration, config, timeout)
         )
 
     async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Remove the run and its history for good. One that is open is terminated first; a server takes a moment."""
+        """Remove the run and its history. An open run is terminated first; a server takes a moment."""
         await self._session.arun(_operations.delete(self._reference), rpc)
 
     async def fork(
         self, *, id: str, before: object = None, event_id: int | None = None
     ) -> AsyncWorkflowHandle[R]:
-        """Begin another workflow, of this `id`, with the history of this one up to before a step; gives its handle.
+        """Start another workflow with this `id` and the history of this one up to a step; return its handle.
 
-        What was done before that step is not done again; this run is left as it is. `before` and `event_id` are those of
-        `reset`. What came later, signals too, is not sent to the new workflow.
+        Steps before that are not repeated; this run is unchanged. `before` and `event_id` are as for `reset`. Later messages are
+        not sent to the new workflow.
         """
         operation = _reset.fork(self._reference, id, event_id, before)
         return AsyncWorkflowHandle(self._session, await self._session.arun(operation))
@@ -335,17 +328,17 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         reapply_updates: bool = True,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncWorkflowHandle[R]:
-        """End the run and begin it anew from a point of its history; gives a handle to the new run.
+        """Terminate the run and start it again from a point of its history; return a handle to the new run.
 
-        `before` names a step to do again: an activity or child workflow, its name or its id. `event_id` is the end
-        of a workflow task in the history. With neither, the last workflow task is done again. What arrived since is
-        sent to the new run too, unless it is excluded.
+        `before` names a step to repeat: an activity or child workflow, by its name or its id. `event_id` is the end of a workflow
+        task in the history. With neither, the last workflow task is repeated. Later messages are sent to the new run too, unless
+        excluded.
         """
         operation = _reset.reset(self._reference, event_id, before, reason, reapply_signals, reapply_updates)
         return AsyncWorkflowHandle(self._session, await self._session.arun(operation, rpc))
 
     async def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowDescription:
-        """Look at the workflow: its status, times, memo and what it waits for."""
+        """Return the description of the workflow: status, times, memo and pending activities, children and updates."""
         return await self._session.arun(_operations.describe(self._session, self._reference), rpc)
 
     async def history_page(
@@ -356,8 +349,8 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         newest_first: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> HistoryEventPage:
-        """Some of its events: the first (or the last, backwards), or those after a page that told its token. For a look at a part
-        of a long history; a server may give a few more or less than `page_size`. Payloads stay as they travel.
+        """Return one page of its events: the first (or the last, backwards), or the one after a page's token. For a part of a
+        long history; a server may return slightly more or fewer than `page_size`. Payloads are not decoded.
         """
         return await self._session.arun(
             _operations.history_page(self._session, self._reference, page_size, page_token, newest_first), rpc
@@ -372,10 +365,11 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         page_token: bytes = b"",
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[dict[str, Any]]:
-        """The events of its history, as JSON objects in the spelling of Temporal's tools, page by page as they are asked for.
+        """Return the events of its history, as JSON objects in the spelling of Temporal's tools, page by page during
+        iteration.
 
-        With `wait_new_event` it goes on with each that is written, until the run closes; with
-        `HistoryEventFilter.CLOSE_EVENT` the last one alone. `page_token` is that of a `history_page` to go on from.
+        With `wait_new_event` it continues with each new event until the run closes; with `HistoryEventFilter.CLOSE_EVENT` it
+        returns only the last event. `page_token` is the token of a `history_page` to continue from.
         """
         token = page_token
         while True:
@@ -392,25 +386,22 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
                 return
 
     async def history(self, **rpc: Unpack[RpcOptions]) -> History:
-        """Its history. Payloads stay as they travel: a codec is not applied."""
+        """Return its history. Payloads are not decoded: no codec is applied."""
         history: History = await self._session.arun(_operations.history(self._session, self._reference), rpc)
         return history
 
 
 class AsyncUpdateHandle(UpdateHandleFacts, Generic[R]):
-    """An update that was asked for."""
+    """A handle to an update."""
 
     async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `UpdateFailedError` if it was refused or its handler failed."""
+        """Wait for the result. Raises `UpdateFailedError` if the update was rejected or its handler failed."""
         value: R = await self._session.arun(_updates.result(self._session, self._reference, timeout), rpc)
         return value
 
 
-# --- with start -----------------------------------------------------------------------------------
-
-
 class AsyncWithStart(_starts.PlannedStart, Generic[R]):
-    """A workflow that is started, unless it runs, by what is sent to it. Used once: made by `client.with_start`."""
+    """A workflow that is started, unless it is running, by the message sent to it. Used once. Returned by `client.with_start`."""
 
     @overload
     async def signal(self, signal: str, /, *args: Any) -> AsyncWorkflowHandle[R]: ...
@@ -419,7 +410,7 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
     @overload
     async def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> AsyncWorkflowHandle[R]: ...
     async def signal(self, signal: Any, /, *args: Any) -> Any:  # type: ignore[misc]
-        """Start it and send a signal in one step; one that runs already gets the signal alone."""
+        """Start it and send a signal in one step; a running workflow only receives the signal."""
         operation = _starts.signal(self, signal, args)
         return await self._session.arun(operation.then(partial(AsyncWorkflowHandle, self._session)))
 
@@ -436,7 +427,7 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
         self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
     ) -> T: ...
     async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start it, or use the one that runs, ask it for an update and wait for the update's result."""
+        """Start it, or use the running one, request an update, and wait for the update's result."""
         operation = _updates.update(self, update, args, options, UpdateStage.COMPLETED)
         handle = await self._session.arun(
             operation.then(lambda answer: AsyncUpdateHandle[Any](self._session, answer[1]))
@@ -475,7 +466,7 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
     async def start_update(  # type: ignore[misc]
         self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
     ) -> Any:
-        """Start it, or use the one that runs, and ask it for an update; waits until that is accepted."""
+        """Start it, or use the running one, request an update, and wait until that is accepted."""
         operation = _updates.update(self, update, args, options, wait_for_stage)
         return await self._session.arun(
             operation.then(lambda answer: AsyncUpdateHandle[Any](self._session, answer[1]))
@@ -483,5 +474,5 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
 
     @property
     def handle(self) -> AsyncWorkflowHandle[R]:
-        """The workflow that was started or used. Known once something was sent."""
+        """The workflow that was started or used. Available after a message was sent."""
         return AsyncWorkflowHandle(self._session, self.reference)

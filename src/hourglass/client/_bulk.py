@@ -1,6 +1,6 @@
-"""One thing done to many workflows: those that a filter finds, or those that are named. Nothing here waits itself.
+"""One operation on many workflows: all that match a filter, or a list. Nothing here waits.
 
-The runs are found first and acted on afterwards, so that what is done to them does not change what is found.
+The runs are listed before the first of them changes, so that the changes do not affect the list.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import HourglassError, WorkflowNotFoundError
 
 AT_ONCE = 20
-"""How many workflows are acted on at the same time."""
+"""The number of workflows that are handled concurrently."""
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Called after each slice with how many are done and how many there are."""
+"""A function that is called after each slice with the number handled and the total."""
 
 
 @dataclass
 class BulkResult:
-    """What came of it: how many were found and done, how many had closed meanwhile, which refused, and why."""
+    """The result of an operation on many workflows: how many were found and done, how many had closed meanwhile, and the
+    errors of the others.
+    """
 
     found: int = 0
     done: int = 0
@@ -31,7 +33,7 @@ class BulkResult:
     errors: dict[str, HourglassError] = field(default_factory=dict)
 
     def add(self, outcomes: list[tuple[Reference, HourglassError | None]]) -> None:
-        """Count what came of a slice."""
+        """Count the results of a slice."""
         for reference, error in outcomes:
             if error is None:
                 self.done += 1
@@ -42,7 +44,7 @@ class BulkResult:
 
     @property
     def handled(self) -> int:
-        """How many have been dealt with so far."""
+        """The number of workflows handled so far."""
         return self.done + self.gone + len(self.errors)
 
 
@@ -50,14 +52,14 @@ Act: TypeAlias = Callable[[Reference], ClientOperation[Any]]
 
 
 def slices(references: Sequence[Reference]) -> list[Sequence[Reference]]:
-    """The runs in portions that are acted on together."""
+    """Return the runs in slices that are handled concurrently."""
     return [references[begin : begin + AT_ONCE] for begin in range(0, len(references), AT_ONCE)]
 
 
 def act_on(
     references: Sequence[Reference], act: Act
 ) -> ClientOperation[list[tuple[Reference, HourglassError | None]]]:
-    """Do it to some runs at the same time; gives what came of each."""
+    """Run the operation on some runs concurrently; return the result of each."""
     operations = [act(reference) for reference in references]
 
     async def ask(session: ClientSession) -> list[tuple[Reference, HourglassError | None]]:
@@ -76,10 +78,10 @@ def act_on(
 
 
 def open_ones(query: str) -> str:
-    """The filter that finds those of a filter's runs that are open."""
+    """Return the filter for the open runs among those that a filter matches."""
     return f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
 
 
 def pinned(workflow_id: str, run_id: str) -> Reference:
-    """A run that was found."""
+    """Return a reference to a listed run."""
     return Reference(workflow_id, run_id, pinned=True)

@@ -1,12 +1,12 @@
-"""What a client is asked to do, as its interceptors see it: each call is an `…Input` with the arguments as they were given,
-before they are encoded. Data only; `_interception` passes them on.
+"""The calls of a client as its interceptors see them: each call is an `…Input` that holds the arguments before they are
+encoded, and declares the interceptor method that it passes through (`CallPoint`). Data only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hourglass._contract.workflows import HistoryEventFilter, QueryRejectCondition, UpdateStage
 from hourglass._evaluator.interception import InterceptedCall
@@ -19,8 +19,18 @@ if TYPE_CHECKING:
     from hourglass.converter import SearchAttributes
 
 
+class CallPoint(NamedTuple):
+    """The interceptor method that a call passes through. `make faces` writes the methods of both clients from these."""
+
+    method: str
+    doc: str
+    returns: str = "None"
+    steps: bool = False
+    """Whether the call consists of several operations."""
+
+
 class _Option:
-    """An entry of a call's `options` as an attribute: None where the caller did not give it."""
+    """An attribute for one entry of a call's `options`; None if the caller did not set it."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name
@@ -39,7 +49,7 @@ class _Option:
 
 
 class _PriorityOption:
-    """The three options of a call's priority as one `Priority`."""
+    """An attribute for the three priority options of a call, as one `Priority`."""
 
     def __get__(self, call: Any, owner: type | None = None) -> Any:
         if call is None:
@@ -51,7 +61,7 @@ class _PriorityOption:
 
 
 class _Alias:
-    """A field under the name that it has in temporalio."""
+    """An attribute with temporalio's name for a field."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -65,11 +75,11 @@ class _Alias:
 
 @dataclass(kw_only=True)
 class ClientCall(InterceptedCall):
-    """A client's call on its way through a chain. `rpc_timeout` is seconds for each request; `rpc_metadata` are headers
-    that a server gets with it, beside the client's own.
+    """A client call on its way through a chain of interceptors. `rpc_timeout` limits each request, in seconds; `rpc_metadata`
+    are headers that a server receives in addition to the client's own.
     """
 
-    _method: ClassVar[str]
+    _point: ClassVar[CallPoint]
 
     rpc_timeout: float | None = field(default=None, repr=False)
     rpc_metadata: dict[str, str] = field(default_factory=dict, repr=False)
@@ -80,29 +90,26 @@ class ClientCall(InterceptedCall):
 
 @dataclass(kw_only=True)
 class FilterInput(ClientCall):
-    """What matches a filter is meant: all, where it is empty."""
+    """A call about everything that matches a filter; an empty filter matches all."""
 
     query: str = ""
 
 
 @dataclass(kw_only=True)
 class ListInput(FilterInput):
-    """A page of what matches a filter is to be fetched: a list is so many of these as it has pages."""
+    """A request for one page of a list. A list makes one such call for each page."""
 
     page_size: int = 100
     next_page_token: bytes = b""
 
 
-# --- workflows ------------------------------------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class StartWorkflowInput(ClientCall):
-    """A workflow is to be started. `options` are those of `client.StartOptions` that were given, but for the id; each is an
-    attribute, too: `input.memo = {…}`.
+    """The start of a workflow. `options` holds the `client.StartOptions` that were set, except the id; each is also an
+    attribute: `input.memo = {…}`.
     """
 
-    _method = "start_workflow"
+    _point = CallPoint("start_workflow", "Start a workflow and return its handle.", returns="Any")
 
     id: str
     workflow: str
@@ -139,7 +146,7 @@ class StartWorkflowInput(ClientCall):
 
 @dataclass(kw_only=True)
 class WorkflowInput(ClientCall):
-    """A workflow that exists is meant, or with a `run_id` that run alone."""
+    """A call about an existing workflow, or with `run_id` about that run only."""
 
     id: str
     run_id: str | None = None
@@ -147,18 +154,18 @@ class WorkflowInput(ClientCall):
 
 @dataclass(kw_only=True)
 class SignalWorkflowInput(WorkflowInput):
-    """A workflow is to be signalled."""
+    """A signal to a workflow."""
 
-    _method = "signal_workflow"
+    _point = CallPoint("signal_workflow", "Send a signal to a workflow.")
 
     signal: str
 
 
 @dataclass(kw_only=True)
 class QueryWorkflowInput(WorkflowInput):
-    """A workflow is to be asked."""
+    """A query to a workflow."""
 
-    _method = "query_workflow"
+    _point = CallPoint("query_workflow", "Query a workflow and return the answer.", returns="Any")
 
     query: str
     reject_condition: QueryRejectCondition | None = None
@@ -169,9 +176,9 @@ class QueryWorkflowInput(WorkflowInput):
 
 @dataclass(kw_only=True)
 class StartWorkflowUpdateInput(WorkflowInput):
-    """An update is to be asked for; `update_id` is its own id, empty where a fresh one will be made."""
+    """A request for an update. If `update_id` is empty, a new id is generated."""
 
-    _method = "start_workflow_update"
+    _point = CallPoint("start_workflow_update", "Request an update and return its handle.", returns="Any")
 
     update: str
     update_id: str = ""
@@ -184,9 +191,13 @@ class StartWorkflowUpdateInput(WorkflowInput):
 
 @dataclass(kw_only=True)
 class StartUpdateWithStartInput(ClientCall):
-    """A workflow is to be started, unless it runs, and an update asked of it; each of the two has arguments and headers."""
+    """A start of a workflow, unless it is running, with a request for an update; both have arguments and headers."""
 
-    _method = "start_update_with_start_workflow"
+    _point = CallPoint(
+        "start_update_with_start_workflow",
+        "Start a workflow unless it is running, request an update, and return the update's handle.",
+        returns="Any",
+    )
 
     id: str
     start: StartWorkflowInput
@@ -198,7 +209,7 @@ class StartUpdateWithStartInput(ClientCall):
 
 @dataclass(kw_only=True)
 class WorkflowEndInput(WorkflowInput):
-    """A workflow is to end, for a reason; with a `first_execution_run_id` only if its chain began with that run."""
+    """A cancellation or termination of a workflow. With `first_execution_run_id`: only if its chain began with that run."""
 
     reason: str = ""
     first_execution_run_id: str | None = None
@@ -206,44 +217,46 @@ class WorkflowEndInput(WorkflowInput):
 
 @dataclass(kw_only=True)
 class CancelWorkflowInput(WorkflowEndInput):
-    """A workflow is to be asked to cancel."""
+    """A request for the cancellation of a workflow."""
 
-    _method = "cancel_workflow"
+    _point = CallPoint("cancel_workflow", "Request the cancellation of a workflow.")
 
 
 @dataclass(kw_only=True)
 class TerminateWorkflowInput(WorkflowEndInput):
-    """A workflow is to be ended. `args` are the details."""
+    """A termination of a workflow. `args` are the details."""
 
-    _method = "terminate_workflow"
+    _point = CallPoint("terminate_workflow", "Terminate a workflow.")
 
 
 @dataclass(kw_only=True)
 class DescribeWorkflowInput(WorkflowInput):
-    """A workflow is to be looked at."""
+    """A request for the description of a workflow."""
 
-    _method = "describe_workflow"
+    _point = CallPoint("describe_workflow", "Return the description of a workflow.", returns="Any")
 
 
 @dataclass(kw_only=True)
 class CountWorkflowsInput(FilterInput):
-    """Runs that match a filter are to be counted."""
+    """A request for the number of matching runs."""
 
-    _method = "count_workflows"
+    _point = CallPoint("count_workflows", "Return the number of matching runs.", returns="Any")
 
 
 @dataclass(kw_only=True)
 class ListWorkflowsInput(ListInput):
-    """A page of the runs that match a filter is to be fetched: a list is so many of these as it has pages."""
+    """A request for one page of the matching runs. A list makes one such call for each page."""
 
-    _method = "list_workflows"
+    _point = CallPoint("list_workflows", "Return one page of a list of runs.", returns="Any")
 
 
 @dataclass(kw_only=True)
 class FetchWorkflowHistoryEventsInput(WorkflowInput):
-    """Events of a run's history are to be fetched: all of them, or a page where there is a `page_size`."""
+    """A request for the history of a run, or with `page_size` for one page of it."""
 
-    _method = "fetch_workflow_history_events"
+    _point = CallPoint(
+        "fetch_workflow_history_events", "Return the history of a run, or one page of it.", returns="Any"
+    )
 
     page_size: int | None = None
     next_page_token: bytes = b""
@@ -254,12 +267,9 @@ class FetchWorkflowHistoryEventsInput(WorkflowInput):
     event_filter_type = _Alias("event_filter")
 
 
-# --- activities that are completed from outside ---------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class AsyncActivityInput(ClientCall):
-    """An activity, by its token or by ids: what the four calls from outside have in common."""
+    """A call about an activity that completes asynchronously, named by its token or by ids."""
 
     token: bytes = field(default=b"", repr=False)
     workflow_id: str = ""
@@ -269,16 +279,16 @@ class AsyncActivityInput(ClientCall):
 
 @dataclass(kw_only=True)
 class CompleteAsyncActivityInput(AsyncActivityInput):
-    """An activity returned; the only one of `args` is its result."""
+    """The completion of an activity. `args` contains only its result."""
 
-    _method = "complete_async_activity"
+    _point = CallPoint("complete_async_activity", "Complete an activity with its result.")
 
 
 @dataclass(kw_only=True)
 class FailAsyncActivityInput(AsyncActivityInput):
-    """An activity failed. `args` are the details of a last heartbeat."""
+    """The failure of an activity. `args` are the details of a last heartbeat."""
 
-    _method = "fail_async_activity"
+    _point = CallPoint("fail_async_activity", "Fail an activity.")
 
     error: BaseException
 
@@ -287,32 +297,33 @@ class FailAsyncActivityInput(AsyncActivityInput):
 
 @dataclass(kw_only=True)
 class HeartbeatAsyncActivityInput(AsyncActivityInput):
-    """An activity lives. `args` are the details."""
+    """A heartbeat of an activity. `args` are the details."""
 
-    _method = "heartbeat_async_activity"
+    _point = CallPoint(
+        "heartbeat_async_activity",
+        "Send a heartbeat of an activity; return whether its cancellation was requested.",
+        returns="bool",
+    )
 
     details = _Alias("args")
 
 
 @dataclass(kw_only=True)
 class ReportCancellationAsyncActivityInput(AsyncActivityInput):
-    """An activity ended because it was asked to. `args` are the details."""
+    """A report that an activity ended as cancelled. `args` are the details."""
 
-    _method = "report_cancellation_async_activity"
+    _point = CallPoint("report_cancellation_async_activity", "Report that an activity ended as cancelled.")
 
     details = _Alias("args")
 
 
-# --- activities that belong to no workflow --------------------------------------------------------
-
-
 @dataclass(kw_only=True)
 class StartActivityExecutionInput(ClientCall):
-    """An activity is to be started by itself. `options` are those of `client.StartActivityOptions` that were given, but for the
-    id; each is an attribute, too.
+    """The start of a standalone activity. `options` holds the `client.StartActivityOptions` that were set, except the id; each is
+    also an attribute.
     """
 
-    _method = "start_activity"
+    _point = CallPoint("start_activity", "Start a standalone activity and return its handle.", returns="Any")
 
     id: str
     activity: str
@@ -342,7 +353,7 @@ class StartActivityExecutionInput(ClientCall):
 
 @dataclass(kw_only=True)
 class ActivityExecutionInput(ClientCall):
-    """Something is to be done with an activity that a client started; with a `workflow_id`, with that workflow's."""
+    """A call about a standalone activity, or with `workflow_id` about an activity of that workflow."""
 
     id: str
     run_id: str | None = None
@@ -354,51 +365,55 @@ class ActivityExecutionInput(ClientCall):
 
 @dataclass(kw_only=True)
 class DescribeActivityInput(ActivityExecutionInput):
-    """An activity is to be looked at."""
+    """A request for the description of a standalone activity."""
 
-    _method = "describe_activity"
+    _point = CallPoint("describe_activity", "Return the description of a standalone activity.", returns="Any")
 
 
 @dataclass(kw_only=True)
 class ActivityChangeInput(ActivityExecutionInput):
-    """An activity is to end, to rest or to go on, for a reason."""
+    """A change of an activity's state, with a reason."""
 
     reason: str = ""
 
 
 @dataclass(kw_only=True)
 class CancelActivityInput(ActivityChangeInput):
-    """An activity is to be asked to cancel."""
+    """A request for the cancellation of a standalone activity."""
 
-    _method = "cancel_activity"
+    _point = CallPoint("cancel_activity", "Request the cancellation of a standalone activity.")
 
 
 @dataclass(kw_only=True)
 class TerminateActivityInput(ActivityChangeInput):
-    """An activity is to be ended."""
+    """A termination of a standalone activity."""
 
-    _method = "terminate_activity"
+    _point = CallPoint("terminate_activity", "Terminate a standalone activity.")
 
 
 @dataclass(kw_only=True)
 class PauseActivityInput(ActivityChangeInput):
-    """An activity is to rest."""
+    """A request to pause an activity."""
 
-    _method = "pause_activity"
+    _point = CallPoint("pause_activity", "Pause an activity.")
 
 
 @dataclass(kw_only=True)
 class UnpauseActivityInput(ActivityChangeInput):
-    """An activity that rests is to go on."""
+    """A request to resume a paused activity."""
 
-    _method = "unpause_activity"
+    _point = CallPoint("unpause_activity", "Resume a paused activity.")
 
 
 @dataclass(kw_only=True)
 class UpdateActivityOptionsInput(ActivityExecutionInput):
-    """What was said of an activity is to be changed: `changes` by name, or (`restore_original`) back to what was said first."""
+    """A change of an activity's options: `changes` by name, or with `restore_original` back to the original options."""
 
-    _method = "update_activity_options"
+    _point = CallPoint(
+        "update_activity_options",
+        "Change the options of an activity and return its current options.",
+        returns="Any",
+    )
 
     changes: dict[str, Any] = field(default_factory=dict)
     restore_original: bool = False
@@ -406,33 +421,34 @@ class UpdateActivityOptionsInput(ActivityExecutionInput):
 
 @dataclass(kw_only=True)
 class ListActivitiesInput(ListInput):
-    """A page of a list of activities is to be fetched."""
+    """A request for one page of the matching standalone activities."""
 
-    _method = "list_activities"
+    _point = CallPoint(
+        "list_activities", "Return one page of a list of standalone activities.", returns="Any"
+    )
 
 
 @dataclass(kw_only=True)
 class CountActivitiesInput(FilterInput):
-    """Activities that match a filter are to be counted."""
+    """A request for the number of matching standalone activities."""
 
-    _method = "count_activities"
-
-
-# --- schedules ------------------------------------------------------------------------------------
+    _point = CallPoint(
+        "count_activities", "Return the number of matching standalone activities.", returns="Any"
+    )
 
 
 @dataclass(kw_only=True)
 class ScheduleInput(ClientCall):
-    """A schedule is meant."""
+    """A call about a schedule."""
 
     id: str
 
 
 @dataclass(kw_only=True)
 class CreateScheduleInput(ScheduleInput):
-    """A schedule is to be created."""
+    """The creation of a schedule."""
 
-    _method = "create_schedule"
+    _point = CallPoint("create_schedule", "Create a schedule and return its handle.", returns="Any")
 
     schedule: Schedule
     trigger_immediately: bool = False
@@ -443,23 +459,23 @@ class CreateScheduleInput(ScheduleInput):
 
 @dataclass(kw_only=True)
 class ListSchedulesInput(ListInput):
-    """A page of the schedules that match a filter is to be fetched."""
+    """A request for one page of the matching schedules."""
 
-    _method = "list_schedules"
+    _point = CallPoint("list_schedules", "Return one page of a list of schedules.", returns="Any")
 
 
 @dataclass(kw_only=True)
 class DescribeScheduleInput(ScheduleInput):
-    """A schedule is to be looked at."""
+    """A request for the description of a schedule."""
 
-    _method = "describe_schedule"
+    _point = CallPoint("describe_schedule", "Return the description of a schedule.", returns="Any")
 
 
 @dataclass(kw_only=True)
 class UpdateScheduleInput(ScheduleInput):
-    """A schedule is to be changed: `change` makes the new one from its description."""
+    """A change of a schedule: `change` returns the new schedule for its description."""
 
-    _method = "update_schedule"
+    _point = CallPoint("update_schedule", "Change a schedule.", steps=True)
 
     change: Callable[[ScheduleDescription], Schedule | None] = field(repr=False)
 
@@ -468,39 +484,39 @@ class UpdateScheduleInput(ScheduleInput):
 
 @dataclass(kw_only=True)
 class ScheduleNoteInput(ScheduleInput):
-    """A schedule is to rest or to act again; `note` says why."""
+    """A request to pause or resume a schedule. `note` is the reason."""
 
     note: str = ""
 
 
 @dataclass(kw_only=True)
 class PauseScheduleInput(ScheduleNoteInput):
-    """A schedule is to rest."""
+    """A request to pause a schedule."""
 
-    _method = "pause_schedule"
+    _point = CallPoint("pause_schedule", "Pause a schedule.")
 
 
 @dataclass(kw_only=True)
 class UnpauseScheduleInput(ScheduleNoteInput):
-    """A schedule is to act again."""
+    """A request to resume a paused schedule."""
 
-    _method = "unpause_schedule"
+    _point = CallPoint("unpause_schedule", "Resume a paused schedule.")
 
 
 @dataclass(kw_only=True)
 class TriggerScheduleInput(ScheduleInput):
-    """A schedule is to act now."""
+    """A request to run the action of a schedule now."""
 
-    _method = "trigger_schedule"
+    _point = CallPoint("trigger_schedule", "Run the action of a schedule now.")
 
     overlap: OverlapPolicy | None = None
 
 
 @dataclass(kw_only=True)
 class BackfillScheduleInput(ScheduleInput):
-    """A schedule is to act for times of the past."""
+    """A request to run the action of a schedule for past times."""
 
-    _method = "backfill_schedule"
+    _point = CallPoint("backfill_schedule", "Run the action of a schedule for past times.")
 
     backfill: Sequence[ScheduleBackfill] = ()
 
@@ -509,6 +525,6 @@ class BackfillScheduleInput(ScheduleInput):
 
 @dataclass(kw_only=True)
 class DeleteScheduleInput(ScheduleInput):
-    """A schedule is to be deleted."""
+    """The deletion of a schedule."""
 
-    _method = "delete_schedule"
+    _point = CallPoint("delete_schedule", "Delete a schedule.")

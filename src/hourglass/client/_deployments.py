@@ -1,4 +1,4 @@
-"""Who serves a task queue; which versions of workers there are, and which is current. Data, and what asks for it."""
+"""Task queues, their workers, and worker versions: descriptions, and operations that return them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from hourglass.errors import ServiceError, UsageError
 
 A = TypeVar("A")
 
-# --- task queues ----------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True)
 class PollerInfo:
@@ -46,41 +44,41 @@ class PollerInfo:
     identity: str
     last_seen: datetime | None
     deployment_version: WorkerDeploymentVersion | None = None
-    """The version of the worker; None where it has none."""
+    """The version of the worker; None if it is unversioned."""
     process_id: int = 0
-    """The worker's process; 0 where the engine, a server, does not know it."""
+    """The worker's process; 0 on a server."""
     is_owner: bool = False
-    """Whether the engine runs in that process: it owns the file."""
+    """Whether the engine runs in that process, as the owner of the file."""
     in_hand: int = 0
-    """How many workflow tasks, or attempts of activities, the worker has now, where the engine knows it."""
+    """The number of workflow tasks, or activity attempts, in progress; None on a server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskQueueStats:
-    """How much of one kind waits on a task queue for a worker, and how much comes and goes. A server's figures are approximate.
+    """Statistics of one kind of tasks in a task queue. A server's figures are approximate.
 
-    A backlog that grows, or an age of minutes, says that there are too few workers; one task that is old while workers poll, that
-    none of them may take it (a version, a fairness rule).
+    A growing backlog, or an age of minutes, means that there are too few workers; a single old task while workers poll, that none
+    of them can take it (because of a version or a fairness rule).
     """
 
     backlog: int
-    """How many tasks wait."""
+    """The number of waiting tasks."""
 
     age: timedelta
-    """How long the oldest of them has waited; zero where none waits."""
+    """The age of the oldest waiting task; zero if none waits."""
 
     add_rate: float
-    """How many came a second, over the last half minute."""
+    """Tasks added per second, over the last half minute."""
 
     dispatch_rate: float
-    """How many workers took a second, over the last half minute."""
+    """Tasks dispatched per second, over the last half minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskQueueDescription:
-    """Who takes workflow tasks and activities from a task queue, and how much waits there.
+    """The workers of a task queue, for workflow tasks and for activities, and its statistics.
 
-    `served` names all queues that a worker serves. Only the embedded engine knows them; on a server it is empty.
+    `served` names all queues that workers serve. Only the embedded engine reports it; on a server it is empty.
     """
 
     name: str
@@ -88,22 +86,22 @@ class TaskQueueDescription:
     activity_pollers: tuple[PollerInfo, ...]
     served: tuple[str, ...]
     current_version: WorkerDeploymentVersion | None = None
-    """The version whose workers take what is not pinned; None: workers without a version do."""
+    """The version whose workers receive unpinned runs; None: unversioned workers do."""
 
     ramping_version: WorkerDeploymentVersion | None = None
-    """The version whose workers take a part of that; None: none does."""
+    """The version whose workers receive a percentage of these; None: there is none."""
 
     workflow_stats: TaskQueueStats | None = None
-    """How many workflow tasks wait; None where the server does not tell. On a file that no worker has open what is stored is
-    counted, and the rates are 0.
+    """The statistics of workflow tasks; None if the server does not report them. On a file without a worker the stored tasks
+    are counted, and the rates are 0.
     """
 
     activity_stats: TaskQueueStats | None = None
-    """The same for activities."""
+    """The statistics of activities."""
 
 
 def create_namespace(name: str, retention: Duration, description: str) -> ClientOperation[None]:
-    """Make a namespace."""
+    """Create a namespace."""
     if not isinstance(name, str) or not name.strip():
         raise UsageError("the name of a namespace must be a non-empty str")
     request = CreateNamespace(
@@ -117,7 +115,7 @@ def create_namespace(name: str, retention: Duration, description: str) -> Client
 def create_nexus_endpoint(
     name: str, task_queue: str, namespace: str | None, description: str
 ) -> ClientOperation[None]:
-    """Make an endpoint of Nexus."""
+    """Create a Nexus endpoint."""
     for text, what in ((name, "the name of an endpoint"), (task_queue, "task_queue")):
         if not isinstance(text, str) or not text.strip():
             raise UsageError(f"{what} must be a non-empty str")
@@ -131,14 +129,14 @@ def create_nexus_endpoint(
 
 
 def delete_nexus_endpoint(name: str) -> ClientOperation[None]:
-    """Remove an endpoint of Nexus."""
+    """Delete a Nexus endpoint."""
     find = FindNexusEndpoint(name=check_text(name, "the name of an endpoint"))
 
     async def ask(session: ClientSession) -> None:
-        found = await session.call(find)
-        if not found.id:
+        endpoint = await session.call(find)
+        if not endpoint.id:
             raise ServiceError(f"there is no endpoint {name!r}", status="NOT_FOUND")
-        await session.call(DeleteNexusEndpoint(id=found.id, version=found.version))
+        await session.call(DeleteNexusEndpoint(id=endpoint.id, version=endpoint.version))
 
     return ClientOperation(ask, nothing)
 
@@ -147,7 +145,7 @@ ATTRIBUTE_TYPES = ("Keyword", "KeywordList", "Text", "Int", "Double", "Bool", "D
 
 
 def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
-    """Make search attributes of these types, of which those that are there stay."""
+    """Create search attributes of these types; existing ones are kept."""
     for name, kind in named_values(types, "search attributes").items():
         if kind not in ATTRIBUTE_TYPES:
             raise UsageError(
@@ -155,14 +153,14 @@ def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
             )
 
     async def ask(session: ClientSession) -> None:
-        known = (await session.call(ListSearchAttributes())).types
+        existing = (await session.call(ListSearchAttributes())).types
         for name, kind in types.items():
-            if known.get(name, kind) != kind:  # a server would leave it, without a word
+            if existing.get(name, kind) != kind:  # a server would ignore it silently
                 raise ServiceError(
-                    f"search attribute {name} is there already, and is of type {known[name]}",
+                    f"search attribute {name} is there already, and is of type {existing[name]}",
                     status="ALREADY_EXISTS",
                 )
-        new = {name: kind for name, kind in types.items() if name not in known}
+        new = {name: kind for name, kind in types.items() if name not in existing}
         if new:
             await session.call(AddSearchAttributes(types=new))
 
@@ -170,12 +168,12 @@ def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
 
 
 def list_search_attributes() -> ClientOperation[dict[str, str]]:
-    """The search attributes that users have made."""
+    """Return the search attributes that users have created."""
     return asking(ListSearchAttributes(), lambda answer: answer.types)
 
 
 def describe_task_queue(name: str) -> ClientOperation[TaskQueueDescription]:
-    """Look at a task queue."""
+    """Return the description of a task queue."""
 
     async def ask(session: ClientSession) -> tuple[Pollers, Pollers]:
         request = GetPollers(task_queue=name, stats=True)
@@ -185,8 +183,8 @@ def describe_task_queue(name: str) -> ClientOperation[TaskQueueDescription]:
         tasks, activities = answers
         return TaskQueueDescription(
             name=name,
-            workflow_pollers=tuple(_poller(each) for each in tasks.pollers),
-            activity_pollers=tuple(_poller(each) for each in activities.pollers),
+            workflow_pollers=tuple(_poller(poller) for poller in tasks.pollers),
+            activity_pollers=tuple(_poller(poller) for poller in activities.pollers),
             served=tasks.served,
             current_version=tasks.current,
             ramping_version=tasks.ramping,
@@ -208,18 +206,15 @@ def _poller(poller: Poller) -> PollerInfo:
     )
 
 
-def _stats(told: QueueStats | None) -> TaskQueueStats | None:
-    if told is None:
+def _stats(stats: QueueStats | None) -> TaskQueueStats | None:
+    if stats is None:
         return None
     return TaskQueueStats(
-        backlog=told.backlog,
-        age=timedelta(seconds=told.age),
-        add_rate=told.add_rate,
-        dispatch_rate=told.dispatch_rate,
+        backlog=stats.backlog,
+        age=timedelta(seconds=stats.age),
+        add_rate=stats.add_rate,
+        dispatch_rate=stats.dispatch_rate,
     )
-
-
-# --- deployments ----------------------------------------------------------------------------------
 
 
 _PAUSE = 0.1
@@ -227,8 +222,8 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentVersionInfo:
-    """A version that workers have had. `status` is Temporal's word for its part: `CURRENT`, `RAMPING`, `INACTIVE`, `DRAINING`
-    (pinned runs are open) or `DRAINED`.
+    """A version that workers have used. `status` is Temporal's name for its state: `CURRENT`, `RAMPING`, `INACTIVE`,
+    `DRAINING` (it has open pinned runs) or `DRAINED`.
     """
 
     version: WorkerDeploymentVersion
@@ -238,8 +233,8 @@ class DeploymentVersionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentDescription:
-    """A deployment: its versions, newest first, and the one that is current; None: workers without a version are. `ramping` takes
-    so many in a hundred of the runs that would go there.
+    """A deployment: its versions, newest first, and the current one; None: unversioned workers are current. `ramping` is the
+    version that receives a percentage of the current one's runs.
     """
 
     name: str
@@ -258,7 +253,7 @@ def set_current_version(
     wait: Duration,
     ignore_missing_task_queues: bool,
 ) -> ClientOperation[WorkerDeploymentVersion | None]:
-    """Make a version current; gives the one that was. A version the engine does not know yet may be on its way."""
+    """Make a version current; return the former one. A version that the engine does not know yet may be about to be reported."""
     check_deployment_name(deployment)
     if build_id is not None:
         check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
@@ -284,7 +279,7 @@ def set_ramping_version(
     wait: Duration,
     ignore_missing_task_queues: bool,
 ) -> ClientOperation[WorkerDeploymentVersion | None]:
-    """Let a version ramp; gives the one that did. A version the engine does not know yet may be on its way."""
+    """Make a version ramp; return the former one. A version that the engine does not know yet may be about to be reported."""
     check_deployment_name(deployment)
     if build_id is not None:
         check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
@@ -306,7 +301,9 @@ def set_ramping_version(
 
 
 async def _when_known(session: ClientSession, request: Request[A], limit: float) -> A:
-    """The answer, once the engine knows the version: a server hears of it a moment after its first worker has begun to poll."""
+    """Return the answer once the engine knows the version: a server learns of it a moment after its first worker has begun to
+    poll.
+    """
     deadline = asyncio.get_running_loop().time() + limit
     while True:
         try:
@@ -320,7 +317,7 @@ async def _when_known(session: ClientSession, request: Request[A], limit: float)
 
 
 def describe_deployment(name: str) -> ClientOperation[DeploymentDescription]:
-    """Look at a deployment."""
+    """Return the description of a deployment."""
     request = DescribeDeployment(deployment_name=check_deployment_name(name))
 
     def parse(answer: DeploymentInfo) -> DeploymentDescription:
@@ -332,9 +329,11 @@ def describe_deployment(name: str) -> ClientOperation[DeploymentDescription]:
             ramping_percentage=answer.ramping_percentage,
             versions=tuple(
                 DeploymentVersionInfo(
-                    version=each.version, status=each.status, create_time=time_from(each.create_time_ns)
+                    version=version.version,
+                    status=version.status,
+                    create_time=time_from(version.create_time_ns),
                 )
-                for each in answer.versions
+                for version in answer.versions
             ),
         )
 

@@ -1,4 +1,4 @@
-"""What the blocking and the asynchronous face share: facts that need no waiting."""
+"""The parts that `Client` and `AsyncClient` share: properties that need no waiting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class ClientFacts:
-    """A client's facts. Clients are made by `connect`."""
+    """The properties of a client. Clients are created by `connect`."""
 
     _session: ClientSession
 
@@ -34,24 +34,22 @@ class ClientFacts:
 
     @property
     def target(self) -> str:
-        """What it is connected to, without secrets."""
+        """The address of the engine, without secrets."""
         return self._session.link.target
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of the client."""
         return self._session.link.namespace
 
     @property
     def identity(self) -> str:
-        """Who it says it is."""
+        """The client identity."""
         return self._session.identity
 
     @property
     def api_key(self) -> str | None:
-        """The API key that it sends to a server. It can be set: its calls, and those of its workers, send the new one from
-        then on.
-        """
+        """The API key for a server. Setting it affects all later calls of the client and its workers."""
         return self._session.link.where.api_key
 
     @api_key.setter
@@ -61,7 +59,7 @@ class ClientFacts:
 
     @property
     def rpc_metadata(self) -> Mapping[str, str]:
-        """The headers that it sends to a server with each call. They can be set, all together."""
+        """The headers of every call to a server. They can only be set all together."""
         return {**self._session.link.where.metadata, **(self._session.rpc_metadata or {})}
 
     @rpc_metadata.setter
@@ -70,8 +68,8 @@ class ClientFacts:
         self._session.link.change(metadata=dict(metadata))
 
     def with_rpc_metadata(self, metadata: Mapping[str, str]) -> Self:
-        """A client over the same connection whose calls, and those of its handles, carry these headers too:
-        `client.with_rpc_metadata({"trace": id}).start_workflow(…)`. An engine in this process reads none.
+        """Return a client over the same connection whose calls, and those of its handles, have these headers too:
+        `client.with_rpc_metadata({"trace": id}).start_workflow(…)`. Embedded engines ignore them.
         """
         return type(self)(self._session.with_rpc({"rpc_metadata": metadata}))
 
@@ -81,28 +79,30 @@ class ClientFacts:
 
     @property
     def converter(self) -> Converter:
-        """How values travel."""
+        """The converter of values."""
         return self._session.converter
 
     @property
     def codec(self) -> Codec | None:
-        """What encodes payloads at the edge, if anything."""
+        """The codec of payloads, if any."""
         return self._session.codec
 
     def config(self) -> ClientConfig:
-        """What it was connected with, after its plugins had their way: `Client.connect(**client.config())` is another."""
+        """Return the options of the client, as its plugins left them: `Client.connect(**client.config())` creates an equal
+        one.
+        """
         if self._session.config is None:
             raise UsageError("this client was not made by connect(…): it has no settings to tell")
         return {**self._session.config, "plugins": ()}
 
     @property
     def connection(self) -> Connection:
-        """The open connection, for workers. Its methods run on the control loop only."""
+        """The open connection, for workers. Call its methods on the control loop only."""
         return self._session.link.connection
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the client was closed."""
         return self._session.link.closed
 
     @property
@@ -115,7 +115,7 @@ class ClientFacts:
 
 
 class HandleFacts(Generic[R]):
-    """A workflow handle's facts. Handles are made by a client."""
+    """The properties of a workflow handle. Handles are created by a client."""
 
     def __init__(self, session: ClientSession, reference: Reference) -> None:
         self._session = session.of_workflow(reference.workflow_id)
@@ -128,12 +128,12 @@ class HandleFacts(Generic[R]):
 
     @property
     def run_id(self) -> str | None:
-        """The run that was started or named; None where only the workflow was named."""
+        """The run that was started or named; None if only the workflow was named."""
         return self._reference.run_id or None
 
     @property
     def first_execution_run_id(self) -> str | None:
-        """The first run of the chain, where this handle knows it because it started it."""
+        """The first run of the chain, if this handle started it."""
         return self._reference.first_execution_run_id or None
 
     def __repr__(self) -> str:
@@ -141,28 +141,28 @@ class HandleFacts(Generic[R]):
         return f"<{type(self).__name__} {self.id}{run}>"
 
     def _repr_html_(self) -> str | None:
-        """For notebooks: its timeline up to now, without payloads. None, so the text above, where it cannot be told."""
+        """The workflow's timeline for notebooks, without payloads. None, and therefore the text above, if it is not available."""
         try:
             description = self._session.perform(_operations.look(self._session, self._reference))
             history = self._session.perform(_operations.history(self._session, self._reference))
         except HourglassError:
             return None
-        # By name: pictures stand above the client, which must be usable without them.
+        # Imported by name: pictures are in a layer above the client.
         watching = importlib.import_module("hourglass._tools.timeline.watching")
         drawn: str = watching.picture(description, history, self._session.codec)
         return drawn
 
 
 class ActivityHandleFacts:
-    """An activity handle's facts. Its repr does not show the token, which allows to complete the activity."""
+    """The properties of an activity handle. Its repr does not show the token, which permits completing the activity."""
 
     def __init__(self, session: ClientSession, reference: ActivityReference) -> None:
         self._session = session
         self._reference = reference
 
     def with_context(self, context: SerializationContext) -> Self:
-        """The same activity, with a converter that knows whose values it has: here, where only a token or ids are known, that
-        must be said. The codec is told what the ids say.
+        """Return a handle to the same activity whose converter knows the workflow or activity that the values belong to.
+        Without it only a token or ids are known. The codec's context follows from the ids.
         """
         if not isinstance(context, SerializationContext):
             raise UsageError(f"a context is a SerializationContext, not {type(context).__name__}")
@@ -175,7 +175,7 @@ class ActivityHandleFacts:
 
 
 class ActivityExecutionHandleFacts(Generic[R]):
-    """The facts of a handle to an activity that belongs to no workflow."""
+    """The properties of a handle to a standalone activity."""
 
     def __init__(self, session: ClientSession, reference: StandaloneReference) -> None:
         context = ActivitySerializationContext(session.link.namespace, reference.activity_id)
@@ -189,7 +189,7 @@ class ActivityExecutionHandleFacts(Generic[R]):
 
     @property
     def run_id(self) -> str | None:
-        """The run that was started or named; None where only the activity was named."""
+        """The run that was started or named; None if only the activity was named."""
         return self._reference.run_id or None
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ class ActivityExecutionHandleFacts(Generic[R]):
 
 
 class UpdateHandleFacts:
-    """An update handle's facts."""
+    """The properties of an update handle."""
 
     def __init__(self, session: ClientSession, reference: UpdateReference) -> None:
         self._session = session.of_workflow(reference.workflow_id)
@@ -211,12 +211,12 @@ class UpdateHandleFacts:
 
     @property
     def workflow_id(self) -> str:
-        """The id of the workflow that it was asked of."""
+        """The id of the workflow that was updated."""
         return self._reference.workflow_id
 
     @property
     def workflow_run_id(self) -> str | None:
-        """The run that it was asked of, where that is known."""
+        """The run that was updated, if known."""
         return self._reference.run_id or None
 
     def __repr__(self) -> str:
@@ -224,7 +224,7 @@ class UpdateHandleFacts:
 
 
 class ScheduleHandleFacts:
-    """A schedule handle's facts."""
+    """The properties of a schedule handle."""
 
     def __init__(self, session: ClientSession, schedule_id: str) -> None:
         self._session = session

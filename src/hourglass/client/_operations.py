@@ -1,7 +1,6 @@
-"""Operations on workflows, written once: built here from what the caller gave, parsed here from the answer.
+"""Operations on workflows. Each function builds a request from the caller's arguments, and parses the answer.
 
-The blocking and the asynchronous face run the same operations. Building and parsing never wait; what an operation
-asks runs on the control loop.
+Both clients run the same operations. Building and parsing never wait; `ask` runs on the control loop.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import (
     CancelWorkflow,
     CountWorkflows,
@@ -93,7 +92,7 @@ from hourglass.workflow._references import given_message, given_workflow
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Which workflow a handle means. Only a pinned one is addressed by its run; others by their id alone."""
+    """The workflow of a handle. Only a pinned handle addresses its run; others only the workflow id."""
 
     workflow_id: str
     run_id: str = ""
@@ -103,15 +102,12 @@ class Reference(msgspec.Struct, frozen=True):
 
     @property
     def addressed_run(self) -> str:
-        """The run id to send along: empty means whichever run is the current one."""
+        """The run id of requests; empty for the current run."""
         return self.run_id if self.pinned else ""
 
     def addressed(self) -> dict[str, Any]:
-        """Whom a call means, as interceptors see it."""
+        """Return the workflow of a call, for its input."""
         return {"id": self.workflow_id, "run_id": self.addressed_run or None}
-
-
-# --- finding ------------------------------------------------------------------------------------------------
 
 
 def refer(
@@ -121,7 +117,7 @@ def refer(
     result_type: Any,
     first_execution_run_id: str | None = None,
 ) -> Reference:
-    """What a handle to an existing workflow refers to. Sends no request."""
+    """Return the reference of a handle to an existing workflow. Sends no request."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("a workflow's id must be a non-empty str")
     check_text(workflow_id, "a workflow's id")
@@ -146,7 +142,7 @@ def refer(
 def list_page(
     session: ClientSession, query: str, page_size: int, token: bytes
 ) -> ClientOperation[WorkflowExecutionPage]:
-    """One page of the runs that match."""
+    """Return one page of the matching runs."""
 
     def parse(page: Page) -> WorkflowExecutionPage:
         items = tuple(
@@ -159,15 +155,12 @@ def list_page(
 
 
 def count(session: ClientSession, query: str) -> ClientOperation[WorkflowExecutionCount]:
-    """How many runs match."""
+    """Return the number of matching runs."""
 
     def build(call: CountWorkflowsInput) -> ClientOperation[WorkflowExecutionCount]:
         return asking(CountWorkflows(query=call.query), count_from)
 
     return through(session, CountWorkflowsInput(query=query, _proceed=build))
-
-
-# --- one workflow -----------------------------------------------------------------------------------------
 
 
 def result(
@@ -193,14 +186,14 @@ def signal(
 ) -> ClientOperation[None]:
     """Send a signal."""
     sent_as = new_id() if request_id is None else check_text(request_id, "request_id")
-    given = given_message("signal", message)
+    definition = given_message("signal", message)
 
     def build(call: SignalWorkflowInput) -> ClientOperation[None]:
         request = SignalWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
             signal_name=call.signal,
-            arguments=given.encode(session.converter, call.args),
+            arguments=definition.encode(session.converter, call.args),
             headers=call.headers,
             request_id=sent_as,
             identity=session.identity,
@@ -209,7 +202,9 @@ def signal(
 
     return through(
         session,
-        SignalWorkflowInput(**reference.addressed(), signal=given.name, args=list(arguments), _proceed=build),
+        SignalWorkflowInput(
+            **reference.addressed(), signal=definition.name, args=list(arguments), _proceed=build
+        ),
     )
 
 
@@ -221,17 +216,17 @@ def query(
     result_type: Any,
     reject_condition: QueryRejectCondition | None,
 ) -> ClientOperation[Any]:
-    """Ask a workflow a question."""
-    given = given_message("query", message)
+    """Query a workflow."""
+    definition = given_message("query", message)
     rejects = session.query_reject_condition if reject_condition is None else reject_condition
-    return_type = given.return_type if result_type is None else result_type
+    return_type = definition.return_type if result_type is None else result_type
 
     def build(call: QueryWorkflowInput) -> ClientOperation[Any]:
         request = QueryWorkflow(
             workflow_id=call.id,
             run_id=call.run_id or "",
             query_name=call.query,
-            arguments=given.encode(session.converter, call.args),
+            arguments=definition.encode(session.converter, call.args),
             headers=call.headers,
             reject_condition=choice(
                 QueryRejectCondition,
@@ -244,7 +239,7 @@ def query(
     def parse(return_type: Any, answer: QueryAnswer) -> Any:
         if answer.rejected != WorkflowStatus.UNSPECIFIED:
             raise QueryRejectedError(
-                f"query {given.name!r} was not put to workflow {reference.workflow_id!r}: its status is "
+                f"query {definition.name!r} was not put to workflow {reference.workflow_id!r}: its status is "
                 f"{answer.rejected.name}",
                 status=answer.rejected,
             )
@@ -254,7 +249,7 @@ def query(
         session,
         QueryWorkflowInput(
             **reference.addressed(),
-            query=given.name,
+            query=definition.name,
             args=list(arguments),
             reject_condition=rejects,
             result_type=return_type,
@@ -264,7 +259,7 @@ def query(
 
 
 def cancel(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
-    """Ask a workflow to cancel."""
+    """Request the cancellation of a workflow."""
 
     def build(call: CancelWorkflowInput) -> ClientOperation[None]:
         request = CancelWorkflow(
@@ -282,7 +277,7 @@ def terminate(
     reason: str,
     details: Sequence[Any],
 ) -> ClientOperation[None]:
-    """End a workflow now."""
+    """Terminate a workflow now."""
 
     def build(call: TerminateWorkflowInput) -> ClientOperation[None]:
         request = TerminateWorkflow(
@@ -297,13 +292,13 @@ def terminate(
 
 
 def pause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
-    """Let a workflow rest."""
+    """Pause a run."""
     changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
     return asking(PauseWorkflow(**changed), nothing)
 
 
 def unpause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
-    """Let a workflow that was paused go on."""
+    """Resume a paused run."""
     changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
     return asking(UnpauseWorkflow(**changed), nothing)
 
@@ -313,7 +308,7 @@ def _ended(reference: Reference) -> dict[str, Any]:
 
 
 def _changed(session: ClientSession, workflow_id: str, run_id: str | None, reason: str) -> dict[str, Any]:
-    """The fields of a request that changes a run, and gives a reason."""
+    """Return the fields of a request that changes a run, with a reason."""
     return {
         "workflow_id": workflow_id,
         "run_id": run_id or "",
@@ -326,16 +321,16 @@ def _changed(session: ClientSession, workflow_id: str, run_id: str | None, reaso
 def update_options(
     session: ClientSession, reference: Reference, changes: Mapping[str, Any]
 ) -> ClientOperation[None]:
-    """Change what was said of a run."""
+    """Change the options of a run."""
     check_changes("a run", WorkflowOptionsUpdate, changes)
-    said = {name: _CHANGES[name](changes[name], name) for name in changes}
-    override = said.pop("versioning_override", None)
+    values = {name: _CHANGES[name](changes[name], name) for name in changes}
+    override = values.pop("versioning_override", None)
     request = UpdateWorkflowOptions(
         workflow_id=reference.workflow_id,
         run_id=reference.addressed_run,
         fields=tuple(changes),
         versioning_override=override,
-        spec=StartSpec(**said),
+        spec=StartSpec(**values),
         identity=session.identity,
     )
     return asking(request, nothing)
@@ -348,7 +343,7 @@ def fast_forward(
     config: TimeSkippingConfig | None,
     timeout: Duration | None,
 ) -> ClientOperation[bool]:
-    """Have a run's time skipped, and wait for that."""
+    """Skip the time of a run, and wait until that is done."""
     limit = optional_seconds(timeout, "timeout")
     by = optional_seconds(duration, "duration")
     request = SkipTime(
@@ -371,14 +366,14 @@ def fast_forward(
             wait = WaitForFastForward(
                 workflow_id=request.workflow_id, fast_forward_id=request.fast_forward_id
             )
-            while not (told := await session.call(wait)).over:
+            while not (state := await session.call(wait)).over:
                 pass
-            if "does not match" in told.reason:
+            if "does not match" in state.reason:
                 raise ServiceError(
                     f"another fast_forward of workflow {request.workflow_id!r} has taken the place of this one",
                     status="ABORTED",
                 )
-            return told.reached
+            return state.reached
 
     return ClientOperation(ask, bool)
 
@@ -401,7 +396,7 @@ def delete(reference: Reference) -> ClientOperation[None]:
 
 
 def describe(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:
-    """Look at a workflow."""
+    """Return the description of a workflow."""
 
     def build(call: DescribeWorkflowInput) -> ClientOperation[WorkflowDescription]:
         request = DescribeWorkflow(
@@ -455,7 +450,7 @@ async def _with_requested_updates(session: ClientSession, answer: Description) -
 
 
 def look(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:
-    """Look at a workflow, for a picture of it: no interceptor hears of it, and it does not take long."""
+    """Return the description of a workflow for a timeline: not visible to interceptors, and with a short timeout."""
     request = DescribeWorkflow(
         workflow_id=reference.workflow_id, run_id=reference.addressed_run, rpc_timeout=_GLANCE
     )
@@ -466,7 +461,7 @@ _GLANCE = 5.0
 
 
 def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
-    """Every event of a run's history, in Temporal's JSON form."""
+    """Return all events of a run's history, in Temporal's JSON form."""
 
     async def ask(session: ClientSession) -> list[bytes]:
         events: list[bytes] = []
@@ -499,17 +494,17 @@ def history_page(
     wait_new: bool = False,
     event_filter: HistoryEventFilter = HistoryEventFilter.ALL_EVENT,
 ) -> ClientOperation[HistoryEventPage]:
-    """Some of the events of a run's history."""
+    """Return a page of the events of a run's history."""
 
     def parse(page: HistoryPage) -> HistoryEventPage:
         return HistoryEventPage(
-            tuple(msgspec.json.decode(each) for each in page.events), page.next_page_token
+            tuple(msgspec.json.decode(event) for event in page.events), page.next_page_token
         )
 
     def build(call: FetchWorkflowHistoryEventsInput) -> ClientOperation[HistoryEventPage]:
         size = whole_number(call.page_size, "page_size", 1, INT32)
         if call.wait_new_event:
-            # While it waits for new events, a Temporal server skips some of those that do not fit into one page.
+            # While it waits for new events, a Temporal server skips events that do not fit into one page.
             size = max(size, _WAITING_PAGE_SIZE)
         request = GetHistory(
             workflow_id=call.id,
@@ -535,15 +530,15 @@ def history_page(
 
 
 def history(session: ClientSession, reference: Reference) -> ClientOperation[Any]:
-    """A run's history, as `hourglass.replay.History`."""
+    """Return a run's history, as `hourglass.replay.History`."""
 
     def parse(events: list[bytes]) -> Any:
-        # By name: `replay` stands above the client, which must be usable without it.
+        # Imported by name: `replay` is in a layer above the client.
         replay = importlib.import_module("hourglass.replay")
         return replay.History.from_events(reference.workflow_id, events)
 
     def build(call: FetchWorkflowHistoryEventsInput) -> ClientOperation[Any]:
-        asked = Reference(call.id, call.run_id or "", pinned=bool(call.run_id))
-        return ClientOperation(fetch_history_events(asked).ask, parse)
+        run = Reference(call.id, call.run_id or "", pinned=bool(call.run_id))
+        return ClientOperation(fetch_history_events(run).ask, parse)
 
     return through(session, FetchWorkflowHistoryEventsInput(**reference.addressed(), _proceed=build))

@@ -1,4 +1,4 @@
-"""Options of a start, checked and built into a request. Pure but for fresh ids."""
+"""Options of a start: their checks, and the request built from them. Pure, except for new ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypedDict
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import IdConflictPolicy, StartWorkflow, TimeSkippingConfig
 from hourglass._evaluator.options import (
     START_CHECKS,
@@ -26,30 +26,30 @@ from hourglass.workflow._references import Given, given_message
 
 
 class RpcOptions(TypedDict, total=False):
-    """How one call of a client travels. Both are optional."""
+    """Options of a single call of a client. Both are optional."""
 
     rpc_timeout: Duration | None
-    """How long to wait for the service's answer; where a call is several requests, for each."""
+    """The timeout of the service's answer; of each request, if the call makes several."""
     rpc_metadata: Mapping[str, str]
-    """Headers that a server gets with it, beside the client's own; an engine in this process reads none."""
+    """Headers for a server, in addition to the client's own. Embedded engines ignore them."""
 
 
 _RPC = frozenset(RpcOptions.__annotations__)
 
 
-def rpc_fields(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What of some options is said of how a call travels, checked; as fields of a call or of a request."""
-    found: dict[str, Any] = {}
-    if said.get("rpc_timeout") is not None:
-        found["rpc_timeout"] = optional_seconds(said["rpc_timeout"], "rpc_timeout")
-    if said.get("rpc_metadata"):
-        found["rpc_metadata"] = _metadata(said["rpc_metadata"], "rpc_metadata", None)
-    return found
+def rpc_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that belong to `RpcOptions`, checked, as fields of a call or of a request."""
+    fields: dict[str, Any] = {}
+    if options.get("rpc_timeout") is not None:
+        fields["rpc_timeout"] = optional_seconds(options["rpc_timeout"], "rpc_timeout")
+    if options.get("rpc_metadata"):
+        fields["rpc_metadata"] = _metadata(options["rpc_metadata"], "rpc_metadata", None)
+    return fields
 
 
-def check_rpc(said: Mapping[str, Any]) -> None:
-    """Raise `UsageError` for an option that is none of how a call travels."""
-    for name in said:
+def check_rpc(options: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for an option that does not belong to `RpcOptions`."""
+    for name in options:
         if name not in _RPC:
             raise UsageError(
                 f"there is no option {name!r} here; of how a call travels: {', '.join(sorted(_RPC))}"
@@ -57,100 +57,102 @@ def check_rpc(said: Mapping[str, Any]) -> None:
 
 
 def without_rpc(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that say something else."""
+    """Return the options without those of `RpcOptions`."""
     return {name: value for name, value in options.items() if name not in _RPC}
 
 
 def split_rpc(options: Mapping[str, Any]) -> tuple[dict[str, Any], RpcOptions]:
-    """The options that say something else, and those that say how the call travels."""
+    """Return the options without those of `RpcOptions`, and these."""
     rpc: Any = {name: value for name, value in options.items() if name in _RPC}
     return without_rpc(options), rpc
 
 
 def check_changes(what: str, options: type[RpcOptions], changes: Mapping[str, Any]) -> None:
-    """Raise `UsageError` unless something is to be changed, and nothing but what these options name."""
-    known = without_rpc(options.__annotations__)
-    unknown = sorted(set(changes) - set(known))
+    """Raise `UsageError` unless there are changes, and all of them are among these options."""
+    names = without_rpc(options.__annotations__)
+    unknown = sorted(set(changes) - set(names))
     if unknown or not changes:
         raise UsageError(
-            f"what can be changed of {what} is {', '.join(known)}"
+            f"what can be changed of {what} is {', '.join(names)}"
             + (f"; not {', '.join(unknown)}" if unknown else "; name at least one")
         )
 
 
 class StartOptions(RpcOptions, total=False):
-    """How a workflow is started. All are optional."""
+    """Options of a start. All are optional."""
 
     id: str
-    """The workflow's id; a fresh UUID by default."""
+    """The workflow's id; a new UUID by default."""
     task_queue: str
-    """The queue whose workers run it; "default" by default."""
+    """The task queue of the workflow; "default" by default."""
     execution_timeout: Duration | None
-    """The longest time for all its runs together."""
+    """The timeout of all its runs together."""
     run_timeout: Duration | None
-    """The longest time for one run."""
+    """The timeout of one run."""
     task_timeout: Duration | None
-    """How long a worker may take for one workflow task before another gets it; more than 120 s counts as 120 s."""
+    """The timeout of one workflow task, after which another worker receives it; values above 120 s count as 120 s."""
     start_delay: Duration | None
-    """How long to wait before it starts."""
+    """The time to wait before the start."""
     id_reuse_policy: IdReusePolicy
     """Whether the id of a closed workflow may be used again."""
     id_conflict_policy: IdConflictPolicy
-    """What happens if a workflow of this id is running."""
+    """The action if a workflow with this id is running."""
     retry_policy: RetryPolicy | None
-    """Whether and how a failed workflow is run again."""
+    """The retry policy of a failed workflow; None: no retries."""
     cron_schedule: str
-    """Run it again and again, at these times."""
+    """Run it repeatedly, at these times."""
     memo: Mapping[str, Any]
-    """Notes that are kept with the workflow; not searchable."""
+    """Notes stored with the workflow; not searchable."""
     search_attributes: SearchAttributes
-    """Values by which it can be found; never encrypted."""
+    """Values by which the workflow can be found; never encrypted."""
     static_summary: str
-    """One line about it, for Temporal's UI."""
+    """A one-line summary for Temporal's UI."""
     static_details: str
-    """More lines."""
+    """Further details for Temporal's UI."""
     start_signal: object
-    """A signal that is sent with the start: a name, a channel or a method."""
+    """A signal sent with the start: a name, a channel or a method."""
     start_signal_args: Sequence[Any]
-    """That signal's arguments."""
+    """The arguments of that signal."""
     priority_key: int
-    """Its priority on the queue: lower is sooner, 0 is the default."""
+    """The priority in the task queue: lower is sooner, 0 is the default."""
     fairness_key: str
-    """Whose share of the queue it is counted to, such as a tenant's: keys take turns, whatever waits for each."""
+    """The key for fair dispatch, such as a tenant: keys take turns, whatever their backlogs."""
     fairness_weight: float
-    """How large that share is beside the others': 1 is the usual one, 2 is twice as much."""
+    """The weight of that key: 1 is the default, 2 doubles its share."""
     request_id: str
-    """Starting twice with the same request id is one start; a fresh one by default."""
+    """Starts with the same request id are one start; a new id by default."""
     versioning_override: VersioningOverride | None
-    """Whatever its code says: stay with a version, or move to the current one."""
+    """An override of the versioning behavior of its code: pin it to a version, or upgrade automatically."""
     time_skipping: TimeSkippingConfig | None
-    """How its time goes, on a server that can skip it: for tests."""
+    """The time skipping of the workflow, on a server that supports it: for tests."""
     callbacks: Sequence[NexusCallback]
-    """Who is told when it has ended; `nexus.start_workflow` says it for a workflow that is a Nexus operation."""
+    """Callers that are notified of its end; set by `nexus.start_workflow` for a workflow that is a Nexus operation."""
     request_eager_start: bool
-    """Whether a worker of this client may be given the first workflow task with the server's answer: a start is sooner then."""
+    """Whether a worker of this client may receive the first workflow task with the server's answer, which makes the start
+    faster.
+    """
 
 
 class UpdateOptions(RpcOptions, total=False):
-    """How an update is asked for. All are optional."""
+    """Options of an update. All are optional."""
 
     id: str
-    """The update's id: the same id again is the same update; a fresh UUID by default."""
+    """The update's id: requests with the same id are one update; a new UUID by default."""
 
 
 class WorkflowOptionsUpdate(RpcOptions, total=False):
-    """What can be changed of a run that is open."""
+    """The options that can be changed in an open run."""
 
     versioning_override: VersioningOverride | None
-    """Which version it belongs to, in place of what was said before: it stays with one, goes to one once, or moves on; None takes
-    back what was said.
+    """A new versioning override: pin it to a version, move it to a version once, or upgrade automatically; None removes the
+    override.
     """
     priority_key: int
-    """Its priority on the queue: lower is sooner, 0 is the default."""
+    """The priority in the task queue: lower is sooner, 0 is the default."""
     fairness_key: str
-    """Whose share of the queue it is counted to."""
+    """The key for fair dispatch."""
     fairness_weight: float
-    """How large that share is beside the others'."""
+    """The weight of that key."""
 
 
 _KNOWN = StartOptions.__annotations__
@@ -159,31 +161,35 @@ _SPEC = frozenset(StartSpec.__struct_fields__)
 
 
 def start_request(
-    given: Given, arguments: Sequence[Any], options: Mapping[str, Any], converter: Converter, identity: str
+    definition: Given,
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+    converter: Converter,
+    identity: str,
 ) -> StartWorkflow:
-    """The request that starts a workflow; what is given is checked and encoded here, the rest are the request's defaults."""
+    """Return the request that starts a workflow. Options are checked and encoded here; the others have the request's defaults."""
     fields: dict[str, Any] = {}
-    said: dict[str, Any] = {"task_queue": "default"}
+    spec: dict[str, Any] = {"task_queue": "default"}
     for name, value in options.items():
         if name not in _KNOWN:
-            _refuse(name, given)
+            _refuse(name, definition)
         if name in _READERS:
-            (said if name in _SPEC else fields)[name] = _READERS[name](value, name, converter)
+            (spec if name in _SPEC else fields)[name] = _READERS[name](value, name, converter)
     if not _SIGNAL.isdisjoint(options):
         if options.get("callbacks"):
             raise UsageError(
                 "a workflow that is a Nexus operation cannot be started with a signal: send it afterwards"
             )
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
-    encoded = given.encode(converter, arguments)
-    # A run that cannot decode its arguments waits, parked, for other code: it had better not begin.
-    given.refuse_misfits(converter, arguments, encoded)
+    encoded = definition.encode(converter, arguments)
+    # A run that cannot decode its arguments would be parked: do not start it.
+    definition.refuse_misfits(converter, arguments, encoded)
     return StartWorkflow(
         workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
-        workflow_type=given.name,
+        workflow_type=definition.name,
         request_id=check_text(options.get("request_id") or new_id(), "request_id"),
         arguments=encoded,
-        spec=StartSpec(**said),
+        spec=StartSpec(**spec),
         identity=identity,
         **fields,
     )
@@ -197,11 +203,11 @@ _MEANT = {
 }
 
 
-def _refuse(name: str, given: Given) -> NoReturn:
+def _refuse(name: str, definition: Given) -> NoReturn:
     positional = "a workflow's own arguments are given by position"
-    if given.signature is not None and name in given.signature.parameters:
+    if definition.signature is not None and name in definition.signature.parameters:
         raise UsageError(
-            f"a start has no option {name!r}, which is an argument of {given.what}: {positional}"
+            f"a start has no option {name!r}, which is an argument of {definition.what}: {positional}"
         )
     near = difflib.get_close_matches(name, _KNOWN, 1)
     hint = _MEANT.get(name) or (f"did you mean {near[0]}?" if near else f"there are: {', '.join(_KNOWN)}")
@@ -215,11 +221,11 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
         if arguments:
             raise UsageError("start_signal_args are given without a start_signal")
         return "", ()
-    given = given_message("signal", signal)
-    return given.name, given.encode(converter, several(arguments, "start_signal_args"))
+    definition = given_message("signal", signal)
+    return definition.name, definition.encode(converter, several(arguments, "start_signal_args"))
 
 
-# --- one option each: (value, name, converter) -> the request's field of that name ---------------------------
+# Functions of one option each: (value, name, converter) -> the value of the request's field with that name.
 
 
 def _text(value: object, name: str, converter: Converter) -> str:
@@ -233,18 +239,18 @@ def _duration(value: Duration | None, name: str, converter: Converter) -> float 
 
 
 def check_time_skipping(value: object) -> TimeSkippingConfig | None:
-    """A config of a run's time as given, or a `UsageError`."""
+    """Return the time skipping configuration. Raise `UsageError` for another type."""
     if value is not None and not isinstance(value, TimeSkippingConfig):
         raise UsageError(f"time_skipping is a TimeSkippingConfig, not {type(value).__name__}")
     return value
 
 
 def callbacks_of(value: object) -> tuple[NexusCallback, ...]:
-    """Callbacks as given, or a `UsageError` that says which is none."""
-    given = several(value, "callbacks")
-    if wrong := [each for each in given if not isinstance(each, NexusCallback)]:
+    """Return the callbacks. Raise `UsageError` for an object that is not one."""
+    callbacks = several(value, "callbacks")
+    if wrong := [callback for callback in callbacks if not isinstance(callback, NexusCallback)]:
         raise UsageError(f"callbacks are objects of nexus.NexusCallback, not {type(wrong[0]).__name__}")
-    return tuple(given)
+    return tuple(callbacks)
 
 
 def _metadata(value: Any, name: str, converter: Converter | None) -> dict[str, str] | None:

@@ -1,8 +1,9 @@
-"""Plugins: code that sets up clients, workers and replayers, and stands around a worker's life; settings as dictionaries.
+"""Plugins: code that changes the settings of clients, workers and replayers, and wraps a worker's life; settings as
+dictionaries.
 
-A `Plugin` is asked in the order of the list, each with what the one before made of the settings. The dictionaries have all
-keywords of `connect`, `Worker` and `Replayer` under their own names (a test holds them to the signatures), so that what a
-plugin does not know passes it by. Must not know what the settings mean.
+Plugins are called in the order of the list, each with the settings that the previous one returned. The dictionaries have all
+keywords of `connect`, `Worker` and `Replayer` under their own names (a test compares them with the signatures), so that settings
+that a plugin does not know pass through. Must not know what the settings mean.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class ClientConfig(TypedDict):
-    """What a client was connected with: the arguments of `connect`."""
+    """The settings of a client: the arguments of `connect`."""
 
     target: str | None
     namespace: str | None
@@ -69,7 +70,7 @@ class ClientConfig(TypedDict):
 
 
 class WorkerConfig(TypedDict):
-    """What a worker was made with: the arguments of `Worker`."""
+    """The settings of a worker: the arguments of `Worker`."""
 
     client: Client | AsyncClient
     task_queue: str
@@ -122,7 +123,7 @@ class WorkerConfig(TypedDict):
 
 
 class ReplayerConfig(TypedDict):
-    """What a replayer was made with: the arguments of `Replayer`."""
+    """The settings of a replayer: the arguments of `Replayer`."""
 
     workflows: Sequence[WorkflowSource | type]
     modules: Sequence[Any]
@@ -138,32 +139,33 @@ class ReplayerConfig(TypedDict):
 
 
 class Plugin:
-    """Sets up what it is given to: override those methods that you want.
+    """Changes the settings of clients, workers and replayers: override the methods you need.
 
-    Given to `Client.connect(plugins=[…])` it serves the client and every worker of that client; given to
-    `Worker(plugins=[…])` or `Replayer(plugins=[…])` those alone.
+    Passed to `Client.connect(plugins=[…])` it serves the client and all its workers; passed to `Worker(plugins=[…])` or
+    `Replayer(plugins=[…])` that one only.
     """
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the plugin in messages."""
         return f"{type(self).__module__}.{type(self).__qualname__}"
 
     def configure_client(self, config: ClientConfig) -> ClientConfig:
-        """Change what a client is connected with; the settings may be changed in place, and are returned."""
+        """Return the settings of a client. They may be changed in place."""
         return config
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """Change what a worker is made with."""
+        """Return the settings of a worker. They may be changed in place."""
         return config
 
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
-        """Change what a replayer is made with: it needs the workflows, interceptors and converter of the worker."""
+        """Return the settings of a replayer, which needs the same workflows, interceptors and converter as the worker."""
         return config
 
     def run_worker(self, worker: Worker) -> AbstractContextManager[object]:
-        """A block around a worker's life: it is entered before the worker starts, in the thread that starts it, and left when the
-        worker has ended. The first plugin's is the outermost. What it gives can be found by `activity.resource(Type)`.
+        """Return a context manager around a worker's life: it is entered before the worker starts, in the thread that starts
+        it, and left when the worker has ended. The first plugin's is the outermost. `activity.resource(Type)` finds the
+        value that it yields.
         """
         return nullcontext()
 
@@ -172,30 +174,32 @@ S = TypeVar("S", ClientConfig, WorkerConfig, ReplayerConfig)
 
 
 def all_plugins(inherited: Sequence[Plugin], own: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """Those of a client and those of its worker, each once; or a `UsageError` that says which is none."""
-    found: list[Plugin] = []
-    given: Sequence[Any] = (*inherited, *own)
-    for each in given:
-        if not isinstance(each, Plugin):
-            hint = ": give an instance" if isinstance(each, type) else ""
-            raise UsageError(f"plugins are objects of Plugin's subclasses, not {each!r:.80}{hint}")
-        if each not in found:
-            found.append(each)
-    return tuple(found)
+    """Return the plugins of a client and those of its worker, without duplicates. Raise `UsageError` for an object that is not
+    a plugin.
+    """
+    plugins: list[Plugin] = []
+    candidates: Sequence[Any] = (*inherited, *own)
+    for plugin in candidates:
+        if not isinstance(plugin, Plugin):
+            hint = ": give an instance" if isinstance(plugin, type) else ""
+            raise UsageError(f"plugins are objects of Plugin's subclasses, not {plugin!r:.80}{hint}")
+        if plugin not in plugins:
+            plugins.append(plugin)
+    return tuple(plugins)
 
 
-def configured(kind: type[S], method: str, plugins: Sequence[Plugin], said: Mapping[str, Any]) -> S:
-    """The settings that were said, after all plugins have had their way. `said` may hold names that are no settings."""
-    known = kind.__annotations__
-    config: Any = {name: said[name] for name in known}
+def configured(kind: type[S], method: str, plugins: Sequence[Plugin], arguments: Mapping[str, Any]) -> S:
+    """Return the settings as all plugins left them. The arguments may contain names that are no settings."""
+    names = kind.__annotations__
+    config: Any = {name: arguments[name] for name in names}
     for plugin in plugins:
         config = getattr(plugin, method)(config)
         if not isinstance(config, dict):
             raise UsageError(
                 f"{method} of plugin {plugin.name} must return the settings, not {type(config).__name__}"
             )
-        if config.keys() != known.keys():
-            wrong = sorted(config.keys() ^ known.keys())
+        if config.keys() != names.keys():
+            wrong = sorted(config.keys() ^ names.keys())
             raise UsageError(
                 f"plugin {plugin.name} made settings with names that are not those of {kind.__name__}: {', '.join(wrong)}"
             )

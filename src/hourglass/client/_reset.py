@@ -1,4 +1,6 @@
-"""Where to reset a run to: from a step's name to the workflow task that asked for it. Pure but for the operation."""
+"""The event to which a run is reset: from a step's name to the workflow task that scheduled it. Pure, except for the
+operations.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import ImportWorkflow, ResetWorkflow
 from hourglass._evaluator.options import INT64, whole_number
 from hourglass._history import events as h
@@ -24,7 +26,7 @@ def reset(
     reapply_signals: bool,
     reapply_updates: bool,
 ) -> ClientOperation[Reference]:
-    """Begin the run anew from an event, from before a step, or (with neither) from its last workflow task."""
+    """Restart the run from an event, from before a step, or (with neither) from its last workflow task."""
     step = _checked(event_id, 0, before)
 
     async def ask(session: ClientSession) -> str:
@@ -55,7 +57,7 @@ def reset(
 def fork(
     reference: Reference, workflow_id: str, event_id: int | None, before: object
 ) -> ClientOperation[Reference]:
-    """Begin another workflow with the run's history up to an event, to before a step, or to its last workflow task."""
+    """Start another workflow with the run's history up to an event, up to a step, or up to its last workflow task."""
     step = _checked(event_id, 2, before)
     new = refer(workflow_id, None, None, None)
     if workflow_id == reference.workflow_id:
@@ -85,7 +87,7 @@ def fork(
 def import_workflow(
     events: Sequence[bytes], workflow_id: str, request_id: str | None, dry_run: bool, hold: bool
 ) -> ClientOperation[Reference]:
-    """Begin a workflow that has a history already."""
+    """Start a workflow that already has a history."""
     new = refer(workflow_id, None, None, None)
 
     async def ask(session: ClientSession) -> str:
@@ -105,25 +107,29 @@ def import_workflow(
 
 
 def reset_point(events: Sequence[h.HistoryEvent], step: str) -> int:
-    """The id of the workflow task's end to reset to: the one that asked for a step, the last one for no step."""
+    """Return the id of the event to reset to: the end of the workflow task that scheduled the step, or of the last workflow
+    task.
+    """
     tasks = [event.id for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     if not tasks:
         raise UsageError("the run has completed no workflow task yet: there is nothing to reset to")
     if not step:
         return tasks[-1]
-    known: set[str] = set()
+    steps: set[str] = set()
     for event in events:
         names, task = _step(event.attributes)
         if step in names:
             return task
-        known.update(names[:1] if len(names) > 1 else ())
+        steps.update(names[:1] if len(names) > 1 else ())
     raise UsageError(
-        f"the run's history has no step {step!r}; its steps are {', '.join(sorted(known)) or 'none'}"
+        f"the run's history has no step {step!r}; its steps are {', '.join(sorted(steps)) or 'none'}"
     )
 
 
 def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
-    """The names of what an event says that the run asked for, its type first, and the end of the task that did."""
+    """Return the names of the step that an event schedules, its type first, and the end of the workflow task that scheduled
+    it.
+    """
     match attributes:
         case h.ActivityTaskScheduled() as a:
             return (a.activity_type, a.activity_id), a.task_completed_event_id
@@ -142,7 +148,7 @@ def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
 
 
 def _checked(event_id: int | None, least: int, before: object) -> str:
-    """The step's name; "" where an event says it, or nothing does."""
+    """Return the step's name; "" if an event id is set, or neither."""
     if event_id is not None and before is not None:
         raise UsageError("give event_id or before, not both")
     if event_id is not None:

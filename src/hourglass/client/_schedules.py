@@ -1,7 +1,7 @@
-"""Operations on schedules, written once for both faces. Nothing here waits.
+"""Operations on schedules. Nothing here waits.
 
-A server takes an update whose conflict token is stale, drops it and reports success. So an update looks afterwards
-whether the schedule has become what was sent, and begins again from what it is now where it has not.
+A server accepts an update with a stale conflict token, drops it, and reports success. So an update checks afterwards whether the
+schedule has become what was sent, and otherwise starts again from its new description.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from hourglass._contract.ids import new_id
 from hourglass._contract.schedules import (
     CreateSchedule,
     DeleteSchedule,
@@ -23,14 +24,14 @@ from hourglass._contract.schedules import (
     ScheduleDetails,
     SchedulePage,
     UpdateSchedule,
-    canonical,
 )
-from hourglass._contract.service import new_id
+from hourglass._contract.spec_checks import canonical
 from hourglass._evaluator.options import (
     named_values,
     several,
 )
 from hourglass.client import _schedule_data as data
+from hourglass.client import _schedule_forms as forms
 from hourglass.client._calls import (
     BackfillScheduleInput,
     CreateScheduleInput,
@@ -47,24 +48,24 @@ from hourglass.converter import Converter, Payload, SearchAttributes, encode_sea
 from hourglass.errors import ServiceError, UsageError
 
 PAUSED, UNPAUSED = "Paused by Hourglass", "Unpaused by Hourglass"
-"""What is noted where nothing is said: a server takes an empty note for no request at all."""
+"""The default notes: a server ignores a request with an empty note."""
 
 _TRIES = 5
 
 Change: TypeAlias = Callable[[data.ScheduleDescription], data.Schedule | None]
-"""What the author of an update gives: from how a schedule is to how it shall be, or None to leave it."""
+"""The function of an update: from a schedule's description to the new schedule, or None to leave it unchanged."""
 
 
 @dataclass(frozen=True)
 class ListedSchedules:
-    """A page of a list, and where to go on (empty at the end)."""
+    """A page of a list; `next_page_token` is empty at the end."""
 
     items: tuple[data.ScheduleListDescription, ...]
     next_page_token: bytes
 
 
 def refer_schedule(schedule_id: str) -> str:
-    """The id of a schedule, checked. Sends no request."""
+    """Return the id of a schedule, checked. Sends no request."""
     if not isinstance(schedule_id, str) or not schedule_id.strip():
         raise UsageError("a schedule's id must be a non-empty str")
     return schedule_id
@@ -80,13 +81,13 @@ def create(
     memo: Mapping[str, Any] | None,
     search_attributes: SearchAttributes | None,
 ) -> ClientOperation[str]:
-    """Create a schedule; gives its id."""
+    """Create a schedule and return its id."""
 
     def build(call: CreateScheduleInput) -> ClientOperation[str]:
         converter = _converter_of(session, call.schedule, call.id)
-        form = data.schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
+        form = forms.schedule_form(call.schedule, refer_schedule(call.id), converter, session.identity)
         session.meet(call.schedule.action.workflow)
-        data.refuse_empty(form.spec)
+        forms.refuse_empty(form.spec)
         if form.state.limited_actions and not form.state.remaining_actions:
             raise UsageError(
                 "a schedule with limited_actions needs remaining_actions, how many are left to it"
@@ -98,7 +99,7 @@ def create(
             request_id=new_id(),
             identity=session.identity,
             trigger_immediately=call.trigger_immediately,
-            backfill=tuple(data.backfill_form(each) for each in several(call.backfill, "backfill")),
+            backfill=tuple(forms.backfill_form(item) for item in several(call.backfill, "backfill")),
             memo={name: session.converter.encode(value) for name, value in notes.items()},
             search_attributes=encode_search_attributes(call.search_attributes or {}),
         )
@@ -117,30 +118,30 @@ def create(
 
 
 def _converter_of(session: ClientSession, schedule: Any, schedule_id: str) -> Converter:
-    """The converter for what a schedule starts: its values are those of the workflow's id, before the time is added."""
+    """Return the converter for the action of a schedule: its values belong to the workflow id before the time is appended."""
     options = getattr(getattr(schedule, "action", None), "options", None)
     named = options.get("id", schedule_id) if isinstance(options, Mapping) else schedule_id
     return session.of_workflow(named).converter
 
 
 def _described(session: ClientSession, seen: ScheduleDetails) -> data.ScheduleDescription:
-    return data.description_from(seen, session.of_workflow(seen.schedule.action.workflow_id).converter)
+    return forms.description_from(seen, session.of_workflow(seen.schedule.action.workflow_id).converter)
 
 
 def list_page(
     session: ClientSession, query: str, page_size: int, token: bytes
 ) -> ClientOperation[ListedSchedules]:
-    """One page of the schedules that match."""
+    """Return one page of the matching schedules."""
 
     def parse(page: SchedulePage) -> ListedSchedules:
-        items = tuple(data.listed_from(summary, session.converter) for summary in page.schedules)
+        items = tuple(forms.listed_from(summary, session.converter) for summary in page.schedules)
         return ListedSchedules(items, page.next_page_token)
 
     return listing(session, ListSchedulesInput, ListSchedules, parse, query, page_size, token)
 
 
 def describe(session: ClientSession, schedule_id: str) -> ClientOperation[data.ScheduleDescription]:
-    """Look at a schedule."""
+    """Return the description of a schedule."""
 
     def build(call: DescribeScheduleInput) -> ClientOperation[data.ScheduleDescription]:
         request = DescribeSchedule(schedule_id=call.id)
@@ -158,7 +159,7 @@ def _patch(
     trigger: OverlapPolicy | None = None,
     backfill: Sequence[data.ScheduleBackfill] = (),
 ) -> ClientOperation[None]:
-    """One request for four calls."""
+    """Return the operation of one of the four calls that patch a schedule."""
     request = PatchSchedule(
         schedule_id=schedule_id,
         request_id=new_id(),
@@ -166,13 +167,13 @@ def _patch(
         pause=pause,
         unpause=unpause,
         trigger=trigger,
-        backfill=tuple(data.backfill_form(each) for each in backfill),
+        backfill=tuple(forms.backfill_form(item) for item in backfill),
     )
     return asking(request, nothing)
 
 
 def pause(session: ClientSession, schedule_id: str, note: str) -> ClientOperation[None]:
-    """Let it rest."""
+    """Pause a schedule."""
 
     def build(call: PauseScheduleInput) -> ClientOperation[None]:
         return _patch(session, call.id, pause=call.note or PAUSED)
@@ -181,7 +182,7 @@ def pause(session: ClientSession, schedule_id: str, note: str) -> ClientOperatio
 
 
 def unpause(session: ClientSession, schedule_id: str, note: str) -> ClientOperation[None]:
-    """Let it act again."""
+    """Resume a paused schedule."""
 
     def build(call: UnpauseScheduleInput) -> ClientOperation[None]:
         return _patch(session, call.id, unpause=call.note or UNPAUSED)
@@ -190,7 +191,7 @@ def unpause(session: ClientSession, schedule_id: str, note: str) -> ClientOperat
 
 
 def trigger(session: ClientSession, schedule_id: str, overlap: OverlapPolicy | None) -> ClientOperation[None]:
-    """Act now."""
+    """Run the action of a schedule now."""
 
     def build(call: TriggerScheduleInput) -> ClientOperation[None]:
         policy = OverlapPolicy(OverlapPolicy.UNSPECIFIED if call.overlap is None else call.overlap)
@@ -204,7 +205,7 @@ def backfill(
     schedule_id: str,
     backfills: Sequence[data.ScheduleBackfill],
 ) -> ClientOperation[None]:
-    """Act for times of the past."""
+    """Run the action of a schedule for past times."""
 
     def build(call: BackfillScheduleInput) -> ClientOperation[None]:
         if not call.backfill:
@@ -227,9 +228,6 @@ def delete(session: ClientSession, schedule_id: str) -> ClientOperation[None]:
     return through(session, DeleteScheduleInput(id=schedule_id, _proceed=build))
 
 
-# --- updating -----------------------------------------------------------------------------------------------
-
-
 def update(session: ClientSession, schedule_id: str, change: Change) -> UpdateScheduleInput:
     """Change a schedule: several operations, for `run_steps`."""
     return UpdateScheduleInput(
@@ -240,7 +238,7 @@ def update(session: ClientSession, schedule_id: str, change: Change) -> UpdateSc
 
 
 def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps:
-    """Look, ask the author, send, and look whether it came to be."""
+    """Describe the schedule, call `change`, send the result, and check whether the update took effect."""
     look: ClientOperation[ScheduleDetails] = asking(
         DescribeSchedule(schedule_id=schedule_id), lambda answer: answer
     )
@@ -250,7 +248,7 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
         if wanted is None:
             return
         converter = _converter_of(session, wanted, schedule_id)
-        form = data.schedule_form(wanted, schedule_id, converter, session.identity)
+        form = forms.schedule_form(wanted, schedule_id, converter, session.identity)
         session.meet(wanted.action.workflow)
         yield asking(
             UpdateSchedule(
@@ -272,18 +270,18 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
     )
 
 
-def is_same_schedule(sent: EngineSchedule, found: EngineSchedule) -> bool:
-    """Whether a schedule that a service returns is the one that was sent."""
+def is_same_schedule(sent: EngineSchedule, stored: EngineSchedule) -> bool:
+    """Whether a schedule that a service returned is equal to the one that was sent."""
     try:
-        return _plain(sent) == _plain(found)
-    except UsageError:  # what we would refuse is not what was sent
+        return _plain(sent) == _plain(stored)
+    except UsageError:  # a schedule that we would reject is not the one that was sent
         return False
 
 
 def _plain(schedule: EngineSchedule) -> EngineSchedule:
-    """A schedule without what a service adds to it or leaves out."""
+    """Return a schedule without the parts that a service adds or omits."""
     action, policy = schedule.action, schedule.policy
-    attributes = {name: Payload(each.data) for name, each in action.spec.search_attributes.items()}
+    attributes = {name: Payload(payload.data) for name, payload in action.spec.search_attributes.items()}
     return msgspec.structs.replace(
         schedule,
         spec=canonical(schedule.spec),

@@ -1,7 +1,7 @@
-"""A server's gRPC services as they are: each RPC is a method that takes its message and gives the answer's.
+"""The raw gRPC services of a server: each RPC is a method that takes its message and returns the answer's message.
 
-For what has no method of a client yet. Messages are Temporal's (`temporalio.api`); neither converter, codec nor interceptors
-see them. The services of an engine in this process there are none.
+For calls without a method of the client. Messages are Temporal's (`temporalio.api`); converter, codec and interceptors do not see
+them. Embedded engines have no services.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hourglass.errors import InternalError, UsageError
 
 
 def _sending(call: RawCall) -> ClientOperation[Any]:
-    """The operation that a raw call is."""
+    """Return the operation of a raw call."""
 
     async def ask(session: ClientSession) -> Any:
         connection = await session.link.opened()
@@ -36,7 +36,7 @@ def _service(session: ClientSession, name: str, send: Callable[[RawCall], Any]) 
 
 class AsyncRawService:
     """One of a server's services: `await client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method also
-    takes `retry`, `metadata` and `timeout`, and raises `ServiceError` for what the server refuses.
+    takes `retry`, `metadata` and `timeout`, and raises `ServiceError` if the server rejects the call.
     """
 
     def __init__(self, session: ClientSession, name: str) -> None:
@@ -52,8 +52,8 @@ class AsyncRawService:
 
 
 class RawService:
-    """One of a server's services: `client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method also
-    takes `retry`, `metadata` and `timeout`, and raises `ServiceError` for what the server refuses.
+    """One of a server's services: `client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method also takes
+    `retry`, `metadata` and `timeout`, and raises `ServiceError` if the server rejects the call.
     """
 
     def __init__(self, session: ClientSession, name: str) -> None:
@@ -69,7 +69,7 @@ class RawService:
         def call(*args: Any, **options: Any) -> Any:
             coroutine = method(*args, **options)
             try:
-                coroutine.send(None)  # it waits in `send`, as it should, and comes back with its answer
+                coroutine.send(None)  # it blocks in `send` and returns with its answer
             except StopIteration as done:
                 return done.value
             coroutine.close()

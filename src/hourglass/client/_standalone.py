@@ -1,4 +1,4 @@
-"""Operations on activities that belong to no workflow, and how they are shown: built and parsed here, run by both faces."""
+"""Operations on standalone activities, and their descriptions. Both clients run them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from hourglass._contract import activities as ac
 from hourglass._contract.activities import ActivityExecutionStatus
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import IdConflictPolicy, Started
 from hourglass._evaluator.options import (
     CallSettings,
@@ -41,7 +41,8 @@ from hourglass.client._calls import (
 from hourglass.client._options import RpcOptions, callbacks_of, check_changes, rpc_fields, without_rpc
 from hourglass.client._session import ClientOperation, ClientSession, asking, listing, nothing, through
 from hourglass.client._values import WorkflowExecutionCount, attributes_from, count_from, time_from
-from hourglass.client._waiting import GOES_ON, ActivityWaitNotice, ask_through_outage, first, in_time
+from hourglass.client._wait_notices import ActivityWaitNotice
+from hourglass.client._waiting import GOES_ON, ask_through_outage, first, in_time
 from hourglass.converter import (
     ActivitySerializationContext,
     Converter,
@@ -58,12 +59,10 @@ from hourglass.errors import (
 from hourglass.nexus import NexusCallback
 from hourglass.workflow._references import Given
 
-# --- what is shown ------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True)
 class ActivityExecution:
-    """An activity that belongs to no workflow, as a list shows it."""
+    """A standalone activity in a list."""
 
     id: str
     run_id: str
@@ -78,7 +77,7 @@ class ActivityExecution:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivityExecutionOptions:
-    """What holds for an activity, as the engine understood it. Durations are seconds; 0 means unset."""
+    """The options of an activity, with the engine's defaults filled in. Durations are seconds; 0 means unset."""
 
     task_queue: str
     schedule_to_close_timeout: float
@@ -93,7 +92,9 @@ class ActivityExecutionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivityExecutionDescription(ActivityExecution):
-    """The same in detail. `state` says what an open one does: `SCHEDULED`, `STARTED`, `CANCEL_REQUESTED`, `PAUSED` …"""
+    """A standalone activity in detail. `state` is the state of an open one: `SCHEDULED`, `STARTED`, `CANCEL_REQUESTED`,
+    `PAUSED` …
+    """
 
     options: ActivityExecutionOptions
     state: str
@@ -112,7 +113,7 @@ class ActivityExecutionDescription(ActivityExecution):
 
 @dataclass(frozen=True)
 class ActivityExecutionPage:
-    """Some of the activities that match a filter; `next_page_token` asks for those that follow."""
+    """A page of a list of activities; `next_page_token` is for the next page."""
 
     items: tuple[ActivityExecution, ...]
     next_page_token: bytes
@@ -133,9 +134,11 @@ def _common(seen: ac.ActivitySummary) -> dict[str, Any]:
 
 
 def _shown(spec: ActivitySpec) -> ActivityExecutionOptions:
-    said: dict[str, Any] = {each.name: getattr(spec, each.name) for each in fields(ActivityExecutionOptions)}
-    said["retry_policy"] = policy_from(spec.retry_policy)
-    return ActivityExecutionOptions(**said)
+    values: dict[str, Any] = {
+        field.name: getattr(spec, field.name) for field in fields(ActivityExecutionOptions)
+    }
+    values["retry_policy"] = policy_from(spec.retry_policy)
+    return ActivityExecutionOptions(**values)
 
 
 def _description(seen: ac.ActivityDescription, converter: Converter) -> ActivityExecutionDescription:
@@ -144,7 +147,9 @@ def _description(seen: ac.ActivityDescription, converter: Converter) -> Activity
         options=_shown(seen.spec),
         state=seen.state,
         attempt=seen.attempt,
-        heartbeat_details=[_decoded(each, converter) for each in seen.heartbeat_details],
+        heartbeat_details=[
+            _decoded(heartbeat_detail, converter) for heartbeat_detail in seen.heartbeat_details
+        ],
         last_heartbeat_time=time_from(seen.last_heartbeat_time_ns),
         last_started_time=time_from(seen.last_started_time_ns),
         last_worker_identity=seen.last_worker_identity,
@@ -169,34 +174,31 @@ def _note(payload: Payload | None, converter: Converter) -> str | None:
     return value if isinstance(value, str) else None
 
 
-# --- starting -----------------------------------------------------------------------------------------------
-
-
 class StartActivityOptions(ActivityOptions, RpcOptions, total=False):
-    """How an activity is started by a client: what can be said of any activity, and of this start."""
+    """Options of the start of a standalone activity: those of every activity, and those below."""
 
     id: str
-    """Its id; a fresh UUID by default."""
+    """The activity's id; a new UUID by default."""
     id_reuse_policy: IdReusePolicy
-    """Whether the id of one that has ended may be used again."""
+    """Whether the id of an activity that has ended may be used again."""
     id_conflict_policy: IdConflictPolicy
-    """What happens if one of this id runs: it fails, or with USE_EXISTING the handle is that one's."""
+    """The action if an activity with this id is running: fail, or with USE_EXISTING return its handle."""
     start_delay: Duration | None
-    """How long to wait before it starts."""
+    """The time to wait before the start."""
     search_attributes: SearchAttributes
-    """Values by which it can be found; never encrypted."""
+    """Values by which the activity can be found; never encrypted."""
     static_summary: str
-    """One line about it, for Temporal's UI."""
+    """A one-line summary for Temporal's UI."""
     static_details: str
-    """More lines."""
+    """Further details for Temporal's UI."""
     request_id: str
-    """Starting twice with the same request id is one start; a fresh one by default."""
+    """Starts with the same request id are one start; a new id by default."""
     callbacks: Sequence[NexusCallback]
-    """Who is told when it has ended; `nexus.start_activity` says it for one that is a Nexus operation."""
+    """Callers that are notified of its end; set by `nexus.start_activity` for an activity that is a Nexus operation."""
 
 
 class ActivityOptionsUpdate(KeptOptions, RpcOptions, total=False):
-    """What can be changed of an activity that was started; None takes a limit, or the policy, away."""
+    """The options that can be changed of a started activity; None removes a timeout or the retry policy."""
 
 
 _OF_START = frozenset(StartActivityOptions.__annotations__) - frozenset(ActivityOptions.__annotations__)
@@ -211,23 +213,23 @@ _NOT_HERE = {
 
 
 class StandaloneReference(msgspec.Struct, frozen=True):
-    """Which standalone activity a handle means."""
+    """The standalone activity of a handle."""
 
     activity_id: str
     run_id: str = ""
     return_type: Any = Any
 
     def address(self) -> dict[str, Any]:
-        """The fields that every request carries."""
+        """The fields that every request contains."""
         return {"activity_id": self.activity_id, "run_id": self.run_id}
 
     def addressed(self) -> dict[str, Any]:
-        """Which activity a call means, as interceptors see it."""
+        """Return the activity of a call, for its input."""
         return {"id": self.activity_id, "run_id": self.run_id or None}
 
 
 def given_activity(activity: object) -> tuple[Given, CallSettings]:
-    """The activity that a decorated function, or a name, means, and what is said of it."""
+    """Return the activity that a decorated function or a name stands for, with its options."""
     if isinstance(activity, str):
         if not activity:
             raise UsageError("the activity's name is empty")
@@ -240,8 +242,8 @@ def given_activity(activity: object) -> tuple[Given, CallSettings]:
             f"activity {definition.name} is dynamic and takes any type: give the type's name as a text"
         )
     signature = definition.signature
-    given = Given(f"activity {definition.name}", definition.name, signature, signature.return_type)
-    return given, definition.settings
+    reference = Given(f"activity {definition.name}", definition.name, signature, signature.return_type)
+    return reference, definition.settings
 
 
 def start(
@@ -251,21 +253,21 @@ def start(
     options: Mapping[str, Any],
     result_type: Any,
 ) -> ClientOperation[StandaloneReference]:
-    """Start an activity by itself; gives what its handle refers to."""
-    given, settings = given_activity(activity)
-    return_type = given.return_type if result_type is None else result_type
+    """Start a standalone activity and return the reference of its handle."""
+    reference, settings = given_activity(activity)
+    return_type = reference.return_type if result_type is None else result_type
     sent_as = check_text(options.get("request_id") or new_id(), "request_id")
 
     def parse_for(call: StartActivityExecutionInput) -> Callable[[Started], StandaloneReference]:
         return lambda answer: StandaloneReference(call.id, answer.run_id, call.result_type)
 
     def build(call: StartActivityExecutionInput) -> ClientOperation[StandaloneReference]:
-        named = given if call.activity == given.name else replace(given, name=call.activity)
+        named = reference if call.activity == reference.name else replace(reference, name=call.activity)
         return asking(_request(session, named, settings, call, sent_as), parse_for(call))
 
     call = StartActivityExecutionInput(
         id=options.get("id") or new_id(),
-        activity=given.name,
+        activity=reference.name,
         args=list(arguments),
         options={name: value for name, value in without_rpc(options).items() if name != "id"},
         result_type=return_type,
@@ -277,20 +279,20 @@ def start(
 
 def _request(
     session: ClientSession,
-    given: Given,
+    definition: Given,
     settings: CallSettings,
     call: StartActivityExecutionInput,
     request_id: str,
 ) -> ac.StartActivity:
-    """The request of a start, as the interceptors left it."""
-    where, options, converter = given.what, call.options, session.converter
+    """Return the request of a start, as interceptors left it."""
+    where, options, converter = definition.what, call.options, session.converter
     for name, why in _NOT_HERE.items():
         if name in options:
             raise UsageError(f"the start of {where} has no option {name}: {why}")
-    said = {name: value for name, value in options.items() if name not in _OF_START}
-    spec = settings_with(settings, said, where).spec
+    changes = {name: value for name, value in options.items() if name not in _OF_START}
+    spec = settings_with(settings, changes, where).spec
     context = ActivitySerializationContext(
-        session.link.namespace, call.id, given.name, spec.task_queue or "default"
+        session.link.namespace, call.id, definition.name, spec.task_queue or "default"
     )
     converter = session.in_context(context).converter
     notes: dict[str, Any] = {
@@ -299,10 +301,10 @@ def _request(
     }
     return ac.StartActivity(
         activity_id=check_text(call.id, "id"),
-        activity_type=given.name,
+        activity_type=definition.name,
         request_id=request_id,
         spec=msgspec.structs.replace(spec, task_queue=spec.task_queue or "default"),
-        arguments=given.encode(converter, call.args),
+        arguments=definition.encode(converter, call.args),
         headers=call.headers,
         identity=session.identity,
         start_delay=optional_seconds(options.get("start_delay"), "start_delay") or 0.0,
@@ -316,14 +318,14 @@ def _request(
 
 
 def _policy(kind: Any, options: Mapping[str, Any], name: str, usual: Any) -> Any:
-    found = choice(kind, options.get(name, usual), name)
-    if found.name.startswith("TERMINATE"):
-        raise UsageError(f"{name} of an activity cannot be {found.name}: terminate the other one first")
-    return found or usual
+    policy = choice(kind, options.get(name, usual), name)
+    if policy.name.startswith("TERMINATE"):
+        raise UsageError(f"{name} of an activity cannot be {policy.name}: terminate the other one first")
+    return policy or usual
 
 
 def refer(activity_id: str, run_id: str | None, activity: object, result_type: Any) -> StandaloneReference:
-    """What a handle to an existing activity refers to. Sends no request."""
+    """Return the reference of a handle to an existing activity. Sends no request."""
     if not isinstance(activity_id, str) or not activity_id:
         raise UsageError("an activity's id must be a non-empty str")
     check_text(activity_id, "an activity's id")
@@ -333,9 +335,6 @@ def refer(activity_id: str, run_id: str | None, activity: object, result_type: A
     if activity is not None:
         return_type = given_activity(activity)[0].return_type
     return StandaloneReference(activity_id, run_id or "", return_type)
-
-
-# --- one activity -------------------------------------------------------------------------------------------
 
 
 def result(
@@ -371,7 +370,7 @@ def result(
 def describe(
     session: ClientSession, reference: StandaloneReference
 ) -> ClientOperation[ActivityExecutionDescription]:
-    """Look at an activity."""
+    """Return the description of an activity."""
 
     def build(call: DescribeActivityInput) -> ClientOperation[ActivityExecutionDescription]:
         request = ac.DescribeActivity(activity_id=call.id, run_id=call.run_id or "")
@@ -395,7 +394,7 @@ def act(
     reason: str,
     workflow_id: str = "",
 ) -> ClientOperation[None]:
-    """Cancel, terminate, pause or unpause an activity: a call of this kind. Of a workflow's where it is named."""
+    """Cancel, terminate, pause or resume an activity, by the class of the call; an activity of a workflow if one is named."""
     sent_as = new_id()
 
     def build(call: Any) -> ClientOperation[None]:
@@ -423,14 +422,14 @@ def delete(reference: StandaloneReference) -> ClientOperation[None]:
 def update_options(
     session: ClientSession, reference: StandaloneReference, changes: Mapping[str, Any], workflow_id: str = ""
 ) -> ClientOperation[ActivityExecutionOptions]:
-    """Change what was said of an activity."""
+    """Change the options of an activity."""
     return _update(session, reference, workflow_id, changes=dict(changes))
 
 
 def restore_options(
     session: ClientSession, reference: StandaloneReference, workflow_id: str = ""
 ) -> ClientOperation[ActivityExecutionOptions]:
-    """Let hold what was said of an activity at first."""
+    """Restore the original options of an activity."""
     return _update(session, reference, workflow_id, restore_original=True)
 
 
@@ -459,31 +458,28 @@ def _update(
 
 
 def _changed(activity_id: str, changes: Mapping[str, Any]) -> ActivitySpec:
-    """A spec that holds what is to be changed, checked; which fields those are is not in it."""
+    """Return a spec with the changed fields, checked. It does not contain which fields these are."""
     check_changes("an activity", ActivityOptionsUpdate, changes)
-    # As if both limits were there, of which one may be taken away: the engine knows what is left.
+    # Check as if both timeouts were set, although one may be removed: only the engine knows which remain.
     base = CallSettings(spec=ActivitySpec(start_to_close_timeout=1.0, schedule_to_close_timeout=1.0))
     spec = settings_with(base, changes, f"activity {activity_id}").spec
     return ActivitySpec(**{name: getattr(spec, name) for name in changes})
 
 
-# --- many ---------------------------------------------------------------------------------------------------
-
-
 def list_page(
     session: ClientSession, query: str, page_size: int, token: bytes
 ) -> ClientOperation[ActivityExecutionPage]:
-    """One page of the activities that match."""
+    """Return one page of the matching activities."""
 
     def parse(page: ac.ActivityPage) -> ActivityExecutionPage:
-        items = tuple(ActivityExecution(**_common(each)) for each in page.activities)
+        items = tuple(ActivityExecution(**_common(activity)) for activity in page.activities)
         return ActivityExecutionPage(items, page.next_page_token)
 
     return listing(session, ListActivitiesInput, ac.ListActivities, parse, query, page_size, token)
 
 
 def count(session: ClientSession, query: str) -> ClientOperation[WorkflowExecutionCount]:
-    """How many activities match."""
+    """Return the number of matching activities."""
 
     def build(call: CountActivitiesInput) -> ClientOperation[WorkflowExecutionCount]:
         return asking(ac.CountActivities(query=call.query), count_from)

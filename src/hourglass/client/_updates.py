@@ -1,7 +1,4 @@
-"""Operations on updates: ask for one, wait for it, read what came of it. Nothing here waits itself.
-
-Also of those that start their workflow, unless it runs, in the same step (`_starts` has that for signals).
-"""
+"""Operations on updates: request one, wait for it, return its result; alone, or together with the start of the workflow."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._contract.workflows import (
     IdConflictPolicy,
     PollUpdate,
@@ -29,17 +26,16 @@ from hourglass.client._operations import Reference
 from hourglass.client._options import rpc_fields
 from hourglass.client._session import ClientOperation, ClientSession, through
 from hourglass.client._starts import PlannedStart
-from hourglass.client._waiting import in_time, told_of
+from hourglass.client._wait_notices import told_of
+from hourglass.client._waiting import in_time
 from hourglass.converter import Converter
 from hourglass.errors import ServiceTimeoutError, UpdateFailedError, UsageError
 from hourglass.workflow._references import given_message
 
-# --- updates --------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class UpdateReference:
-    """Which update a handle means, and what is known of it already."""
+    """The update of a handle, and its last known state."""
 
     workflow_id: str
     run_id: str
@@ -56,8 +52,8 @@ def build_update_request(
     options: Mapping[str, Any],
     stage: UpdateStage,
 ) -> tuple[StartWorkflowUpdateInput, Callable[[StartWorkflowUpdateInput], UpdateWorkflow]]:
-    """An update as interceptors see it, and how its request is built from that."""
-    given = given_message("update", message)
+    """Return the input of an update, and the function that builds its request."""
+    definition = given_message("update", message)
     update_id = check_text(options.get("id") or new_id(), "the id of an update")
     _check_stage(stage)
 
@@ -68,7 +64,7 @@ def build_update_request(
             first_execution_run_id=call.first_execution_run_id or "",
             update_id=call.update_id,
             update_name=call.update,
-            arguments=given.encode(session.of_workflow(call.id).converter, call.args),
+            arguments=definition.encode(session.of_workflow(call.id).converter, call.args),
             headers=call.headers,
             identity=session.identity,
             wait_stage=_check_stage(call.wait_for_stage),
@@ -79,11 +75,11 @@ def build_update_request(
     result_type = options.get("result_type")
     call = StartWorkflowUpdateInput(
         **reference.addressed(),
-        update=given.name,
+        update=definition.name,
         update_id=update_id,
         wait_for_stage=stage,
         first_execution_run_id=reference.first_execution_run_id or None,
-        result_type=given.return_type if result_type is None else result_type,
+        result_type=definition.return_type if result_type is None else result_type,
         args=list(arguments),
         **rpc_fields(options),
         _proceed=build,
@@ -108,7 +104,7 @@ def start(
     options: Mapping[str, Any],
     stage: UpdateStage,
 ) -> ClientOperation[UpdateReference]:
-    """Ask for an update and wait until it has come to a stage; gives what its handle refers to."""
+    """Request an update and wait until it has reached a stage; return the reference of its handle."""
     update, requested = build_update_request(session, reference, message, arguments, options, stage)
 
     def asked(call: StartWorkflowUpdateInput) -> ClientOperation[UpdateReference]:
@@ -118,8 +114,8 @@ def start(
             async with _patience(session, request):
                 state = await session.call(request)
                 while state.stage < min(stage, UpdateStage.ACCEPTED):
-                    # Sent again, with the same id: before ACCEPTED nothing is durable, so an engine that was
-                    # restarted meanwhile knows nothing of the update.
+                    # Send it again, with the same id: before ACCEPTED nothing is durable, so an engine that was restarted
+                    # meanwhile does not know the update.
                     state = await session.call(request)
                 return await _to_stage(session, state, stage)
 
@@ -135,9 +131,9 @@ def result(
     limit = optional_seconds(timeout, "timeout")
 
     async def ask(session: ClientSession) -> UpdateState:
-        known = reference.known
-        if known is not None and known.stage is UpdateStage.COMPLETED:
-            return known
+        last = reference.known
+        if last is not None and last.stage is UpdateStage.COMPLETED:
+            return last
         state = UpdateState(
             update_id=reference.update_id, workflow_id=reference.workflow_id, run_id=reference.run_id
         )
@@ -150,7 +146,7 @@ def result(
 
 
 def outcome(state: UpdateState, return_type: Any, converter: Converter) -> Any:
-    """The result of an update that is done. Raises `UpdateFailedError`."""
+    """Return the result of a completed update. Raises `UpdateFailedError`."""
     if state.failure is not None:
         cause = converter.from_failure(state.failure)
         raise UpdateFailedError(
@@ -160,7 +156,7 @@ def outcome(state: UpdateState, return_type: Any, converter: Converter) -> Any:
 
 
 def replace_run(state: UpdateState, run_id: str) -> UpdateState:
-    """The state with the run that it belongs to, where the service did not say."""
+    """Return the state with its run, if the service did not report it."""
     if state.run_id:
         return state
     return UpdateState(
@@ -175,9 +171,9 @@ def replace_run(state: UpdateState, run_id: str) -> UpdateState:
 
 @asynccontextmanager
 async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIterator[None]:
-    """The caller's time limit for an update, over however many requests it takes; what keeps it is told meanwhile.
+    """Apply the caller's timeout to all requests for an update, and log what delays it.
 
-    While it lasts `describe` shows the update as pending unless the history says that it was accepted.
+    Meanwhile `describe` shows the update as pending unless the history says that it was accepted.
     """
     requested = session.link.requested_updates
     requested[request.update_id] = request
@@ -197,7 +193,7 @@ async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIte
 
 
 async def _to_stage(session: ClientSession, state: UpdateState, stage: UpdateStage) -> UpdateState:
-    """Ask again until the update has come so far: the service ends its long polls."""
+    """Poll until the update has reached this stage: the service ends its long polls."""
     while state.stage < stage:
         answer = await session.call(
             PollUpdate(
@@ -217,15 +213,12 @@ def _referred(state: UpdateState, return_type: Any) -> UpdateReference:
 
 
 def refer_update(reference: Reference, update_id: str, message: object, result_type: Any) -> UpdateReference:
-    """What a handle to an update that was asked for before refers to."""
+    """Return the reference of a handle to an update that was requested before."""
     check_text(update_id, "the id of an update")
     return_type = Any if result_type is None else result_type
     if message is not None:
         return_type = given_message("update", message).return_type
     return UpdateReference(reference.workflow_id, reference.run_id, update_id, return_type)
-
-
-# --- with start -----------------------------------------------------------------------------------
 
 
 def update(
@@ -235,10 +228,10 @@ def update(
     options: Mapping[str, Any],
     stage: UpdateStage,
 ) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
-    """Start and update."""
+    """Start a workflow and update it in one step."""
     session = planned._session
     start, build_start, reference = planned.call()
-    asked, build_update = build_update_request(session, reference, message, arguments, options, stage)
+    update_call, build_update = build_update_request(session, reference, message, arguments, options, stage)
 
     def build(call: StartUpdateWithStartInput) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
         first = build_start(call.start)
@@ -260,14 +253,14 @@ def update(
         )
         return answer
 
-    call = StartUpdateWithStartInput(id=start.id, start=start, update=asked, _proceed=build)
+    call = StartUpdateWithStartInput(id=start.id, start=start, update=update_call, _proceed=build)
     return through(session, call).then(began)
 
 
 def start_with_start(
     first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
 ) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
-    """Start a workflow, or use the one that runs, and ask it for an update."""
+    """Start a workflow, or use the running one, and update it."""
     request = UpdateWithStart(
         start=first, update=update, rpc_timeout=update.rpc_timeout, rpc_metadata=update.rpc_metadata
     )
@@ -284,5 +277,5 @@ def start_with_start(
 
 
 def replace_policy(start: StartWorkflow) -> StartWorkflow:
-    """The start with the policy that the name of `with_start` promises: one that runs is used."""
+    """Return the start with the conflict policy of `with_start`: use a running workflow."""
     return msgspec.structs.replace(start, id_conflict_policy=IdConflictPolicy.USE_EXISTING)

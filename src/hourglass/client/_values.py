@@ -1,4 +1,4 @@
-"""What a client tells of workflows: frozen data, decoded from the service's answers."""
+"""Descriptions of workflows: frozen data, decoded from the service's answers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowExecution:
-    """One run, as a list shows it.
+    """A run in a list.
 
-    `memo` and `search_attributes` are decoded; an entry that cannot be decoded is left as its `Payload`.
+    `memo` and `search_attributes` are decoded; an entry that cannot be decoded remains a `Payload`.
     """
 
     id: str
@@ -50,17 +50,17 @@ class WorkflowExecution:
     memo: Mapping[str, Any]
     search_attributes: Mapping[str, Any]
     raw_info: WorkflowSummary = field(repr=False, compare=False)
-    """The same as the engine told it, payloads encoded."""
+    """The engine's answer, with encoded payloads."""
     converter: Converter = field(repr=False, compare=False)
     reported_problems: tuple[str, ...] = ()
-    """Of a run whose workflow task keeps failing or timing out: how, in Temporal's words, such as `category=WorkflowTaskFailed`
-    and `cause=WorkflowTaskFailedCauseNonDeterministicError`. From the second failure in a row on, on a server from the fifth,
-    until a task is completed; those of a run that was ended stay. The embedded engine also reports `category=ActivityTaskFailed`
-    while an activity of the run keeps failing.
+    """The problems of a run whose workflow task keeps failing or timing out, in Temporal's words, such as
+    `category=WorkflowTaskFailed` and `cause=WorkflowTaskFailedCauseNonDeterministicError`. They are reported from the
+    second consecutive failure on, on a server from the fifth, until a task is completed; a terminated run keeps them. The
+    embedded engine also reports `category=ActivityTaskFailed` while an activity of the run keeps failing.
     """
 
     def memo_value(self, key: str, default: Any = _REQUIRED, *, type: Any = Any) -> Any:
-        """A value of the memo, decoded as this type. Raises `KeyError` where there is none and no default."""
+        """Return a value of the memo, decoded as this type. Raises `KeyError` if there is neither a value nor a default."""
         payload = self.raw_info.memo.get(key)
         if payload is None:
             if default is _REQUIRED:
@@ -71,8 +71,8 @@ class WorkflowExecution:
 
 @dataclass(frozen=True)
 class WorkflowExecutionPage:
-    """Some of the runs that match a filter. `next_page_token` asks for those that follow; empty: there are no more. `notice` says
-    what is the matter with the storage, if anything: then this is what it has, and may not be the latest.
+    """A page of a list of runs. `next_page_token` is for the next page; empty: this is the last one. `notice` describes a
+    problem of the storage, if there is one: then the page shows the stored state, which may not be the latest.
     """
 
     items: tuple[WorkflowExecution, ...]
@@ -82,8 +82,8 @@ class WorkflowExecutionPage:
 
 @dataclass(frozen=True)
 class HistoryEventPage:
-    """Some events of a history, as JSON objects in the spelling of Temporal's tools. `next_page_token` asks for those that
-    follow; empty: there are no more.
+    """A page of a history: events as JSON objects in the spelling of Temporal's tools. `next_page_token` is for the next page;
+    empty: this is the last one.
     """
 
     events: tuple[dict[str, Any], ...]
@@ -92,34 +92,34 @@ class HistoryEventPage:
 
 @dataclass(frozen=True)
 class WorkflowExecutionCountAggregationGroup:
-    """How many of the runs that were counted have these values of what was grouped by."""
+    """The number of counted runs with these values of the grouping attributes."""
 
     count: int
     group_values: tuple[Any, ...]
 
 
 class WorkflowExecutionCount(int):
-    """How many runs match: a number, and `groups` where the filter ends with `GROUP BY ExecutionStatus`."""
+    """The number of matching runs, an `int`; `groups` if the filter ends with `GROUP BY ExecutionStatus`."""
 
     groups: tuple[WorkflowExecutionCountAggregationGroup, ...]
 
     def __new__(
         cls, count: int, groups: Sequence[WorkflowExecutionCountAggregationGroup] = ()
     ) -> WorkflowExecutionCount:
-        """A number with its groups."""
+        """Return a number with its groups."""
         made = super().__new__(cls, count)
         made.groups = tuple(groups)
         return made
 
     @property
     def count(self) -> int:
-        """The number itself."""
+        """The number, as a plain `int`."""
         return int(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PendingActivityInfo:
-    """An activity that a run waits for."""
+    """A pending activity of a run."""
 
     id: str
     activity_type: str
@@ -135,7 +135,7 @@ class PendingActivityInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingChildInfo:
-    """A child workflow that has not ended. `run_id` is its first run; it may have continued as another."""
+    """An open child workflow. `run_id` is its first run; it may have continued as another."""
 
     id: str
     run_id: str
@@ -145,7 +145,7 @@ class PendingChildInfo:
 
 @dataclass(frozen=True)
 class TimeSkippingInfo:
-    """A run's own time, how it goes now, and how often it was skipped."""
+    """A run's own time, its current skipping, and how often time was skipped."""
 
     current_time: datetime | None
     config: TimeSkippingConfig
@@ -156,8 +156,8 @@ class TimeSkippingInfo:
 class PendingUpdateInfo:
     """An update that was requested and that no worker has accepted yet.
 
-    The embedded engine lists those of all clients while a worker runs on the file. A server lists none: `describe` shows those
-    that the same client waits for.
+    The embedded engine lists the updates of all clients while a worker runs on the file. A server lists none: `describe` shows
+    those that this client waits for.
     """
 
     id: str
@@ -166,13 +166,13 @@ class PendingUpdateInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowDescription(WorkflowExecution):
-    """One run in detail. `task_attempt` above 1 means that its workflow task keeps failing: it is parked.
+    """A run in detail. A `task_attempt` above 1 means that its workflow task keeps failing: the run is parked.
 
-    `next_task_time` is when its workflow task is tried again, where the engine tells.
+    `next_task_time` is the time of the task's next retry, if the engine reports it.
     """
 
     raw_description: Description = field(repr=False, compare=False)
-    """The same as the engine told it, payloads encoded."""
+    """The engine's answer, with encoded payloads."""
     first_execution_run_id: str
     task_attempt: int
     pending_activities: tuple[PendingActivityInfo, ...]
@@ -184,22 +184,22 @@ class WorkflowDescription(WorkflowExecution):
     deployment_version: WorkerDeploymentVersion | None = None
     """The version that it is pinned to, or whose worker handled its last workflow task."""
     time_skipping: TimeSkippingInfo | None = None
-    """Where its time was ever skipped: see `WorkflowHandle.fast_forward`."""
+    """Set if its time was ever skipped: see `WorkflowHandle.fast_forward`."""
     pending_updates: tuple[PendingUpdateInfo, ...] = ()
 
     @property
     def parked(self) -> bool:
-        """Whether the run's code fails and is tried again and again until it is mended."""
+        """Whether the run's code fails, so that its task is retried until the code is fixed."""
         return self.status == WorkflowStatus.RUNNING and self.task_attempt > 1
 
 
 def execution_from(summary: WorkflowSummary, converter: Converter) -> WorkflowExecution:
-    """A run of a list."""
+    """Return a run of a list."""
     return WorkflowExecution(**_common(summary, converter))
 
 
 def description_from(answer: Description, converter: Converter) -> WorkflowDescription:
-    """A run in detail."""
+    """Return a run in detail."""
     return WorkflowDescription(
         **_common(answer.summary, converter),
         raw_description=answer,
@@ -234,29 +234,29 @@ def _skipping(state: TimeSkippingState | None) -> TimeSkippingInfo | None:
 
 
 def count_from(answer: Count) -> WorkflowExecutionCount:
-    """A number of runs."""
+    """Return a number of runs."""
     groups = [WorkflowExecutionCountAggregationGroup(group.count, group.values) for group in answer.groups]
     return WorkflowExecutionCount(answer.count, groups)
 
 
 def time_from(nanoseconds: int) -> datetime | None:
-    """Nanoseconds since the epoch as a time in UTC; 0 means unset."""
+    """Return a UTC time for nanoseconds since the epoch; None for 0, which means unset."""
     return _EPOCH + timedelta(microseconds=nanoseconds // 1000) if nanoseconds else None
 
 
 def memo_from(memo: Mapping[str, Payload], converter: Converter) -> dict[str, Any]:
-    """Named values, decoded; what cannot be decoded is left as its payload."""
+    """Return decoded values by name; a value that cannot be decoded remains a payload."""
     return {name: _decoded(payload, Any, converter) for name, payload in memo.items()}
 
 
 def attributes_from(attributes: Mapping[str, Payload]) -> dict[str, Any]:
-    """Search attributes, decoded; what cannot be decoded is left as its payload."""
+    """Return decoded search attributes; a value that cannot be decoded remains a payload."""
     return {name: _attribute(payload) for name, payload in attributes.items()}
 
 
 def _problems(attributes: Mapping[str, Any]) -> tuple[str, ...]:
-    told = attributes.get(REPORTED_PROBLEMS)
-    return tuple(each for each in told if isinstance(each, str)) if isinstance(told, list) else ()
+    value = attributes.get(REPORTED_PROBLEMS)
+    return tuple(problem for problem in value if isinstance(problem, str)) if isinstance(value, list) else ()
 
 
 def _common(summary: WorkflowSummary, converter: Converter) -> dict[str, Any]:
@@ -312,7 +312,7 @@ def _note(payload: Payload | None, converter: Converter) -> str | None:
 
 
 def _decoded(payload: Payload, type: Any, converter: Converter) -> Any:
-    # One foreign entry must not make a run invisible.
+    # An undecodable entry of another program must not hide a run.
     try:
         return converter.decode(payload, type)
     except PayloadError:

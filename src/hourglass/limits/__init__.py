@@ -1,4 +1,4 @@
-"""Limits that hold for a whole target, not for one process: how many at a time, how often, how many calls are one run.
+"""Limits of a target, across processes: concurrency, rates, bursts of calls, and work that is done once.
 
 In a workflow:
 
@@ -11,16 +11,15 @@ From outside:
     limits.debounce(client, reindex, page, key="page-7", wait=5)    # a burst of calls is one run, with the last arguments
     limits.once(client, pay, invoice, key="invoice-7")              # the same key is the same run
 
-Nothing needs to be set up: a key comes into being when it is first used. The embedded engine keeps it itself; on a server
-there is a small workflow behind each key, which every worker serves by itself. So the limits survive crashes and deploys as
-every workflow does, and hold for all that use the same target, in any process. The rules of both are
-`hourglass._contract.limits`.
+No setup is needed: a key exists from its first use. The embedded engine keeps it itself; on a server a small workflow keeps
+each key, which every worker serves. So limits survive crashes and deployments as every workflow does, and hold for all
+processes that use the target. Messages and rules are the same on both: `hourglass._contract.limits`.
 
-    _keepers    how a run and what keeps a limit reach each other
-    _slots      `slot`, and the workflow that keeps the slots of one key
-    _throttles  `throttle`, and the workflow that gives out the turns of one key
-    _debouncer  `debounce`, and the workflow that collects the calls of one key
-    _once       `once`
+_keepers    communication between a run and the keeper of a limit
+_slots      `slot`, and the workflow that keeps the slots of one key
+_throttles  `throttle`, and the workflow that grants the turns of one key
+_debouncer  `debounce`, and the workflow that collects the calls of one key
+_once       `once`
 """
 
 from __future__ import annotations

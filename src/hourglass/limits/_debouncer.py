@@ -1,10 +1,9 @@
-"""`limits.debounce`, a burst of calls is one run, and `hourglass.debounce`, the workflow that collects the calls.
+"""`limits.debounce`: a burst of calls is one run; and `hourglass.debounce`, the workflow that collects the calls.
 
-`debounce` is used from outside of workflows. The embedded engine collects the calls itself, and says at once which workflow
-they will become. On a server there is one collecting workflow for each key in use. It sleeps until
-the calls it knows are due, looks whether others have come meanwhile, and sleeps again: one timer for each pause,
-however many calls there are. Then it starts the run with the last arguments, as a child that it leaves to itself, and
-ends; calls that came in this very moment begin the next burst.
+`debounce` is used outside of workflows. The embedded engine collects the calls itself, and returns at once the id of the workflow
+that they will become. On a server there is one collecting workflow for each key in use. It sleeps until the calls that it has
+received are due, checks for later calls, and sleeps again: one timer for each pause, however many calls there are. Then it starts
+the run with the last arguments, as an abandoned child, and ends; calls that arrive at that moment begin the next burst.
 """
 
 from __future__ import annotations
@@ -32,12 +31,10 @@ from hourglass.progress import Progress
 from hourglass.workflow import ParentClosePolicy
 from hourglass.workflow._references import given_workflow
 
-# --- the workflow that collects -------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Fired:
-    """A burst became this workflow."""
+    """The workflow that a burst became, and the tickets of its calls."""
 
     workflow_id: str
     tickets: tuple[str, ...]
@@ -48,7 +45,7 @@ fired = Progress("fired", Fired)
 
 @workflow.defn(name="hourglass.debounce", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class Debouncer:
-    """Collects the calls of one key."""
+    """The workflow that collects the calls of one key."""
 
     @workflow.init
     def __init__(self, burst: Burst | None = None, *arguments: Payload) -> None:
@@ -59,7 +56,7 @@ class Debouncer:
 
     @workflow.signal
     def call(self, call: DebounceCall, *arguments: Payload) -> None:
-        """A client calls `debounce` for this key."""
+        """Receive a call of `debounce` for this key."""
         self.burst = joined(self.burst, call, workflow.time())
         self.arguments = arguments
         self.messages += 1
@@ -67,7 +64,7 @@ class Debouncer:
 
     @workflow.run
     def run(self, burst: Burst | None = None, *arguments: Payload) -> None:
-        """Wait until it is calm, start the run, and end."""
+        """Wait until no more calls arrive, start the run, and end."""
         number = 0
         while self.burst is not None:
             self._wait_until_due()
@@ -94,7 +91,7 @@ class Debouncer:
             self._wait_until(self.burst.due)
 
     def _wait_until(self, due: float) -> None:
-        """Until then, or until something has come that must be looked at sooner."""
+        """Wait until this time, or until a call has arrived that changes it."""
         try:
             workflow.wait_condition(
                 lambda: self.is_long or (self.burst is not None and self.burst.due < due),
@@ -107,9 +104,6 @@ class Debouncer:
             raise
 
 
-# --- debounce -------------------------------------------------------------------------------------
-
-
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
@@ -117,29 +111,29 @@ _OWN = ("execution_timeout", "run_timeout", "task_timeout")
 
 
 class DebounceOptions(TypedDict, total=False):
-    """How the run is started that a burst becomes. All are optional."""
+    """Options of the run that a burst becomes. All are optional."""
 
     task_queue: str
-    """The queue whose workers run it, and collect its calls; "default" by default."""
+    """The task queue of the run, and of the workflow that collects the calls; "default" by default."""
     execution_timeout: Duration | None
-    """The longest time for all its runs together."""
+    """The timeout of all its runs together."""
     run_timeout: Duration | None
-    """The longest time for one run."""
+    """The timeout of one run."""
     task_timeout: Duration | None
-    """How long a worker may take for one workflow task; more than 120 s counts as 120 s."""
+    """The timeout of one workflow task; values above 120 s count as 120 s."""
 
 
 class _DebounceOptions(DebounceOptions, total=False):
     key: Required[str]
-    """Calls of the same key are one burst."""
+    """Calls with the same key are one burst."""
     wait: Required[Duration]
-    """How long no call must have come."""
+    """The time without further calls after which the run starts."""
     max_wait: Duration | None
-    """How long a steady stream of calls can put the run off; for ever by default."""
+    """The longest time for which further calls can delay the run; unlimited by default."""
 
 
 class _Burst(Generic[R]):
-    """A call, and the burst that it is part of."""
+    """A call, and the burst that it belongs to."""
 
     def __init__(
         self, session: ClientSession, keeper: Reference, call: DebounceCall, return_type: Any
@@ -152,7 +146,7 @@ class _Burst(Generic[R]):
 
     @property
     def _is_kept(self) -> bool:
-        """Whether the engine itself collects the calls: then it has said which workflow they will be."""
+        """Whether the engine itself collects the calls: then it has returned the id of their workflow."""
         return self._keeper.workflow_id != self._id
 
     def _became(self, timeout: Duration | None) -> ClientOperation[None]:
@@ -186,21 +180,21 @@ class _Burst(Generic[R]):
 
 
 class AsyncDebounced(_Burst[R], Generic[R]):
-    """A call that will be run with others, or in the place of others. Made by `debounce`."""
+    """A debounced call, which will run together with others. Returned by `debounce`."""
 
     async def started(self, timeout: Duration | None = None) -> AsyncWorkflowHandle[R]:
-        """Wait until the burst has become a run; gives its handle, the same to all calls of the burst."""
+        """Wait until the burst has become a run, and return its handle, which is the same for all calls of the burst."""
         if self._is_kept:
             await self._session.arun(self._became(timeout))
             return AsyncWorkflowHandle(self._session, self._keeper)
         keeper: AsyncWorkflowHandle[None] = AsyncWorkflowHandle(self._session, self._keeper)
-        async for each in fired.follow(keeper, timeout=timeout):
-            if self._ticket in each.tickets:
-                return AsyncWorkflowHandle(self._session, self._refer(each.workflow_id))
+        async for event in fired.follow(keeper, timeout=timeout):
+            if self._ticket in event.tickets:
+                return AsyncWorkflowHandle(self._session, self._refer(event.workflow_id))
         raise self._never()
 
     async def result(self) -> R:
-        """Wait until the burst has become a run and that has ended; gives its result."""
+        """Wait until the burst has become a run and that has closed; return its result."""
         handle = await self.started()
         return await handle.result()
 
@@ -209,21 +203,21 @@ class AsyncDebounced(_Burst[R], Generic[R]):
 
 
 class Debounced(_Burst[R], Generic[R]):
-    """A call that will be run with others, or in the place of others. Made by `debounce`."""
+    """A debounced call, which will run together with others. Returned by `debounce`."""
 
     def started(self, timeout: Duration | None = None) -> WorkflowHandle[R]:
-        """Wait until the burst has become a run; gives its handle, the same to all calls of the burst."""
+        """Wait until the burst has become a run, and return its handle, which is the same for all calls of the burst."""
         if self._is_kept:
             self._session.run(self._became(timeout))
             return WorkflowHandle(self._session, self._keeper)
         keeper: WorkflowHandle[None] = WorkflowHandle(self._session, self._keeper)
-        for each in fired.follow(keeper, timeout=timeout):
-            if self._ticket in each.tickets:
-                return WorkflowHandle(self._session, self._refer(each.workflow_id))
+        for event in fired.follow(keeper, timeout=timeout):
+            if self._ticket in event.tickets:
+                return WorkflowHandle(self._session, self._refer(event.workflow_id))
         raise self._never()
 
     def result(self) -> R:
-        """Wait until the burst has become a run and that has ended; gives its result."""
+        """Wait until the burst has become a run and that has closed; return its result."""
         handle = self.started()
         return handle.result()
 
@@ -257,11 +251,11 @@ def debounce(  # type: ignore[misc]
     max_wait: Duration | None = None,
     **options: Any,
 ) -> Any:
-    """Run a workflow once the calls of a key have calmed down: `limits.debounce(client, reindex, page, key="page-7", wait=5)`.
+    """Run a workflow once the calls of a key have stopped: `limits.debounce(client, reindex, page, key="page-7", wait=5)`.
 
-    Each call begins the wait anew; when none has come for `wait`, the workflow is run once, with the arguments of the last
-    call. `max_wait` bounds what a steady stream of calls can put off. A call returns as soon as it is recorded, whether or
-    not a worker is there. With an `AsyncClient` it is awaited.
+    Each call restarts the wait; when none has arrived for `wait`, the workflow runs once, with the arguments of the last call.
+    `max_wait` limits how long further calls can delay it. A call returns as soon as it is recorded, whether or not a worker is
+    running. With an `AsyncClient` it is awaited.
     """
     if not isinstance(client, (Client, AsyncClient)):
         raise UsageError(f"a debounce needs a Client or an AsyncClient, not {type(client).__name__}")
@@ -281,10 +275,10 @@ def debounce(  # type: ignore[misc]
 def _call(
     workflow: Any, key: str, wait: Duration, max_wait: Duration | None, options: Mapping[str, Any]
 ) -> DebounceCall:
-    known = DebounceOptions.__annotations__
+    names = DebounceOptions.__annotations__
     for name in options:
-        if name not in known:
-            raise UsageError(f"a debounce has no option {name!r}; there are: {', '.join(known)}")
+        if name not in names:
+            raise UsageError(f"a debounce has no option {name!r}; there are: {', '.join(names)}")
     longest = optional_seconds(max_wait, "max_wait")
     if longest is not None and longest < seconds(wait, "wait"):
         raise UsageError("max_wait must not be shorter than wait")
@@ -304,7 +298,7 @@ def _send(
     session: ClientSession, workflow: Any, args: Sequence[Any], call: DebounceCall
 ) -> ClientOperation[Reference]:
     session.meet(workflow)
-    # Encoded here by the workflow's own signature; the workflow that collects them hands them on as they are.
+    # Encoded here by the workflow's own signature; the collecting workflow passes them on unchanged.
     arguments = given_workflow(workflow).encode(session.converter, args)
     options = {
         "id": keeper_id("debounce", call.prefix),

@@ -1,18 +1,19 @@
-"""Between a run and what keeps a limit (its keeper): the signal by which a run hears from keepers, and how a keeper is
-asked, or started where there is none. What they say, and the rules, are in `hourglass._contract.limits`; the embedded
-engine keeps limits itself, and answers in the place of a keeper.
+"""Communication between a run and the keeper of a limit: the signal by which a run receives answers, and sending a request to
+a keeper, which is started if there is none.
 
-`Hand` speaks for a run: one fiber asks for all tasks of the run together, so that a slot goes from task to task without an event.
+Messages and rules are in `hourglass._contract.limits`; the embedded engine keeps limits itself, and answers in the place of a
+keeper. A `Hand` communicates for a run: one fiber sends the requests of all tasks of the run together, so that a slot passes from
+task to task without an event.
 
-`Replies`, what a run has asked for and heard, must not know what the answers mean. Its invariants:
+`Replies` holds what a run has requested and received; it must not know what the answers mean. Its invariants:
 
-- One signal serves all tickets of a run, and its handler is there before the first question leaves.
-- An answer to a ticket that the run no longer waits for is dropped, and one that is repeated changes nothing.
+- One signal serves all tickets of a run, and its handler exists before the first request leaves.
+- An answer to a ticket that the run no longer waits for is dropped, and a repeated one changes nothing.
 
-Run and keeper reach each other by nothing but signals, and a child that is left to itself: no activity and no client,
-so that a worker without activities serves limits too. Invariants:
+Run and keeper communicate only by signals, and a keeper is an abandoned child: neither activities nor clients are involved, so a
+worker without activities serves limits too. Invariants:
 
-- What was sent has arrived when `ask` and `tell` return, also where the run that asks is being cancelled.
+- A message has arrived when `ask` and `tell` return, even if the requesting run is being cancelled.
 - A keeper outlives the run that happened to start it.
 """
 
@@ -36,38 +37,35 @@ from hourglass.errors import (
 )
 from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
-# --- what a run hears -----------------------------------------------------------------------------
-
-
 H = TypeVar("H", bound="Hand")
 
 
 class Replies:
-    """What one run has asked for and heard."""
+    """The requests and answers of one run."""
 
     def __init__(self) -> None:
         self.inside: set[tuple[tuple[PathStep, ...], str]] = set()
         self.hands: dict[str, Hand] = {}
-        """Who speaks with keepers for all tasks of the run, by keeper, and by the names that keepers know them by."""
+        """The hands of the run, by keeper, and by the names that keepers know them by."""
 
     def hear(self, name: str, answers: Answers) -> None:
-        """Pass an answer to the hand that asked. One that nobody waits for is dropped."""
+        """Pass an answer to the hand that requested it. An answer that nobody waits for is dropped."""
         hand = self.hands.get(name)
         if hand is not None:
             hand.hear(name, answers)
 
     def farewell(self) -> None:
-        """The run closes: what keepers must know first is told."""
+        """Before the run closes, tell the keepers what they must know."""
         with workflow.shield():
             for hand in dict.fromkeys(self.hands.values()):
                 hand.farewell()
 
 
 def hand_of_run(kind: Callable[[str], H], keeper: str, replies: Replies) -> H:
-    """What speaks with this keeper for all tasks of the current run; made, with its name, when it is first asked for."""
-    known = replies.hands.get(keeper)
-    if known is not None:
-        return cast(H, known)
+    """Return the hand that communicates with this keeper for the current run. It is created, with its name, on first use."""
+    hand = replies.hands.get(keeper)
+    if hand is not None:
+        return cast(H, hand)
     name = str(workflow.uuid4())
     made = kind(name)
     replies.hands[keeper] = replies.hands[name] = made
@@ -76,11 +74,11 @@ def hand_of_run(kind: Callable[[str], H], keeper: str, replies: Replies) -> H:
 
 
 def replies_of_run(what: str) -> Replies:
-    """What the current run has asked keepers and heard from them; set up when it is first asked for."""
-    known = require_run(what).handlers.known.get(("signal", ANSWERS))
-    if known is not None:
-        found: Replies = vars(known[0].fn)["replies"]
-        return found
+    """Return the requests and answers of the current run, created on first use."""
+    handlers = require_run(what).handlers.known.get(("signal", ANSWERS))
+    if handlers is not None:
+        replies: Replies = vars(handlers[0].fn)["replies"]
+        return replies
     made = Replies()
 
     def hear(name: str, answers: Answers) -> None:
@@ -92,16 +90,13 @@ def replies_of_run(what: str) -> Replies:
     return made
 
 
-# --- one fiber for all tasks of a run -------------------------------------------------------------
-
-
 class Hand:
-    """Speaks with one keeper for all tasks of a run, in a fiber of its own, which lives while there is something to say or
-    to wait for. No scope and no cancellation of the author's reaches it. It has one timer, which is let be while what
-    comes needs it no sooner: every timer is two events.
+    """Communicates with one keeper for all tasks of a run, in a fiber of its own, which lives while there is something to send
+    or to wait for. No scope and no cancellation of the author's reaches it. It has one timer, which is kept as long as
+    nothing is due earlier, because every timer is two events.
 
-    It reckons by `time`, not by the run's own: where an engine's clock was ahead and was set right, the time of a run's events
-    stands still until the clock is as late again, while its timers fire after as long as they should.
+    It uses `time` instead of the run's own time: if an engine's clock was ahead and was set back, the time of a run's events
+    stops until the clock has caught up, but timers still fire after their duration.
     """
 
     def __init__(self) -> None:
@@ -111,11 +106,11 @@ class Hand:
         self._asked_at: Site = NOWHERE
 
     def time(self) -> float:
-        """The run's time, or that of the last timer here that fired, if it is later; in seconds."""
+        """The run's time in seconds, or that of the last timer that fired here, if it is later."""
         return max(workflow.time(), self._reached)
 
     def poke(self) -> None:
-        """Something has changed: have it looked at."""
+        """Check again what is due, because something has changed."""
         fiber = require_fiber("limits")
         if self._task is None:
             self._task = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
@@ -127,37 +122,37 @@ class Hand:
             self._task.spawned_at = self._asked_at
 
     def hear(self, name: str, answers: Answers) -> None:
-        """The keeper has answered, or says something."""
+        """Receive an answer or a message of the keeper."""
         raise NotImplementedError
 
     def farewell(self) -> None:
-        """The run closes."""
+        """Finish before the run closes."""
         raise NotImplementedError
 
     def is_due(self) -> bool:
-        """Whether there is something to say. Must only look."""
+        """Whether there is something to send. Must not change anything."""
         raise NotImplementedError
 
     def next_moment(self) -> float | None:
-        """When to look again if nothing comes; None: never. Must only look."""
+        """The time of the next check if nothing arrives; None: never. Must not change anything."""
         raise NotImplementedError
 
     def act(self) -> None:
-        """Say what is to be said."""
+        """Send what is due."""
         raise NotImplementedError
 
     def time_passes(self) -> None:
-        """The moment has come."""
+        """Handle the passing of the time that `next_moment` returned."""
         raise NotImplementedError
 
     def wait_is_for(self) -> str:
-        """What the timer is for, for readers of the history."""
+        """The purpose of the timer, for readers of the history."""
         raise NotImplementedError
 
     def _work(self) -> None:
         with workflow.shield():
             while True:
-                # What is ready runs first: what is given back and wanted again meanwhile needs no keeper.
+                # Let ready fibers run first: what one returns and another requests meanwhile needs no keeper.
                 workflow.wait_condition(lambda: True)
                 moment = self.next_moment()
                 if self.is_due():
@@ -172,7 +167,7 @@ class Hand:
         self._timer_at, self._timer_is_for = moment, self.wait_is_for()
         left = moment - self.time()
         if left <= 0:
-            left = 0.001  # by rounding: a limit of nothing would be over at once, again and again
+            left = 0.001  # because of rounding: a timeout of 0 would end at once, again and again
         try:
             workflow.wait_condition(self._is_sooner, timeout=left, timeout_summary=self._timer_is_for)
         except TimeoutError:
@@ -186,9 +181,6 @@ class Hand:
         return moment is None or moment < self._timer_at - 1e-6 or self.wait_is_for() != self._timer_is_for
 
 
-# --- asking, starting and answering ---------------------------------------------------------------
-
-
 FIRST_REMINDER, LAST_REMINDER = 60.0, 3600.0
 _LONGEST_PAUSE = 10.0
 _LONGEST_KEY = 200
@@ -196,7 +188,7 @@ _MANY_MESSAGES = 500
 
 
 def keeper_id(kind: str, key: str) -> str:
-    """The id of the workflow that keeps this key: the same for every program that uses the target."""
+    """Return the id of the workflow that keeps this key, which is the same for all programs that use the target."""
     if not isinstance(key, str) or not key.strip():
         raise UsageError("the key of a limit must be a non-empty str")
     if len(key) > _LONGEST_KEY:
@@ -205,7 +197,7 @@ def keeper_id(kind: str, key: str) -> str:
 
 
 def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_queue: str) -> None:
-    """Put a question to a keeper; where there is none, start one with `state`, which has the question in it."""
+    """Send a request to a keeper; if there is none, start one with `state`, which contains the request."""
     pause = 0.0
     with workflow.shield():
         while True:
@@ -215,8 +207,8 @@ def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_que
             except FailureError:
                 if _started(keeper, kind, state, task_queue):
                     return
-            # Another run has started the keeper meanwhile, so the signal will reach it now. If not, the keeper has
-            # closed in between, or its run has had as many signals as it may: try again, ever later.
+            # Another run has started the keeper meanwhile, so the signal will reach it now. If not, the keeper has closed in
+            # between, or its run has received the maximum number of signals: try again, with increasing pauses.
             workflow.sleep(pause)
             pause = min(2 * pause or 0.1, _LONGEST_PAUSE)
 
@@ -237,7 +229,7 @@ def _started(keeper: str, kind: Any, state: Any, task_queue: str) -> bool:
 
 
 def tell(keeper: str, signal: Any, message: Any) -> None:
-    """Tell a keeper something that only matters if it is there."""
+    """Send a message to a keeper that only matters if the keeper exists."""
     with workflow.shield():
         try:
             workflow.get_external_workflow_handle(keeper).signal(signal, message)
@@ -246,11 +238,11 @@ def tell(keeper: str, signal: Any, message: Any) -> None:
 
 
 def unreachable(answers: Sequence[Answer]) -> list[SlotClaim]:
-    """Tell runs, all at once, what their tickets came to; gives the places of runs that have closed."""
+    """Send answers to runs, concurrently. Return the places of runs that have closed."""
     with workflow.shield():
-        tasks = [workflow.spawn(_reaches, each) for each in answers]
+        tasks = [workflow.spawn(_reaches, answer) for answer in answers]
         reached = [task.result() for task in tasks]
-    return [each.place for each, there in zip(answers, reached, strict=True) if not there]
+    return [answer.place for answer, there in zip(answers, reached, strict=True) if not there]
 
 
 def _reaches(answer: Answer) -> bool:
@@ -259,22 +251,22 @@ def _reaches(answer: Answer) -> bool:
         handle = workflow.get_external_workflow_handle(place.workflow_id, run_id=place.run_id)
         handle.signal(ANSWERS, answer.name, answer.answers)
     except ApplicationError as error:
-        # The run is open, but has had as many signals as it may.
+        # The run is open, but has received the maximum number of signals.
         return "SignalCountLimit" in (error.type or "")
     return True
 
 
 def keep(what: str, serve: Callable[[], bool]) -> None:
-    """A keeper's run: one round of serving after the other, until one says that there is nothing to keep."""
+    """Run a keeper: serve in rounds until a round returns that there is nothing left to keep."""
     while True:
         try:
             if not serve():
                 return
         except Cancelled:
-            # The runs that wait would never hear of it. To be rid of a keeper, terminate it.
+            # The waiting runs would never be notified. To remove a keeper, terminate it.
             workflow.logger.warning(f"a keeper of {what} does not cancel: others wait for it")
 
 
 def is_long(messages: int) -> bool:
-    """Whether a keeper's run has grown enough to continue as a new one."""
+    """Whether the history of a keeper's run is long enough to continue as new."""
     return messages >= _MANY_MESSAGES or workflow.info().is_continue_as_new_suggested

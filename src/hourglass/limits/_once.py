@@ -1,8 +1,7 @@
-"""`limits.once`: the same key is the same run. Used from outside of workflows.
+"""`limits.once`: the same key is the same run. Used outside of workflows.
 
-Temporal's id policies do the work. What they do not have is a window of time: after it, a run that has closed does not
-count any more. Two clients that find that out together start one run, because both starts name the run that they
-follow in their request id.
+It uses Temporal's id policies, and adds a time window, after which a closed run does not count any more. If two clients notice
+that at the same time they start one run, because the request id of both starts names the former run.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _OURS = ("id", "id_reuse_policy", "id_conflict_policy", "request_id")
 
 
 class OnceOptions(StartOptions, total=False):
-    """What `once` takes beside the workflow and its arguments; of `StartOptions` all but the id and its policies."""
+    """The options of `once`: all of `StartOptions` except the id and its policies, and those below."""
 
     key: Required[str]
-    """The workflow's id: the same key is the same run."""
+    """The workflow's id: calls with the same key refer to the same run."""
     window: Duration | None
-    """For how long, from its start, a run that has closed counts; as long as the engine keeps it by default."""
+    """How long a closed run counts, from its start; by default as long as the engine retains it."""
     retry_failed: bool
-    """Whether a run that did not complete does not count."""
+    """Whether a run that did not complete is ignored."""
 
 
 @overload
@@ -65,12 +64,11 @@ def once(  # type: ignore[misc]
     retry_failed: bool = False,
     **options: Any,
 ) -> Any:
-    """Start a workflow unless that was done before: `limits.once(client, pay, invoice, key="invoice-7").result()`.
+    """Start a workflow unless it was started before: `limits.once(client, pay, invoice, key="invoice-7").result()`.
 
-    The key is the workflow's id. While a run of that key is open, and after it has closed for as long as the engine keeps
-    it, every caller gets a handle to the same run, whatever the arguments. With `window` a run that has closed counts
-    no longer than this from its start. With `retry_failed` one that did not complete does not count. With an
-    `AsyncClient` it is awaited.
+    The key is the workflow's id. While a run of that key is open, and after it has closed for as long as the engine retains it,
+    every caller gets a handle to the same run, whatever the arguments. With `window` a closed run counts only for this time from
+    its start. With `retry_failed` a run that did not complete does not count. With an `AsyncClient` it is awaited.
     """
     if not isinstance(client, (Client, AsyncClient)):
         raise UsageError(f"once needs a Client or an AsyncClient, not {type(client).__name__}")
@@ -99,17 +97,17 @@ def _start(
     options: Mapping[str, Any],
     window: Duration | None,
 ) -> ClientOperation[Reference]:
-    given = given_workflow(workflow)
+    definition = given_workflow(workflow)
     policies = {"id_conflict_policy": IdConflictPolicy.USE_EXISTING}
-    request = start_request(given, args, {**options, **policies}, session.converter, session.identity)
+    request = start_request(definition, args, {**options, **policies}, session.converter, session.identity)
     limit = optional_seconds(window, "window")
 
     async def ask(session: ClientSession) -> str:
         try:
             return (await session.call(request)).run_id
         except WorkflowAlreadyStartedError as error:
-            known = DescribeWorkflow(workflow_id=request.workflow_id, run_id=error.run_id)
-        former = (await session.call(known)).summary
+            describe = DescribeWorkflow(workflow_id=request.workflow_id, run_id=error.run_id)
+        former = (await session.call(describe)).summary
         if limit is None or session.now_ns() < former.start_time_ns + round(limit * 1e9):
             return former.run_id
         again = msgspec.structs.replace(
@@ -118,5 +116,5 @@ def _start(
         return (await session.call(again)).run_id
 
     return ClientOperation(
-        ask, lambda run_id: Reference(request.workflow_id, run_id, return_type=given.return_type)
+        ask, lambda run_id: Reference(request.workflow_id, run_id, return_type=definition.return_type)
     )

@@ -1,10 +1,10 @@
-"""`limits.slot`, at most so many of one key at a time, and `hourglass.slots`, the workflow that keeps the slots.
+"""`limits.slot`: a maximum of concurrent users of a key; and `hourglass.slots`, the workflow that keeps the slots.
 
-There is one keeper for each key in use. It hands slots out in the order of asking, by a signal. A run asks for all its
-tasks together (`SlotPool`), and hands a slot that one of them leaves to the next: five hundred tasks of one run that enter
-in turn cost a dozen events. A holder that ends in the ordinary way gives its slot back; one that was terminated, or timed
-out, cannot. So while a run waits for a slot the keeper looks after the holders, ever more seldom: it tells each once more
-that it has its slot, which reaches no run that has closed. The keeper ends when no run has used the key for a while.
+There is one keeper for each key in use. It grants slots in the order of requests, by a signal. A run requests slots for all its
+tasks together (`SlotPool`), and passes a slot from one task to the next: five hundred tasks of one run that enter in turn cost a
+dozen events. A holder that ends in the ordinary way returns its slot; a terminated or timed-out run cannot. So while a run waits
+for a slot the keeper checks the holders, with increasing pauses: it repeats to each that it has its slot, which cannot be
+delivered to a closed run. The keeper ends when no run has used the key for a while.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ from hourglass.limits._keepers import (
     unreachable,
 )
 
-# --- the keeper -----------------------------------------------------------------------------------
-
-
 _LINGER = 60.0
 _LONGEST_PAUSE = 120.0
 _HOUSEKEEPING = 86_400.0
@@ -42,7 +39,7 @@ _HOUSEKEEPING = 86_400.0
 
 @workflow.defn(name="hourglass.slots", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class SlotKeeper:
-    """Keeps the slots of one key."""
+    """The workflow that keeps the slots of one key."""
 
     @workflow.init
     def __init__(self, slots: Slots) -> None:
@@ -54,19 +51,19 @@ class SlotKeeper:
 
     @workflow.signal
     def lease(self, lease: Lease) -> None:
-        """A run wants slots for its tasks."""
+        """Receive a run's request for slots."""
         self.book.lease(lease)
         self._heard()
 
     @workflow.signal
     def take_back(self, back: Return) -> None:
-        """A run gives slots, or places in the queue, back."""
+        """Receive slots, or places in the queue, that a run returns."""
         self.book.give_back(back.tickets)
         self._heard()
 
     @workflow.query
     def slots(self) -> SlotTable:
-        """Which runs hold a slot, and which wait."""
+        """Return the runs that hold a slot, and those that wait."""
         return self.book.table
 
     @workflow.run
@@ -79,7 +76,7 @@ class SlotKeeper:
         self.changed = True
 
     def _serve(self) -> bool:
-        """One round: hand out what is free, then wait for news. False if there is nothing to keep."""
+        """Serve one round: grant free slots, then wait for messages. Return False if there is nothing left to keep."""
         self.changed = False
         lucky = self.book.grant()
         if lucky:
@@ -105,12 +102,12 @@ class SlotKeeper:
         return _LINGER if self.book.is_idle else _HOUSEKEEPING
 
     def _look_within(self, pause: float) -> None:
-        # A moment, not a pause: runs that ask meanwhile must not put it off.
+        # A time, not a pause: requests that arrive meanwhile must not delay it.
         self.pause = pause
         self.look_at = min(self.look_at, workflow.time() + pause)
 
     def _look_after(self) -> None:
-        """Find holders that are gone; where all are there, look again later than the last time."""
+        """Find holders that are gone. If there are none, increase the pause until the next check."""
         self.pause = min(2 * self.pause, max(_LONGEST_PAUSE, self.book.notice))
         self.look_at = workflow.time() + self.pause
         self._drop(unreachable(self.book.reminders()))
@@ -121,14 +118,11 @@ class SlotKeeper:
             self.changed = True
 
 
-# --- the slots that one run has -------------------------------------------------------------------
-
-
 _FIRST_LINGER, _LAST_LINGER = 5.0, 60.0
 
 
 class SlotWaiter:
-    """A task that waits for a slot: what it gets, or that its time is up."""
+    """A task that waits for a slot: its number, or None if the time is up."""
 
     def __init__(self, deadline: float | None) -> None:
         self.deadline = deadline
@@ -139,10 +133,10 @@ class SlotWaiter:
 class SlotPool(Hand):
     """The slots of one key that a run has, and its tasks that wait for one.
 
-    A slot that one task leaves goes to the next of the same run, without an event, until the keeper says that another run
-    waits: then those of its tasks that wait already come first, and every slot that is left after them goes back. `idle`
-    are slots that no task is in: they go back at once where the run has used the key but once, else after a while in which
-    none was used again, and before the run closes. `asked` are places in the keeper's queue, never more than the limit.
+    A slot that a task leaves passes to the next task of the run, without an event, until the keeper reports that another run
+    waits: then the tasks that already wait come first, and every slot that becomes free after them is returned. `idle` are slots
+    that no task uses: they are returned at once if the run has used the key only once, else after a while without use, and before
+    the run closes. `asked` are places in the keeper's queue, at most as many as the limit.
     """
 
     def __init__(self, key: str, name: str, task_queue: str) -> None:
@@ -169,10 +163,8 @@ class SlotPool(Hand):
         self._remind_at, self._reminder = 0.0, FIRST_REMINDER
         self._linger, self._linger_until, self._reused = _FIRST_LINGER, 0.0, False
 
-    # --- for tasks --------------------------------------------------------------------------------
-
     def enter(self, limit: int, notice: float, timeout: float | None) -> int:
-        """Wait for a slot; gives its number. Raises `TimeoutError` when the time is up."""
+        """Wait for a slot and return its number. Raises `TimeoutError` when the time is up."""
         self.limit, self.notice = limit, notice
         self._uses += 1
         if self._idle and not self._waiting and self._ahead is None and self._told_limit == limit:
@@ -197,7 +189,7 @@ class SlotPool(Hand):
         return waiter.number
 
     def _drop(self, waiter: SlotWaiter) -> None:
-        """A task waits no longer."""
+        """Remove a task that no longer waits."""
         if waiter in self._waiting:
             del self._waiting[waiter]
             if self._ahead:
@@ -206,7 +198,7 @@ class SlotPool(Hand):
                 self._begin_to_linger()
 
     def leave(self, number: int) -> None:
-        """A task has left its block."""
+        """Free the slot of a task that has left its block."""
         self._used.discard(number)
         if self._waiting and self._ahead != 0:
             if self._ahead is not None:
@@ -221,7 +213,7 @@ class SlotPool(Hand):
         self._begin_to_linger()
 
     def _begin_to_linger(self) -> None:
-        """Something is not needed now, and is kept for a while."""
+        """Keep unused slots for a while from now on."""
         now = self.time()
         if self._linger_until <= now:
             self._linger_until, self._reused = now + self._linger, False
@@ -238,10 +230,8 @@ class SlotPool(Hand):
         if self._asked and not self._waiting:
             self._begin_to_linger()
 
-    # --- for the keeper ---------------------------------------------------------------------------
-
     def hear(self, name: str, answers: Answers) -> None:
-        """Slots were granted, or another run waits."""
+        """Receive granted slots, or the report that another run waits."""
         for number in answers.numbers:
             if number is not None and number in self._asked:
                 self._asked.remove(number)
@@ -255,21 +245,21 @@ class SlotPool(Hand):
         self.poke()
 
     def farewell(self) -> None:
-        """The run closes: what no task is in goes back first."""
+        """Return unused slots before the run closes."""
         if self._idle or self._asked or self._sending:
             self._closing = True
             self.poke()
             workflow.wait_condition(lambda: not (self._idle or self._asked or self._sending))
 
     def is_due(self) -> bool:
-        """Whether slots are to be asked for or given back."""
+        """Whether slots must be requested or returned."""
         return self._wanted() > 0 or self._limit_is_new or bool(self._surplus())
 
     def act(self) -> None:
-        """Ask, or give back, or both."""
+        """Request slots, or return some, or both."""
         back = self._surplus()
-        self._idle = [each for each in self._idle if each not in back]
-        self._asked = [each for each in self._asked if each not in back]
+        self._idle = [number for number in self._idle if number not in back]
+        self._asked = [number for number in self._asked if number not in back]
         if back:
             self._linger_until = 0.0
         wanted = self._wanted()
@@ -281,14 +271,14 @@ class SlotPool(Hand):
             self._sending = False
 
     def next_moment(self) -> float | None:
-        """When to remind the keeper, to give up a wait, or to give back what was kept."""
+        """The time to remind the keeper, to end a wait, or to return unused slots."""
         if self._waiting:
-            deadlines = (each.deadline for each in self._waiting if each.deadline is not None)
+            deadlines = (waiter.deadline for waiter in self._waiting if waiter.deadline is not None)
             return min((self._remind_at, *deadlines) if self._limited else (self._remind_at,))
         return self._linger_until if self._idle or self._asked else None
 
     def wait_is_for(self) -> str:
-        """What the timer is for."""
+        """The purpose of the timer."""
         what = "waits for a slot of" if self._waiting else "keeps, for a moment, slots of"
         return f"{what} {self.key!r}"
 
@@ -318,7 +308,7 @@ class SlotPool(Hand):
         self._remind_at = self.time() + self._reminder
 
     def _surplus(self) -> tuple[int, ...]:
-        """What goes back now: slots that no task is in, and places in the queue that no task needs."""
+        """Return the slots that no task uses and the places in the queue that no task needs, if they must be returned now."""
         if self._closing:
             return (*self._idle, *self._asked)
         unneeded = () if self._waiting else tuple(self._asked)
@@ -326,25 +316,24 @@ class SlotPool(Hand):
             is_kept = self._uses > 1 and not 0.0 < self._linger_until <= self.time()
             return () if is_kept or self._waiting else (*self._idle, *unneeded)
         if not self._ahead and self._waiting:
-            unneeded = tuple(each for each in self._asked if each in self._stale)
+            unneeded = tuple(number for number in self._asked if number in self._stale)
         return (*self._idle, *unneeded)
 
     def time_passes(self) -> None:
-        """Waits that are over end; a keeper that is silent is reminded; what was not used again is let go."""
+        """End waits whose time is up, remind a silent keeper, and return unused slots."""
         now = self.time()
-        for waiter in [each for each in self._waiting if each.deadline is not None and each.deadline <= now]:
+        for waiter in [
+            expired for expired in self._waiting if expired.deadline is not None and expired.deadline <= now
+        ]:
             self._drop(waiter)
             waiter.done.set()
         if self._waiting and self._remind_at <= now:
-            # A keeper that was terminated has forgotten who waits.
+            # A keeper that was terminated has forgotten the waiting runs.
             self._reminder = min(2 * self._reminder, LAST_REMINDER)
             self._send(tuple(self._asked), ())
         if self._linger_until <= now and self._reused:
             self._linger = min(2 * self._linger, _LAST_LINGER)
             self._linger_until, self._reused = now + self._linger, False
-
-
-# --- slot -----------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -356,18 +345,18 @@ def slot(
     notice: Duration = 10.0,
     task_queue: str = "",
 ) -> Iterator[None]:
-    """Hold one of a key's slots for a block: `with limits.slot("customer-42", limit=2): charge(…)`. In workflows only.
+    """Hold a slot of a key for a block: `with limits.slot("customer-42", limit=2): charge(…)`. In workflows only.
 
-    At most `limit` blocks of the same key are entered at a time, in all workflows of the target together; the others
-    wait, first come first served. A block that waits longer than `timeout` gets `TimeoutError`; one that is cancelled
-    gives its place back. A run that ends any other way than through its own code (terminated, timed out) loses its
-    slot: at once on the embedded engine, which keeps the slots itself; on a server within `notice` once another run waits
-    for it, later where holders have been looked after for a while.
+    At most `limit` blocks of the same key run at a time, in all workflows of the target together; the others wait, in the order
+    of their requests. A block that waits longer than `timeout` raises `TimeoutError`; a cancelled one gives up its place. A run
+    that ends other than through its own code (terminated, timed out) loses its slot: at once on the embedded engine, which keeps
+    the slots itself; on a server within `notice` after another run begins to wait, later if the holders have been checked for a
+    while.
 
-    On a server the slots are kept by a small workflow of their own, on the task queue of the first run that asks or on
-    `task_queue`; any worker there serves it.
+    On a server a small workflow keeps the slots, on the task queue of the first run that uses the key or on `task_queue`; any
+    worker of that queue serves it.
     """
-    keeper_id("slots", key)  # raises for what is no key
+    keeper_id("slots", key)  # raises for an invalid key
     if not isinstance(limit, int) or limit < 1:
         raise UsageError(f"the limit of a slot must be a number of at least 1, not {limit!r:.40}")
     replies, fiber = replies_of_run("limits.slot"), require_fiber("limits.slot")

@@ -1,8 +1,8 @@
-"""`limits.throttle`, at most so many in a span of time, and `hourglass.throttle`, the workflow that gives out turns.
+"""`limits.throttle`: a maximum number of calls in a span of time; and `hourglass.throttle`, the workflow that grants turns.
 
-There is one keeper for each key in use. A turn is a moment in the future, given out at once: the run that gets one
-waits for it with a timer of its own. A run asks for all its tasks together, and has one timer for all (`TurnPool`). So the
-keeper has no timers but the one that ends it when its turns are all in the past and no run asks.
+There is one keeper for each key in use. A turn is a time in the future, granted at once: the run waits for it with a timer of its
+own. A run requests turns for all its tasks together, and has one timer for all (`TurnPool`). So the only timer of the keeper is
+the one that ends it when its turns are all in the past and no run requests more.
 """
 
 from __future__ import annotations
@@ -40,15 +40,12 @@ from hourglass.limits._keepers import (
     unreachable,
 )
 
-# --- the keeper -----------------------------------------------------------------------------------
-
-
 _LINGER = 60.0
 
 
 @workflow.defn(name="hourglass.throttle", versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class TurnKeeper:
-    """Gives out the turns of one key."""
+    """The workflow that grants the turns of one key."""
 
     @workflow.init
     def __init__(self, throttle: Throttle) -> None:
@@ -57,24 +54,24 @@ class TurnKeeper:
 
     @workflow.signal
     def ask(self, ask: TurnAsk) -> None:
-        """A run wants a turn."""
+        """Receive a run's request for turns."""
         self.book.open.append(ask)
         self.messages += 1
 
     @workflow.signal
     def hand_in(self, used: Used) -> None:
-        """A run gives the key back that it had on loan."""
+        """Receive the return of a loan."""
         self.book.hand_in(used)
         self.messages += 1
 
     @workflow.query
     def given(self) -> Turns:
-        """The turns that still matter."""
+        """Return the turns that still count."""
         return self.book.turns
 
     @workflow.run
     def run(self, throttle: Throttle) -> None:
-        """Give out turns until no run wants one."""
+        """Grant turns until no run requests any."""
         keep("turns", self._serve)
 
     def _serve(self) -> bool:
@@ -99,11 +96,8 @@ class TurnKeeper:
 
 
 def microseconds() -> int:
-    """The time, as keepers reckon it."""
+    """Return the run's time in microseconds, the unit of keepers."""
     return workflow.time_ns() // 1000
-
-
-# --- the turns of one run -------------------------------------------------------------------------
 
 
 _MOST_AT_ONCE = 1000
@@ -113,7 +107,7 @@ _ROUNDING = 1000
 
 
 class TurnWaiter:
-    """A task that waits for a turn: `at` is its moment, None where that would be too late."""
+    """A task that waits for a turn: `at` is its time, None if that would be too late."""
 
     def __init__(self, rate: Rate, latest: int | None) -> None:
         self.terms = (rate, latest)
@@ -122,11 +116,11 @@ class TurnWaiter:
 
 
 class TurnPool(Hand):
-    """The tasks of one run that wait for turns of one key. Those that ask in the same moment ask together, and one timer
-    at a time serves all that wait.
+    """The tasks of one run that wait for turns of one key. Tasks that arrive at the same moment are requested together, and
+    one timer serves all of them.
 
-    A run that asks again and again, while no other does, is lent the key for a while: it gives its tasks turns by the same
-    reckoning as the keeper, and says at the end which. When another run asks, the keeper wants the key back at once.
+    A run that requests often, while no other run does, gets a loan of the key for a while: it grants turns to its tasks by the
+    rules of the keeper, and reports them at the end. When another run requests turns, the keeper recalls the loan.
     """
 
     def __init__(self, key: str, name: str, replies: Replies, task_queue: str) -> None:
@@ -148,7 +142,7 @@ class TurnPool(Hand):
         self._remind_at, self._reminder = 0.0, FIRST_REMINDER
 
     def enter(self, rate: Rate, timeout: int | None) -> bool:
-        """Wait for a turn; False, at once, if it would come too late. A task that is cancelled has used its turn up."""
+        """Wait for a turn; return False at once if it would be too late. A task that is cancelled has used its turn."""
         waiter = TurnWaiter(rate, None if timeout is None else self._now() + timeout)
         if self._new or not self._has_lent(waiter):
             self._new[waiter] = None
@@ -164,7 +158,7 @@ class TurnPool(Hand):
         return waiter.at is not None
 
     def _has_lent(self, waiter: TurnWaiter) -> bool:
-        """Give a task its turn of the key that the run has on loan; False where the keeper must be asked."""
+        """Grant a task its turn from the loan; return False if the keeper must be asked."""
         loan, (rate, latest) = self._loan, waiter.terms
         if loan is None or loan.rate != rate or self._asked or self._recalled:
             return False
@@ -186,7 +180,7 @@ class TurnPool(Hand):
             self._due[waiter] = None
 
     def hear(self, name: str, answers: Answers) -> None:
-        """Turns were given out, the key was lent, or is wanted back."""
+        """Receive granted turns, a loan, or its recall."""
         if name == self._name:
             self._recalled = self._loan is not None
             self.poke()
@@ -206,17 +200,17 @@ class TurnPool(Hand):
         self.poke()
 
     def is_due(self) -> bool:
-        """Whether turns are to be asked for."""
+        """Whether turns must be requested, or the loan returned."""
         return self._may_ask() or self._recalled
 
     def _may_ask(self) -> bool:
-        """Whether turns are to be asked for now: not while the key may be about to be lent, for that serves all who wait. Where
-        an answer takes longer than tasks take to come, each would be asked for apart, and the loan never used.
+        """Whether turns must be requested now: not while a loan may be on its way, because that serves all waiting tasks. If
+        an answer takes longer than the tasks take to arrive, each task would send a request and the loan never be used.
         """
         return bool(self._new) and not any(question.loan for question, _ in self._asked.values())
 
     def act(self) -> None:
-        """Ask for turns, or give the key back."""
+        """Request turns, or return the loan."""
         if self._may_ask():
             self._ask()
             return
@@ -226,44 +220,44 @@ class TurnPool(Hand):
         self._sending = False
 
     def _end_loan(self) -> tuple[int, ...]:
-        """The turns that were given to tasks during the loan, as far as they still count."""
+        """End the loan. Return the turns that tasks received during it, as far as they still count."""
         if self._loan is None:
             return ()
         lead = self._lead()
-        used = tuple(each - lead for each in self._used)
+        used = tuple(turn - lead for turn in self._used)
         self._loan, self._used, self._recalled = None, [], False
         return used
 
     def farewell(self) -> None:
-        """The run closes: a key that it has on loan goes back first."""
+        """Return the loan before the run closes."""
         if self._loan is not None or self._sending:
             self._recalled = self._loan is not None
             self.poke()
             workflow.wait_condition(lambda: self._loan is None and not self._sending)
 
     def next_moment(self) -> float | None:
-        """When the next turn comes, or the keeper is to be reminded."""
-        turns = [each.at / MICROSECONDS for each in self._due if each.at is not None]
+        """The time of the next turn, or of the next reminder of the keeper."""
+        turns = [waiter.at / MICROSECONDS for waiter in self._due if waiter.at is not None]
         return min([*turns, self._remind_at] if self._asked else turns, default=None)
 
     def wait_is_for(self) -> str:
-        """What the timer is for."""
+        """The purpose of the timer."""
         return f"until the turn of {self._key!r}" if self._due else f"waits for a turn of {self._key!r}"
 
     def _now(self) -> int:
-        """`time`, as keepers reckon it."""
+        """Return `time` in microseconds."""
         return microseconds() + self._lead()
 
     def _lead(self) -> int:
-        """By how much `time` is later than the run's own, by which keeper and run understand each other."""
+        """Return by how much `time` is later than the run's own time, which keeper and run use in messages."""
         lead = round((self._reached - workflow.time()) * MICROSECONDS)
         return lead if lead > _ROUNDING else 0
 
     def _ask(self) -> None:
         terms = next(iter(self._new)).terms
-        waiters = [each for each in self._new if each.terms == terms][:_MOST_AT_ONCE]
-        for each in waiters:
-            del self._new[each]
+        waiters = [waiter for waiter in self._new if waiter.terms == terms][:_MOST_AT_ONCE]
+        for waiter in waiters:
+            del self._new[waiter]
         info, ticket = workflow.info(), str(workflow.uuid4())
         place = SlotClaim(ticket, info.workflow_id, info.run_id, self._name)
         rate, latest = terms
@@ -285,20 +279,17 @@ class TurnPool(Hand):
         self._remind_at = self.time() + self._reminder
 
     def time_passes(self) -> None:
-        """Those go on whose turn it is; a keeper that is silent is reminded."""
+        """Release tasks whose turn has come, and remind a silent keeper."""
         now = self._now()
-        # A timer may fire the last fraction of a microsecond early.
-        for waiter in [each for each in self._due if each.at is not None and each.at <= now + 1]:
+        # A timer may fire a fraction of a microsecond early.
+        for waiter in [due for due in self._due if due.at is not None and due.at <= now + 1]:
             del self._due[waiter]
             waiter.done.set()
         if self._asked and self._remind_at <= self.time():
-            # A keeper that was terminated has forgotten who asked.
+            # A keeper that was terminated has forgotten the requests.
             self._reminder = min(2 * self._reminder, LAST_REMINDER)
             for question, _ in list(self._asked.values()):
                 self._send(question)
-
-
-# --- throttle -------------------------------------------------------------------------------------
 
 
 _MOST_IN_A_WINDOW = 1000
@@ -313,15 +304,15 @@ def throttle(
     timeout: Duration | None = None,
     task_queue: str = "",
 ) -> None:
-    """Wait for a turn: `limits.throttle("mail-api", 10, per=timedelta(seconds=1))`, then go on. In workflows only.
+    """Wait for a turn, then continue: `limits.throttle("mail-api", 10, per=timedelta(seconds=1))`. In workflows only.
 
-    In any span of `per` at most `limit` calls of the same key go on, in all workflows of the target together, first come
-    first served. They may go on all at once, and then none until the span is over; `smooth` spreads them evenly. Where the
-    turn would come later than `timeout`, `TimeoutError` is raised at once and no turn is used up. A call that is
-    cancelled while it waits has used up its turn.
+    In any span of `per` at most `limit` calls of the same key return, in all workflows of the target together, in the order of
+    their requests. They may return all at once, and then none until the span is over; `smooth` spreads them evenly. If the turn
+    would be later than `timeout`, `TimeoutError` is raised at once and no turn is used. A call that is cancelled while it waits
+    has used its turn.
 
-    The embedded engine gives out the turns itself. On a server a small workflow does, on the task queue of the first who asks
-    or on `task_queue`; any worker there serves it.
+    The embedded engine grants the turns itself. On a server a small workflow does, on the task queue of the first run that uses
+    the key or on `task_queue`; any worker of that queue serves it.
     """
     keeper = keeper_id("throttle", key)
     rate = _checked(limit, per, smooth)

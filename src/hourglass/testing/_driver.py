@@ -22,7 +22,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem
-from hourglass._contract.service import Connection, new_id
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import Connection
 from hourglass._contract.workflows import WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.clock import Bell

@@ -15,8 +15,8 @@ from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import check_exceptions
 from hourglass._evaluator.options import Duration, seconds
-from hourglass._worker.lanes.cache import CacheLimits
-from hourglass._worker.lanes.evaluation import Evaluations, Verify
+from hourglass._worker.lanes.cache import CacheLimits, StateCache
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verify
 from hourglass._worker.lanes.generations import Generations
 from hourglass._worker.lanes.watcher import Action, Watcher
 from hourglass._worker.tree.plan import checked_verify, checked_watch
@@ -86,24 +86,26 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         exceptions = check_exceptions(self.failure_exceptions)
         generations = Generations(most=_GENERATIONS)
         return lambda queue, troubles: Evaluations(
-            registry.workflow,
-            RunSettings(
-                task_queue=queue,
-                namespace=namespace,
-                converter=self.converter,
-                failure_exceptions=exceptions,
-                interceptors=workflow_interceptors(self.interceptors),
-                metrics=self.metrics,
-                on_activity=registry.meet_activity,
-                steps=registry.steps,
-            ),
-            limits=_LIMITS,
-            verify=verify,
-            watcher=Watcher(watch) if watch is not None else None,
-            parked=troubles,
-            first_check=_FIRST_CHECK,
-            on_demand=self.verify_on_demand,
-            generations=generations,
+            LaneContext(
+                registry.workflow,
+                RunSettings(
+                    task_queue=queue,
+                    namespace=namespace,
+                    converter=self.converter,
+                    failure_exceptions=exceptions,
+                    interceptors=workflow_interceptors(self.interceptors),
+                    metrics=self.metrics,
+                    on_activity=registry.meet_activity,
+                    steps=registry.steps,
+                ),
+                verify=verify,
+                watcher=Watcher(watch) if watch is not None else None,
+                cache=StateCache(_LIMITS),
+                parked=troubles,
+                first_check=_FIRST_CHECK,
+                on_demand=self.verify_on_demand,
+                generations=generations,
+            )
         )
 
 

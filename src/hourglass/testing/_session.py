@@ -15,13 +15,23 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 from hourglass._contract.activities import StartActivity
+from hourglass._contract.request_checks import check_request
 from hourglass._contract.schedules import CreateSchedule, UpdateSchedule
-from hourglass._contract.service import Connection, Request, check_request
-from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, StartWorkflow, WaitForClose
+from hourglass._contract.service import Connection, Request
+from hourglass._contract.workflows import (
+    DescribeWorkflow,
+    Executed,
+    ExecuteWorkflow,
+    QueryWorkflow,
+    StartWorkflow,
+    StillOpen,
+    WaitForClose,
+)
 from hourglass._embedded.clock import to_ns
 from hourglass._worker.portal import Portal
 from hourglass.activity._current import in_activity
-from hourglass.client._session import ClientOperation, ClientSession, Link
+from hourglass.client._link import Link
+from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import UsageError
 from hourglass.testing._driver import EnvironmentDriver
 
@@ -70,9 +80,6 @@ class EnvironmentSession(ClientSession):
     driver: EnvironmentDriver = field(kw_only=True)
     runner: Runner | None = field(kw_only=True, default=None)
 
-    def executing(self, request: StartWorkflow) -> None:
-        """Return None: the driver must receive a start and a wait as separate requests."""
-
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to its end and return its result."""
         driver = self.driver
@@ -116,6 +123,9 @@ class EnvironmentSession(ClientSession):
         request = self.travelling(request)
         check_request(request)
         driver, untyped = self.driver, cast(object, request)
+        if isinstance(untyped, ExecuteWorkflow):  # the driver must see the start and the wait separately
+            started = await self.call(untyped.start)
+            return cast(A, Executed(started.run_id, StillOpen(started.run_id)))
         if isinstance(untyped, (StartWorkflow, StartActivity)):
             await driver.serve(untyped.spec.task_queue)
         elif isinstance(untyped, (CreateSchedule, UpdateSchedule)):

@@ -52,15 +52,16 @@ from hourglass._worker.tree.plan import (
     checked_watch,
 )
 from hourglass._worker.tree.services import QueueServices
-from hourglass._worker.tree.status import StatusServer, worker_metrics
+from hourglass._worker.tree.status import StatusServer
+from hourglass._worker.tree.worker_metrics import worker_metrics
 from hourglass._worker.tree.worker_view import StopSignals, WorkerFacts, WorkerLife
 from hourglass.activity._context import PAYLOAD_LIMIT, Resources
 from hourglass.activity._definition import ActivitySource, worker_started, worker_stopped
 from hourglass.client import AsyncClient, Client
 from hourglass.client._interception import Interceptor, activity_chain, nexus_chain, workflow_interceptors
 from hourglass.client._interception import checked as checked_interceptors
+from hourglass.client._link import Link
 from hourglass.client._plugins import Plugin, WorkerConfig, all_plugins, configured
-from hourglass.client._session import Link
 from hourglass.errors import HourglassError, UsageError
 from hourglass.metrics import Registry, default_registry
 from hourglass.nexus import Service

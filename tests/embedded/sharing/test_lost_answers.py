@@ -161,7 +161,7 @@ def test_an_end_whose_answer_is_lost_is_of_one_run(path: Path) -> None:
     """A start and the wait for its end are one request, of which the answer is lost: sent again it finds the run, closed."""
     with (
         ready(path) as owner,
-        Between(path, owner, "StartWorkflow") as between,
+        Between(path, owner, "ExecuteWorkflow") as between,
         Client.connect(f"local:{path}") as client,
     ):
         assert client.execute_workflow(work.twice, 5, id="once") == 7

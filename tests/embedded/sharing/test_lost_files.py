@@ -41,12 +41,12 @@ def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
         async with hosts(path, 2) as (one, two):
             owners = await one.open_handle(config())
             others = await two.open_handle(config())
-            await one.call(start("before"))
+            await one.calls.call(start("before"))
             hourglass.backup(path, backup)
-            await two.call(start("after"))
+            await two.calls.call(start("after"))
             os.replace(backup, path)
             with pytest.raises(FileLost, match=r"was replaced by another file.*saved-"):
-                await one.call(start("late"))
+                await one.calls.call(start("late"))
             for handle in (owners, others):
                 with pytest.raises(HandleBroken):
                     await poll_on(handle)
@@ -54,7 +54,7 @@ def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
                 with pytest.raises(FileLost):
                     await host.open_handle(config())
                 with pytest.raises(FileLost):
-                    await host.call(wf.DescribeWorkflow(workflow_id="before"))
+                    await host.calls.call(wf.DescribeWorkflow(workflow_id="before"))
 
     run(body)
     assert workflow_ids(path) == {"before"}
@@ -69,12 +69,12 @@ def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> None:
     async def body() -> None:
         async with hosts(path, 2) as (one, two):
             handles = [await host.open_handle(config()) for host in (one, two)]
-            await one.call(start("before"))
+            await one.calls.call(start("before"))
             hourglass.backup(path, backup)
-            await two.call(start("after"))
+            await two.calls.call(start("after"))
             path.write_bytes(backup.read_bytes())
             with pytest.raises(FileLost, match="another program has written into it"):
-                await one.call(start("late"))
+                await one.calls.call(start("late"))
             for handle in handles:
                 with pytest.raises(HandleBroken):
                     await poll_on(handle)
@@ -104,12 +104,12 @@ def test_deleted_log_is_saved_and_the_file_opened_again(tmp_path: Path) -> None:
             for number in range(20):
                 if number % 5 == 4:
                     os.unlink(f"{path}-wal")
-                await one.call(start(f"w-{number}"))
+                await one.calls.call(start(f"w-{number}"))
                 names.add(f"w-{number}")
             working.cancel()
             await asyncio.wait({working})
             for name in names:
-                await one.call(wf.DescribeWorkflow(workflow_id=name))
+                await one.calls.call(wf.DescribeWorkflow(workflow_id=name))
 
     run(body)
     assert workflow_ids(path) == {f"w-{number}" for number in range(20)}

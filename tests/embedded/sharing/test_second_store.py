@@ -89,16 +89,16 @@ def test_several_processes_share_it(tmp_path: Path) -> None:
     async def body() -> None:
         opener = DumbOpener()
         one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
-        started = await client.call(start("without an owner"))
+        started = await client.calls.call(start("without an owner"))
         assert opener.opened == ["briefly"]
         handle = await one.open_handle(HandleConfig(task_queue="q", identity="one"))
         assert await complete_one(handle) == started.run_id
         second = await two.open_handle(HandleConfig(task_queue="q", identity="two"))
         assert (one.standing, two.standing[:11]) == ("owner", "working for")
-        over_the_socket = await client.call(start("over the socket"))
+        over_the_socket = await client.calls.call(start("over the socket"))
         assert await complete_one(second) == over_the_socket.run_id, "the work comes over it, too"
-        afterwards = await client.call(start("afterwards"))
-        waiting = asyncio.create_task(client.call(wf.WaitForClose(workflow_id="afterwards")))
+        afterwards = await client.calls.call(start("afterwards"))
+        waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="afterwards")))
         handle.initiate_shutdown()
         await handle.finalize_shutdown()
         with pytest.raises(HandleBroken):
@@ -122,12 +122,12 @@ def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> N
         path = tmp_path / "a"
         path.touch()
         client = SharedFile(opener, str(path), "default")
-        await client.call(start("w"))
+        await client.calls.call(start("w"))
         opener.full = "there is no room"
         await asyncio.sleep(0.01)  # the store is closed after a moment without work
-        assert (await client.call(wf.CountWorkflows())).count == 1
+        assert (await client.calls.call(wf.CountWorkflows())).count == 1
         with pytest.raises(StorageError, match="there is no room"):
-            await client.call(start("another"))
+            await client.calls.call(start("another"))
         assert opener.opened == ["briefly", "read only"]
         await client.close()
 

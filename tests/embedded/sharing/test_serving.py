@@ -18,8 +18,8 @@ from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.multiprocess import remote, serving, unix_socket, wire
-from hourglass._embedded.multiprocess.open_engine import EngineClosed
 from hourglass._embedded.multiprocess.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.multiprocess.serving import OwnerInfo, OwnerServer
 from hourglass.converter import Payload
@@ -176,7 +176,9 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
     """It is answered by how the run closed; sent again, it begins nothing, and of a run that has closed meanwhile the owner
     remembers the name, not the result, which may be large.
     """
-    start = made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    start = wf.ExecuteWorkflow(
+        start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    )
     closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
 
     async def body() -> None:
@@ -192,21 +194,21 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            first = asyncio.create_task(link.execute(start, "key"))
+            first = asyncio.create_task(link.ask(start, "key"))
             while not calls:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             link.close()
             with pytest.raises(ConnectionLost):
                 await first
             again = await reach(tmp_path / "a.db")
-            second = asyncio.create_task(again.execute(start, "key"))
+            second = asyncio.create_task(again.ask(start, "key"))
             await asyncio.sleep(0)
             await again.ask(COUNT, "")  # what was said before has been heard
             gate.set()
             assert await second == closed
-            assert await again.execute(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+            assert await again.ask(start, "key") == wf.Executed("run", wf.StillOpen("run"))
             assert len(calls) == 1
-            assert await again.execute(start, "another key") == closed
+            assert await again.ask(start, "another key") == closed
             again.close()
 
     run(body)
@@ -214,7 +216,9 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
 
 def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(tmp_path: Path) -> None:
     """The owner's wait ends with the client's, even if both words come at once; and nothing of it is kept."""
-    start = made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    start = wf.ExecuteWorkflow(
+        start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
+    )
 
     async def body() -> None:
         began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
@@ -228,11 +232,11 @@ def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(t
 
         async with serve(tmp_path / "a.db", answer) as server:
             link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.execute(start, "waited for"))
+            waiting = asyncio.create_task(link.ask(start, "waited for"))
             await began.acquire()
             waiting.cancel()
             await ended.acquire()
-            sudden = asyncio.create_task(link.execute(start, "given up at once"))
+            sudden = asyncio.create_task(link.ask(start, "given up at once"))
             await asyncio.sleep(0)  # it is sent
             sudden.cancel()
             await began.acquire()

@@ -21,6 +21,13 @@ def logged(child: Child, text: str) -> bool:
     return text in "".join(child.log)
 
 
+def run_doctor(path: Path) -> str:
+    command = [sys.executable, "-m", "hourglass", "doctor", "--target", f"local:{path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    return done.stdout
+
+
 def test_a_stopped_owner_is_reported_and_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
     path = tmp_path / "shared.db"
     with ready_worker(path) as owner, ready_worker(path) as second:
@@ -28,14 +35,7 @@ def test_a_stopped_owner_is_reported_and_goes_on_when_it_is_resumed(tmp_path: Pa
         until(lambda: logged(second, f"process {owner.pid}, which owns"), "the peer reports nothing")
         assert second.ask("standing") == f"working for process {owner.pid}, which does not respond"
         assert second.ask("ready").startswith(f"False process {owner.pid}, which owns")
-        doctor = subprocess.run(
-            [sys.executable, "-m", "hourglass", "doctor", "--target", f"local:{path}"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert doctor.returncode == 1
-        assert f"process {owner.pid}, which holds the file, is stopped" in doctor.stdout
+        assert f"process {owner.pid}, which holds the file, is stopped" in run_doctor(path)
         os.kill(owner.pid, signal.SIGCONT)
         until(lambda: logged(second, "responds again"), "the peer does not hear of it")
         assert second.ask("ready") == "True"
@@ -60,6 +60,17 @@ def test_a_client_that_is_stopped_in_its_short_transaction_is_reported(tmp_path:
             holder.kill()
             until(lambda: worker.ask("standing") == "owner", "the worker does not take the file")
             until(lambda: worker.ask("ready") == "True", "it is not ready")
+
+
+def test_doctor_names_a_frozen_owner(tmp_path: Path) -> None:
+    """A process in a frozen container is not stopped by a signal; all that others see is that it does not respond."""
+    path = tmp_path / "shared.db"
+    with ready_worker(path) as worker:
+        worker.ask("leave")
+        worker.ended()
+    with Child("lock", path) as holder:
+        assert holder.line() == "held"
+        assert f"process {holder.pid}, which holds the file, does not respond" in run_doctor(path)
 
 
 def test_the_guardian_replaces_a_stopped_process(tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_every_request_has_its_place() -> None:
         wf.TerminateWorkflow,
     }
     changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
-    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids)
+    known_by_its_start = {wf.ExecuteWorkflow}
+    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids - known_by_its_start)
 
 
 @pytest.mark.parametrize(
@@ -190,29 +191,14 @@ def test_an_answer_must_fit_its_request() -> None:
     "outcome", [wf.RunCompleted((PAYLOAD,), "next"), wf.RunFailed(FAILURE), wf.StillOpen("run")]
 )
 def test_a_start_with_the_wait_for_its_end_survives_the_journey(outcome: wf.Outcome) -> None:
-    """It is the same request, and its answer names the run and how it closed."""
-    asked = wire.decode_to_owner(wire.ask(7, "key", START, to_end=True))
+    """The request and its answer, the run and how it closed, are decoded as they were encoded."""
+    request = wf.ExecuteWorkflow(start=START)
+    asked = wire.decode_to_owner(wire.ask(7, "key", request))
     assert isinstance(asked, wire.RequestMessage)
-    assert asked.to_end
-    assert wire.request_of(asked) == START
+    assert wire.request_of(asked) == request
     answered = wire.decode_to_client(wire.answer(7, wf.Executed("run", outcome)))
     assert isinstance(answered, wire.AnswerMessage)
-    assert wire.executed_of(answered) == wf.Executed("run", outcome)
-
-
-def test_an_owner_that_answers_the_start_alone_is_understood() -> None:
-    """An owner of an earlier release knows no such wait: its answer says that the run is open."""
-    answered = wire.decode_to_client(wire.answer(7, wf.Started("run")))
-    assert isinstance(answered, wire.AnswerMessage)
-    assert wire.executed_of(answered) == wf.Executed("run", wf.StillOpen("run"))
-
-
-def test_only_a_start_has_an_end_to_wait_for() -> None:
-    """What closes nothing cannot be asked that way."""
-    asked = wire.decode_to_owner(wire.ask(7, "key", wf.CountWorkflows(), to_end=True))
-    assert isinstance(asked, wire.RequestMessage)
-    with pytest.raises(wire.Garbage):
-        wire.request_of(asked)
+    assert wire.answer_of(request, answered) == wf.Executed("run", outcome)
 
 
 def test_a_request_of_wrong_types_is_refused() -> None:

@@ -403,10 +403,41 @@ def test_name_that_a_crash_left_while_the_file_was_made_is_removed(path: Path) -
     assert not draft.exists()
 
 
-def test_file_that_is_mounted_by_itself_is_refused(path: Path) -> None:
-    """A bind mount of the single file is refused; one of its folder is not."""
+@pytest.fixture
+def mounting() -> None:
+    """Skip a test where mounts cannot be made."""
     if sys.platform != "linux" or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("mounting is not permitted here")
+
+
+MOUNTED_OVER = """
+import subprocess, sys
+from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite.store import SqliteStore
+path, backup = sys.argv[1:]
+store = SqliteStore.open(path)
+database.backup(path, backup)
+subprocess.run(["mount", "--bind", backup, path], check=True)
+store._thread._thread.join(60)
+print(store.failure)
+store.close()
+"""
+
+
+@pytest.mark.usefixtures("mounting")
+def test_other_file_that_is_mounted_over_the_database_stops_the_store(path: Path) -> None:
+    """The mounted file is not changed, and the error says where the database is."""
+    backup = path.with_name("backup.db")
+    command = ["unshare", "-m", sys.executable, "-c", MOUNTED_OVER, path, backup]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert "was replaced by another file" in done.stdout, done.stderr
+    assert "is hidden by a mount over it" in done.stdout
+    assert run_ids(path) == run_ids(backup) == set()
+
+
+@pytest.mark.usefixtures("mounting")
+def test_file_that_is_mounted_by_itself_is_refused(path: Path) -> None:
+    """A bind mount of the single file is refused; one of its folder is not."""
     SqliteStore.open(path).close()
     folder = path.with_name("a folder")
     folder.mkdir()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hourglass._contract import service
+from hourglass._contract import ids
 from hourglass._embedded.store.sqlite.store import SqliteStore
 
 Open = Callable[..., SqliteStore]
@@ -18,7 +18,7 @@ Open = Callable[..., SqliteStore]
 def test_run_ids_are_uuids_that_begin_with_the_time() -> None:
     """Each is a UUID of version 7, none comes twice, and those of different moments are in order; the rest is random."""
     since = time.time_ns() // 1_000_000
-    made = [service.new_id() for _ in range(1000)]
+    made = [ids.new_id() for _ in range(1000)]
     until = time.time_ns() // 1_000_000
     assert len(set(made)) == 1000
     assert {(uuid.UUID(each).version, uuid.UUID(each).variant) for each in made} == {(7, uuid.RFC_4122)}
@@ -33,15 +33,15 @@ def test_run_ids_are_uuids_that_begin_with_the_time() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_other_ids() -> None:
     """What the parent has drawn and not used yet is no id of the child's."""
-    service.new_id()
+    ids.new_id()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, service.new_id().encode())
+        os.write(writer, ids.new_id().encode())
         os._exit(0)
     os.close(writer)
     theirs = os.read(reader, 100).decode()
     os.close(reader)
     os.waitpid(child, 0)
     assert uuid.UUID(theirs)
-    assert theirs not in {service.new_id() for _ in range(300)}
+    assert theirs not in {ids.new_id() for _ in range(300)}

@@ -1,7 +1,7 @@
-"""What clients ask about activities that belong to no workflow, and what changes one of a workflow: pauses, options.
+"""Requests about standalone activities, and requests that change any activity: pauses, options.
 
-A standalone activity is a run of its own kind (`rules.standalone`). Its lists are the lists of runs, told apart by their ids:
-a filter's `ActivityType` and `ActivityId` are the names under which such a run keeps them.
+A standalone activity is a run of a special kind (`transitions.standalone`). Its lists are lists of runs, distinguished by their
+ids: in a filter, `ActivityType` and `ActivityId` become the attributes of such a run.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ from hourglass._history import events as h
 from hourglass.converter import CanceledFailure, Failure, TerminatedFailure
 from hourglass.errors import ActivityAlreadyStartedError, ActivityNotFoundError, ServiceError
 
-# --- which one is meant -------------------------------------------------------------------------------------
-
-
 _Naming: TypeAlias = (
     ac.WaitForActivity
     | ac.DescribeActivity
@@ -66,17 +63,14 @@ def _find_open(engine: Engine, request: _Naming) -> LoadedRun:
 def _pending(
     engine: Engine, request: ac.PauseActivity | ac.UnpauseActivity | ac.UpdateActivityOptions
 ) -> tuple[LoadedRun, OpenActivity]:
-    """The open activity that a request names: of a workflow, or by itself."""
+    """Return the open activity that a request names: of a workflow, or a standalone one."""
     workflow_id = request.workflow_id
     record = find(engine, workflow_id, request.run_id) if workflow_id else _find_open(engine, request)
     return record, pending_activity(record, request.activity_id)
 
 
-# --- starting and waiting -----------------------------------------------------------------------------------
-
-
 async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.Started]:
-    """Start one."""
+    """Start a standalone activity."""
     runs = engine.runs
     if not request.activity_id or not request.activity_type or not request.spec.task_queue:
         raise ServiceError(
@@ -112,7 +106,7 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.S
 
 
 async def wait_for_end(engine: Engine, request: ac.WaitForActivity) -> PendingAnswer[ac.ActivityOutcome]:
-    """Wait until one ends."""
+    """Wait until a standalone activity ends."""
     record = find_standalone(engine, request.activity_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
     return PendingAnswer(_outcome(record.run), engine.writes.number_of(record))
@@ -132,11 +126,8 @@ def _outcome(run: Run) -> ac.ActivityOutcome:
             return ac.ActivityOutcome(closed=False)
 
 
-# --- looking ------------------------------------------------------------------------------------------------
-
-
 async def describe(engine: Engine, request: ac.DescribeActivity) -> PendingAnswer[ac.ActivityDescription]:
-    """Look at one."""
+    """Return the description of a standalone activity."""
     record = find_standalone(engine, request.activity_id, request.run_id)
     return await answered(
         engine,
@@ -148,7 +139,7 @@ async def describe(engine: Engine, request: ac.DescribeActivity) -> PendingAnswe
 
 def _described(run: Run, events: Sequence[h.HistoryEvent]) -> ac.ActivityDescription:
     notes = run.started.spec
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "summary": _summary(run),
         "static_summary": notes.static_summary,
         "static_details": notes.static_details,
@@ -157,19 +148,19 @@ def _described(run: Run, events: Sequence[h.HistoryEvent]) -> ac.ActivityDescrip
     for event in events:
         match event.attributes:
             case h.ActivityTaskScheduled() as scheduled:
-                found |= {"spec": scheduled.spec, "arguments": scheduled.arguments}
+                fields |= {"spec": scheduled.spec, "arguments": scheduled.arguments}
             case h.ActivityTaskStarted() as began:
-                found |= {
+                fields |= {
                     "attempt": began.attempt,
                     "last_worker_identity": began.identity,
                     "last_failure": began.last_failure,
                     "last_started_time_ns": event.time_ns,
                 }
             case h.WorkflowExecutionCancelRequested(reason=reason):
-                found["canceled_reason"] = reason
+                fields["canceled_reason"] = reason
     for activity in run.activities.values():
-        found |= _of_pending(activity)
-    return ac.ActivityDescription(**found)
+        fields |= _of_pending(activity)
+    return ac.ActivityDescription(**fields)
 
 
 def _of_pending(activity: OpenActivity) -> dict[str, Any]:
@@ -203,8 +194,8 @@ _NAMES = {"ActivityType": "WorkflowType", "ActivityId": "RootWorkflowId"}
 
 
 def named_as_runs(query: str) -> str:
-    """A filter of activities, by the names under which their runs keep them."""
-    parse(query)  # what is wrong with it is said of it as it is
+    """Return a filter of activities with the attributes of their runs."""
+    parse(query)  # an invalid filter is reported as it was written
     for token in reversed(tokens(query)):
         if token.kind is TokenKind.NAME and token.value in _NAMES:
             begin = token.position - 1
@@ -213,46 +204,43 @@ def named_as_runs(query: str) -> str:
 
 
 async def list_activities(engine: Engine, request: ac.ListActivities) -> PendingAnswer[ac.ActivityPage]:
-    """List them, newest first."""
-    await is_written(engine, engine.writes.newest)  # the store answers from what is durable
+    """Return a page of standalone activities, newest first."""
+    await is_written(engine, engine.writes.newest)  # the store reads durable data only
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(
         named_as_runs(request.query), request.next_page_token, size, activities=True
     )
     shown = tuple(
         ac.ActivitySummary(
-            activity_id=each.workflow_id.removeprefix(standalone.PREFIX),
-            run_id=each.run_id,
-            activity_type=each.workflow_type,
-            status=standalone.STATUS.get(each.status, ac.ActivityExecutionStatus.PAUSED),
-            task_queue=each.task_queue,
-            schedule_time_ns=each.start_time_ns,
-            close_time_ns=each.close_time_ns,
-            search_attributes=each.search_attributes,
+            activity_id=workflow.workflow_id.removeprefix(standalone.PREFIX),
+            run_id=workflow.run_id,
+            activity_type=workflow.workflow_type,
+            status=standalone.STATUS.get(workflow.status, ac.ActivityExecutionStatus.PAUSED),
+            task_queue=workflow.task_queue,
+            schedule_time_ns=workflow.start_time_ns,
+            close_time_ns=workflow.close_time_ns,
+            search_attributes=workflow.search_attributes,
         )
-        for each in page.workflows
+        for workflow in page.workflows
     )
     return PendingAnswer(ac.ActivityPage(shown, page.next_page_token), 0)
 
 
 async def count(engine: Engine, request: ac.CountActivities) -> PendingAnswer[wf.Count]:
-    """Count them."""
+    """Return the number of matching standalone activities."""
     await is_written(engine, engine.writes.newest)
     return PendingAnswer(await engine.store.count(named_as_runs(request.query), activities=True), 0)
 
 
-# --- changing -----------------------------------------------------------------------------------------------
-
-
 async def cancel(engine: Engine, request: ac.CancelActivity) -> PendingAnswer[s.Nothing]:
-    """Ask one to cancel."""
+    """Request the cancellation of a standalone activity."""
     record = _find_open(engine, request)
     engine.runs.change(record, lambda run, now: standalone.request_cancel(run, request, now))
     return done(engine, record)
 
 
 async def terminate(engine: Engine, request: ac.TerminateActivity) -> PendingAnswer[s.Nothing]:
-    """End one now."""
+    """Terminate a standalone activity now."""
     record = _find_open(engine, request)
     _terminate(engine, record, request.reason, request.identity)
     return done(engine, record)
@@ -264,7 +252,7 @@ def _terminate(engine: Engine, record: LoadedRun, reason: str, identity: str) ->
 
 
 async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.Nothing]:
-    """Remove one for good."""
+    """Remove a standalone activity."""
     record = find_standalone(engine, request.activity_id, request.run_id)
     if record.run.is_open:
         _terminate(engine, record, "Delete activity execution", "")
@@ -273,7 +261,7 @@ async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.
 
 
 async def pause(engine: Engine, request: ac.PauseActivity | ac.UnpauseActivity) -> PendingAnswer[s.Nothing]:
-    """Let one rest, or go on."""
+    """Pause or resume an activity."""
     record, activity = _pending(engine, request)
     paused = isinstance(request, ac.PauseActivity)
     engine.runs.change(record, lambda run, now: transitions.pause_activity(run, activity, paused, now))
@@ -283,18 +271,18 @@ async def pause(engine: Engine, request: ac.PauseActivity | ac.UnpauseActivity) 
 async def update_options(
     engine: Engine, request: ac.UpdateActivityOptions
 ) -> PendingAnswer[ac.ActivityOptionsNow]:
-    """Change what was said of one, or let hold what was said at first."""
+    """Change the options of an activity, or restore its original options."""
     record, activity = _pending(engine, request)
     spec = activity.scheduled.spec
     if not request.restore_original:
-        said = {name: getattr(request.spec, name) for name in request.fields}
-        spec = _complete(msgspec.structs.replace(activity.spec, **said))
+        values = {name: getattr(request.spec, name) for name in request.fields}
+        spec = _complete(msgspec.structs.replace(activity.spec, **values))
     engine.runs.change(record, lambda run, now: transitions.change_activity(run, activity, spec, now))
     return PendingAnswer(ac.ActivityOptionsNow(spec), engine.writes.number_of(record))
 
 
 def _complete(spec: ActivitySpec) -> ActivitySpec:
-    """What was changed, as the engine understands it. Raises `ServiceError` for what no activity can have."""
+    """Return the changed options with the engine's defaults filled in. Raises `ServiceError` for invalid ones."""
     if not spec.start_to_close_timeout and not spec.schedule_to_close_timeout:
         raise ServiceError(
             "an activity needs a start_to_close_timeout or a schedule_to_close_timeout",

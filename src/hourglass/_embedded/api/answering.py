@@ -1,8 +1,8 @@
-"""What all handlers of requests share: the run that is meant, the answer, the wait for something to happen.
+"""Parts that all request handlers share: finding the run, answering, waiting.
 
-Must not know: any request, but that a query waits for a worker. Long polls end after `LONG_POLL` seconds of real
-time, whatever the engine's clock says: they are about patience, not about workflows. Invariants: an answer names the
-change that it rests on; a request that waits holds on to the record.
+Must not know: any request, except that a query waits for a worker. Long polls end after `LONG_POLL` seconds of real time,
+whatever the engine's clock says: they concern the client's connection, not workflows. Invariants: an answer names the change that
+it depends on; a waiting request holds its run in memory.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hourglass._embedded.transitions.run import OpenActivity
 from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.errors import (
     ActivityNotFoundError,
+    HourglassError,
     ServiceError,
     ServiceTimeoutError,
     StorageError,
@@ -30,31 +31,39 @@ from hourglass.errors import (
 
 LONG_POLL = 20.0
 ROOM = 10.0
-"""How long a caller is held back while a run has too much in flight, in seconds: so long a client of a server tries.
+"""How long a caller waits, in seconds, while a run has too many events or updates in progress: as long as a server's client
+tries.
 """
 
 READ_PATIENCE = 2.0
-"""How many seconds a question waits for a commit: then it is answered by what the disk has."""
+"""How many seconds a read waits for a commit, before it is answered with the stored state."""
 
 MOST_LISTED = 1000
-"""So many are on a page of a list at most, as on a server."""
+"""The maximum size of a page of a list, as on a server."""
 
 A = TypeVar("A")
 
 
+class EngineClosed(HourglassError):
+    """The engine closed or failed before it answered: the same request can be sent to the next engine of the file."""
+
+    def __init__(self, message: str = "the engine was closed") -> None:
+        super().__init__(message)
+
+
 class PendingAnswer(NamedTuple, Generic[A]):
-    """An answer, and the number of the change that it rests on."""
+    """An answer, and the number of the change that it depends on."""
 
     value: A
     rests_on: int
 
 
 Handlers: TypeAlias = dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]]
-"""The handler of each request."""
+"""The handlers, by the class of their request."""
 
 
 def too_late(request: s.Request[Any], limit: float) -> ServiceTimeoutError:
-    """The error for a request that was not answered in time."""
+    """Return the error for a request that was not answered in time."""
     hint = ""
     if isinstance(request, QueryWorkflow):
         hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
@@ -64,7 +73,7 @@ def too_late(request: s.Request[Any], limit: float) -> ServiceTimeoutError:
 
 
 def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> LoadedRun:
-    """The run that a request names; raises `WorkflowNotFoundError`."""
+    """Return the run that a request names. Raises `WorkflowNotFoundError`."""
     record = _record(engine, workflow_id, run_id)
     if record is None or record.run.is_standalone_activity:
         raise WorkflowNotFoundError(f"workflow not found for ID: {workflow_id}", status="NOT_FOUND")
@@ -76,7 +85,7 @@ def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str =
 
 
 def find_standalone(engine: Engine, activity_id: str, run_id: str = "") -> LoadedRun:
-    """The run of an activity without a workflow; raises `ActivityNotFoundError`."""
+    """Return the run of a standalone activity. Raises `ActivityNotFoundError`."""
     record = _record(engine, PREFIX + activity_id, run_id)
     if record is None:
         raise ActivityNotFoundError(f"activity not found for ID: {activity_id}", status="NOT_FOUND")
@@ -89,8 +98,8 @@ def _record(engine: Engine, workflow_id: str, run_id: str) -> LoadedRun | None:
 
 
 def refusal_rests_on(engine: Engine, request: s.Request[Any]) -> int:
-    """The change that the refusal of a request may rest on: any of the workflow that it is about, which is in memory
-    unless all of it is durable; or any at all, where it is about more than one workflow.
+    """Return the change that the rejection of a request may depend on: the newest of its workflow, which is in memory unless
+    all its changes are durable; or the newest of all, if the request is about more than one workflow.
     """
     about = getattr(request, "start", request)
     workflow_id: str = getattr(about, "workflow_id", "")
@@ -100,31 +109,36 @@ def refusal_rests_on(engine: Engine, request: s.Request[Any]) -> int:
 
 
 def activity_of(record: LoadedRun, activity_id: str) -> OpenActivity | None:
-    """The pending activity of this id."""
+    """Return the pending activity with this id; None if there is none."""
     return next(
-        (each for each in record.run.activities.values() if each.scheduled.activity_id == activity_id), None
+        (
+            activity
+            for activity in record.run.activities.values()
+            if activity.scheduled.activity_id == activity_id
+        ),
+        None,
     )
 
 
 def pending_activity(record: LoadedRun, activity_id: str) -> OpenActivity:
-    """The same; raises `ServiceError` where there is none."""
-    found = activity_of(record, activity_id)
-    if found is None:
+    """Return the pending activity with this id. Raises `ServiceError`."""
+    activity = activity_of(record, activity_id)
+    if activity is None:
         raise ServiceError(
             "Can't find pending activity with such ID. Invalid activityID or activity already completed",
             status="NOT_FOUND",
         )
-    return found
+    return activity
 
 
 def check_open(record: LoadedRun) -> None:
-    """Raise `WorkflowNotFoundError` for a run that has closed."""
+    """Raise `WorkflowNotFoundError` for a closed run."""
     if not record.run.is_open:
         raise WorkflowNotFoundError("workflow execution already completed", status="NOT_FOUND")
 
 
 def check_moves(engine: Engine, record: LoadedRun) -> None:
-    """Raise `StorageError` for a run that is parked: when it goes on is not known."""
+    """Raise `StorageError` for a run that is parked because the store rejected it: it is unknown when it continues."""
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
     if why is not None and (record.run.is_open or engine.runs.in_memory(run_id) is not record):
@@ -132,42 +146,40 @@ def check_moves(engine: Engine, record: LoadedRun) -> None:
 
 
 async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> PendingAnswer[A]:
-    """What was read in memory, if the change that it rests on is durable, or will soon be; else what the disk has."""
+    """Return a value read in memory, if the change that it depends on is durable, or soon will be; else the stored value."""
     if await is_written(engine, number):
         return PendingAnswer(value, number)
     return PendingAnswer(from_disk(), 0)
 
 
 async def as_known(engine: Engine, value: A) -> PendingAnswer[A]:
-    """What this process knows in memory: it is given after a short wait also where nothing can be written."""
+    """Return a value that only this process knows, after a short wait for a commit, even if nothing can be written."""
     await is_written(engine, engine.writes.newest)
     return PendingAnswer(value, 0)
 
 
 async def is_written(engine: Engine, number: int) -> bool:
-    """Return whether a change is durable, after a short wait for a commit in progress; there is no wait while the store
-    cannot write.
-    """
+    """Whether a change is durable, after a short wait for a commit in progress. Does not wait while the store cannot write."""
     if engine.is_over:
-        return True  # the engine itself reports that it has stopped
+        return True  # `answer` raises `EngineClosed`
     return await engine.outbox.wait_briefly(number, READ_PATIENCE)
 
 
 def stored(engine: Engine, record: LoadedRun) -> Stored:
-    """A run as the disk has it; raises `StorageError` if it has not got there yet."""
-    found = engine.store.load(record.run.run_id)
-    if found is None:
+    """Return the stored state of a run. Raises `StorageError` if it is not stored yet."""
+    stored_run = engine.store.load(record.run.run_id)
+    if stored_run is None:
         why = engine.trouble or "the commit takes long"
         raise StorageError(
             f"workflow {record.run.started.workflow_id!r} was started, and is not on the disk yet: {why}",
             status="UNAVAILABLE",
         )
-    return found
+    return stored_run
 
 
 @contextlib.contextmanager
 def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
-    """Hold on to a record."""
+    """Hold a run in memory within the block."""
     engine.runs.hold(record)
     try:
         yield
@@ -178,17 +190,17 @@ def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
 async def wait(
     engine: Engine, record: LoadedRun, bell: Bell, done: Callable[[], bool], limit: float | None
 ) -> None:
-    """Wait until it is done, or until patience ends. Of an engine that has failed meanwhile the connection tells,
-    when it waits for the answer to be durable.
-    """
-    if done() or engine.is_over:
+    """Wait until `done()`, at most `limit` seconds and at most a long poll. Raise `EngineClosed` if the engine ends before."""
+    if done():
         return
     check_moves(engine, record)
     loop = asyncio.get_running_loop()
     until = loop.time() + (LONG_POLL if limit is None else min(limit, LONG_POLL))
     engine.runs.hold(record)
     try:
-        while not done() and not engine.is_over and (left := until - loop.time()) > 0:
+        while not done() and (left := until - loop.time()) > 0:
+            if engine.is_over:
+                raise EngineClosed
             await bell.wait(left)
     finally:
         engine.runs.let_go(record)
@@ -196,14 +208,14 @@ async def wait(
 
 
 async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[], bool], refusal: str) -> None:
-    """Hold a caller back while a run has too much in flight; raises the refusal if that does not end."""
+    """Wait while a run has too many events or updates in progress. Raise an error with this text if that does not end."""
     await wait(engine, record, record.changed, is_room, ROOM)
-    if not is_room() or engine.is_over:
+    if not is_room():
         raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")
 
 
 def state_of(activity: OpenActivity) -> str:
-    """How an open activity stands, in Temporal's words."""
+    """Return the state of an open activity, in Temporal's words."""
     if not activity.started_ns:
         return "PAUSED" if activity.paused else "SCHEDULED"
     if activity.cancel_requested_event_id:
@@ -212,12 +224,12 @@ def state_of(activity: OpenActivity) -> str:
 
 
 def heard_of_ns(activity: OpenActivity) -> int:
-    """When the attempt's last heartbeat came; 0: none has. An attempt that has begun counts as heard of, for its timeout; here
-    only a heartbeat does.
+    """Return the time of the attempt's last heartbeat, 0 if there was none. For its timeout the start of an attempt counts as
+    a heartbeat; here it does not.
     """
     return activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0
 
 
 def done(engine: Engine, record: LoadedRun) -> PendingAnswer[s.Nothing]:
-    """The answer to a request that changed this run and has nothing to tell."""
+    """Return the empty answer to a request that changed this run."""
     return PendingAnswer(s.Nothing(), engine.writes.number_of(record))

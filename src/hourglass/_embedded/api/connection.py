@@ -1,21 +1,18 @@
-"""A connection to an engine in this process: the engine's door for clients and workers.
+"""The connection of clients and workers to an engine in this process.
 
-Must not know: how a request is answered (see `requests.answer`). Time limits of calls and the closed state are kept
-here.
+Must not know: how a request is answered (see `requests.answer`). Enforces the timeouts of calls, and the closed state.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
-from hourglass._contract.workflows import Executed, StartWorkflow
 from hourglass._embedded.activations.handle import EngineHandle
-from hourglass._embedded.api.answering import too_late
-from hourglass._embedded.api.requests import answer, execute
+from hourglass._embedded.api.answering import EngineClosed, too_late
+from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.engine import Engine, EngineFigures
 from hourglass._embedded.matching.task_queues import DispatchPolicy
@@ -34,9 +31,9 @@ async def connect_memory(
     policy: DispatchPolicy | None = None,
     limits: Limits | None = None,
 ) -> EngineConnection:
-    """Open a new engine in memory; it lives as long as its connection, on the running loop.
+    """Open a new engine in memory, on the running loop; it lives as long as its connection.
 
-    On a clock of the caller's nothing happens by itself but what is due: no run is ever dropped or forgotten.
+    With a clock of the caller's, only due timers act by themselves: no run is ever evicted or removed.
     """
     engine = Engine(
         store=MemoryStore(real_time=clock is None),
@@ -64,48 +61,42 @@ class EngineConnection:
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The address of the engine."""
         return "local:"
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of the engine."""
         return self.engine.namespace
 
     @property
     def identity(self) -> str:
-        """Who we say we are."""
+        """The client identity."""
         return self._identity
 
     @property
     def figures(self) -> EngineFigures:
-        """How much there is to do."""
+        """The engine's current numbers of runs and tasks."""
         return self.engine.figures
 
-    def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
-        """Ask, and wait for the answer."""
-        limit = request.time_limit
-        if limit is None or request.waits:
-            return self._answer(request)
-        return self._answer_within(limit, request)
-
-    async def execute(self, request: StartWorkflow) -> Executed:
-        """Start a workflow and wait for its end, as one request."""
+    async def call(self, request: Request[A]) -> A:
+        """Send a request to the engine and return its answer."""
+        limit = (
+            None if request.waits else request.time_limit
+        )  # requests that wait observe their limit themselves
         self._check_open()
-        return await execute(self.engine, request)
-
-    async def _answer_within(self, limit: float, request: Request[A]) -> A:
         try:
+            if limit is None:
+                return await answer(self.engine, request)
             async with asyncio.timeout(limit):
-                return await self._answer(request)
+                return await answer(self.engine, request)
+        except EngineClosed:
+            self._check_open()
+            raise
         except TimeoutError as error:
-            if isinstance(error, ServiceError):
+            if limit is None or isinstance(error, ServiceError):
                 raise
             raise too_late(request, limit) from None
-
-    async def _answer(self, request: Request[A]) -> A:
-        self._check_open()
-        return await answer(self.engine, request)
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a task queue."""
@@ -116,8 +107,8 @@ class EngineConnection:
         return handle
 
     async def close(self) -> None:
-        """Let go of everything. Handles of this connection that are still open end; others go on, unless
-        the connection owns its engine.
+        """Close the connection. Its open handles end; handles of other connections continue, unless the connection owns the
+        engine.
         """
         self._closed = True
         for handle in tuple(self._handles):

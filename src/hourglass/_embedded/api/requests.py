@@ -1,14 +1,13 @@
-"""What clients ask of the engine: one small handler per request, and the table of them.
+"""The embedded engine's handlers of requests, one function for each, and their table; `answer` runs them.
 
-Must not know: handles, activations, how a task finds its worker. Refusals are worded as the Temporal server words them.
-What the handlers share is in `answering`; those that only look, and those of workers, activities, updates and schedules have
-files of their own.
+Must not know: handles, activations, how a task finds its worker. Errors have the wording of a Temporal server. `answering`
+contains the parts that handlers share; handlers of reads, workers, activities, updates and schedules are in other files.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -17,9 +16,11 @@ import msgspec
 from hourglass._contract import limits as li
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
+from hourglass._contract.ids import new_id
 from hourglass._embedded.api.activity_requests import ACTIVITY_HANDLERS
 from hourglass._embedded.api.answering import (
     LONG_POLL,
+    EngineClosed,
     Handlers,
     PendingAnswer,
     as_known,
@@ -60,9 +61,6 @@ from hourglass.errors import HistoryError, HourglassError, ServiceError, Storage
 A = TypeVar("A")
 
 
-# --- workflows ---------------------------------------------------------------------------------
-
-
 DEBOUNCE = "hourglass.debounce"
 _OPEN = frozenset({wf.WorkflowStatus.RUNNING})
 _ALL = frozenset(wf.WorkflowStatus)
@@ -74,23 +72,24 @@ _REJECTED = {
 
 
 async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Started]:
-    """Start a workflow; a call that is debounced starts one later."""
-    if request.workflow_type == DEBOUNCE and (kept := engine.keepers.bursts.debounce(request)) is not None:
-        return PendingAnswer(kept, engine.writes.newest)
+    """Start a workflow; a debounced call starts one later."""
+    if (
+        request.workflow_type == DEBOUNCE
+        and (debounced := engine.keepers.bursts.debounce(request)) is not None
+    ):
+        return PendingAnswer(debounced, engine.writes.newest)
     started, record = _start(engine, request)
     return PendingAnswer(started, engine.writes.number_of(record))
 
 
-async def start_and_wait(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Executed]:
-    """Start a workflow and wait until its run closes: nothing is said of the start before, so it need not be durable
-    before.
-    """
-    started, record = _start(engine, request)
+async def execute(engine: Engine, request: wf.ExecuteWorkflow) -> PendingAnswer[wf.Executed]:
+    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable before."""
+    started, record = _start(engine, request.start)
     engine.queues.dispatch()
-    # It was started before, by this very request, and another followed.
+    # A repeated request: it has started a run before, and another run has followed.
     if record.run.run_id != started.run_id:
-        record = find(engine, request.workflow_id, started.run_id)
-    await wait(engine, record, record.closed, lambda: record.run.status is not RUNNING, None)
+        record = find(engine, request.start.workflow_id, started.run_id)
+    await wait(engine, record, record.closed, lambda: record.run.status is not RUNNING, request.rpc_timeout)
     return PendingAnswer(wf.Executed(started.run_id, _outcome(record)), engine.writes.number_of(record))
 
 
@@ -113,7 +112,7 @@ async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.
                 engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
             )
             return done(engine, record)
-        # So much has come during the run's task that the task would have to be failed.
+        # The run's task has received so many events that it would fail.
         await wait_for_room(
             engine,
             record,
@@ -124,9 +123,9 @@ async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.
 
 
 async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.QueryAnswer]:
-    """Ask a question."""
-    if li.is_keeper(request.workflow_id) and (told := _told_by_engine(engine, request)) is not None:
-        return PendingAnswer(wf.QueryAnswer((told,)), engine.writes.newest)
+    """Query a workflow."""
+    if li.is_keeper(request.workflow_id) and (engine_answer := _told_by_engine(engine, request)) is not None:
+        return PendingAnswer(wf.QueryAnswer((engine_answer,)), engine.writes.newest)
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
         return PendingAnswer(wf.QueryAnswer(rejected=record.run.status), engine.writes.number_of(record))
@@ -136,20 +135,20 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
         raise ServiceError(
             "Cannot query workflow: its workflow task keeps failing", status="FAILED_PRECONDITION"
         )
-    event = QueryReceived(s.new_id(), request.query_name, request.arguments, request.headers)
-    asked = WaitingQuery(event, asyncio.get_running_loop().create_future())
+    event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
+    waiting = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
-        engine.tasks.ask(record, asked)
+        engine.tasks.ask(record, waiting)
         engine.queues.dispatch()
         try:
-            result = await asked.answer
+            result = await waiting.answer
         finally:
-            engine.tasks.withdraw(record, asked)
+            engine.tasks.withdraw(record, waiting)
     return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.writes.number_of(record))
 
 
 async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.Nothing]:
-    """Ask a workflow to cancel. One that has closed does not mind."""
+    """Request the cancellation of a workflow. A closed run is left unchanged."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     if li.is_keeper(request.workflow_id) and engine.keepers.bursts.drop(request.workflow_id):
@@ -166,7 +165,7 @@ async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.
 
 
 async def terminate(engine: Engine, request: wf.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
-    """End a workflow now."""
+    """Terminate a workflow now."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     if li.is_keeper(request.workflow_id) and engine.keepers.forget(request.workflow_id):
@@ -182,7 +181,7 @@ async def terminate(engine: Engine, request: wf.TerminateWorkflow) -> PendingAns
 
 
 async def pause(engine: Engine, request: wf.PauseWorkflow) -> PendingAnswer[s.Nothing]:
-    """Let a workflow rest."""
+    """Pause a run."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id)
@@ -194,7 +193,7 @@ async def pause(engine: Engine, request: wf.PauseWorkflow) -> PendingAnswer[s.No
 
 
 async def unpause(engine: Engine, request: wf.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
-    """Let a workflow that was paused go on."""
+    """Resume a paused run."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id)
@@ -207,12 +206,12 @@ async def unpause(engine: Engine, request: wf.UnpauseWorkflow) -> PendingAnswer[
 
 
 async def skip_time(engine: Engine, request: wf.SkipTime | wf.WaitForFastForward) -> PendingAnswer[Any]:
-    """Refused: workers have real time here."""
+    """Reject the request: workers have real time here."""
     raise ServiceError(NO_SKIPPING, status="UNIMPLEMENTED")
 
 
 async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
-    """Change what was said of a run: which version it belongs to, how urgent it is."""
+    """Change the options of a run: its version, its priority."""
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
     override, spec = request.versioning_override, record.run.started.spec
@@ -222,10 +221,10 @@ async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> P
         engine.runs.change(
             record, lambda run, now: transitions.change_override(run, override, request.identity, now)
         )
-        engine.queues.wake_all()  # its task may be another worker's from now on
-    said = {name: getattr(request.spec, name) for name in request.fields if name in _PRIORITY}
-    if said:
-        priority = RunPriority(**{name: said.get(name, getattr(spec, name)) for name in _PRIORITY})
+        engine.queues.wake_all()  # another worker may now be the one to receive its task
+    values = {name: getattr(request.spec, name) for name in request.fields if name in _PRIORITY}
+    if values:
+        priority = RunPriority(**{name: values.get(name, getattr(spec, name)) for name in _PRIORITY})
         engine.runs.change(
             record, lambda run, now: transitions.change_priority(run, priority, request.identity, now)
         )
@@ -237,7 +236,7 @@ _PRIORITY = RunPriority.__struct_fields__
 
 
 async def delete(engine: Engine, request: wf.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
-    """Remove a run for good. One that is open is terminated first, so that all that wait for its end hear of it."""
+    """Remove a run. An open run is terminated first, so that all who wait for its end are notified."""
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.is_open:
         end = wf.TerminateWorkflow(
@@ -255,19 +254,17 @@ async def wait_for_close(engine: Engine, request: wf.WaitForClose) -> PendingAns
     return PendingAnswer(_outcome(record), engine.writes.number_of(record))
 
 
-# --- resets and imports: runs that begin with a history ------------------------------------------------------
-#
-# What a reset is says `rules.resetting`. Invariants: the new run begins and the one that runs ends in one change of the store;
-# the same request again is the same reset.
+# Resets and imports start runs that already have a history (see `transitions.resetting`). Invariants: the new run starts and the
+# current one ends in one change of the store; a repeated request is the same reset.
 
 
 async def reset(engine: Engine, request: wf.ResetWorkflow) -> PendingAnswer[wf.Started]:
-    """Begin a run anew from one of its workflow tasks."""
+    """Start a new run from one of a run's workflow tasks."""
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
     if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
         return PendingAnswer(wf.Started(made), engine.writes.newest)
-    later = [each for run in _following(engine, base) for each in run]
+    later = [event for run in _following(engine, base) for event in run]
     of_base = [event.attributes for event in (*base.events, *(() if current is base else current.events))]
     new_run_id = engine.runs.new_run_id()
     now_ns = engine.clock.now_ns()
@@ -281,7 +278,7 @@ async def reset(engine: Engine, request: wf.ResetWorkflow) -> PendingAnswer[wf.S
 
 
 async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> PendingAnswer[wf.Started]:
-    """Begin a run that has a history already."""
+    """Start a run that already has a history."""
     if request.workflow_id.startswith(PREFIX):
         raise ServiceError(RESERVED, status="INVALID_ARGUMENT")
     existing = engine.current(request.workflow_id)
@@ -293,7 +290,7 @@ async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> Pending
     check_room(engine.runs)
     try:
         events = [
-            read_event(msgspec.json.decode(each), place) for place, each in enumerate(request.events, 1)
+            read_event(msgspec.json.decode(data), place) for place, data in enumerate(request.events, 1)
         ]
     except (HistoryError, msgspec.DecodeError) as error:
         raise ServiceError(f"the history cannot be read: {error}", status="INVALID_ARGUMENT") from None
@@ -301,14 +298,17 @@ async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> Pending
     step = resetting.begin_with(events, request.workflow_id, run_id, now)
     if request.dry_run:
         return PendingAnswer(wf.Started("", False), 0)
-    ids = (request.request_id, *(request_id(step.run, each) for each in _accepted_updates(events)))
+    ids = (
+        request.request_id,
+        *(request_id(step.run, accepted_update) for accepted_update in _accepted_updates(events)),
+    )
     record = engine.runs.begin_anew(step, tuple(filter(None, ids)))
     return PendingAnswer(wf.Started(run_id), engine.writes.number_of(record))
 
 
 def _carried_out(request: wf.ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
-    """The requests that are the new run's from now on: the reset itself, and all updates that were accepted before.
-    Of those its history tells what became of them: that they are done, are asked for again, or never were.
+    """Yield the requests that the new run counts as carried out: the reset itself, and all updates accepted before. Its
+    history decides about each update: it is completed, must be repeated, or never existed.
     """
     if request.request_id:
         yield request.request_id
@@ -318,7 +318,7 @@ def _carried_out(request: wf.ResetWorkflow, run: Run, before: Iterable[h.Attribu
 
 
 def _accepted_updates(events: Iterable[h.HistoryEvent]) -> Iterator[str]:
-    """The ids of the updates that a history accepted."""
+    """Yield the ids of the updates that a history accepted."""
     for event in events:
         if isinstance(event.attributes, h.WorkflowExecutionUpdateAccepted):
             yield event.attributes.update_id
@@ -335,7 +335,7 @@ def _give_way(
 
 
 def _following(engine: Engine, base: LoadedRun) -> Iterator[list[h.Attributes]]:
-    """What happened to the runs by which the base was continued as new."""
+    """Yield the events of each run by which the base run was continued as new."""
     record: LoadedRun | None = base
     while record is not None and isinstance(record.run.final, h.WorkflowExecutionContinuedAsNew):
         record = engine.record(record.run.final.new_run_id)
@@ -344,7 +344,7 @@ def _following(engine: Engine, base: LoadedRun) -> Iterator[list[h.Attributes]]:
 
 
 def _tell_of_ended_children(engine: Engine, record: LoadedRun) -> None:
-    """Tell the new run of children that ended while no run could hear of it: the old one had closed."""
+    """Notify the new run of children that ended after the old run had closed."""
     for child in tuple(record.run.children.values()):
         last = engine.current(child.initiated.workflow_id)
         if last is None or last.run.is_open or last.run.started.first_run_id != child.run_id:
@@ -356,11 +356,8 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Change:
     return children.child_ended(run, initiated, last, now_ns)
 
 
-# --- limits that the engine keeps -----------------------------------------------------------------------------
-
-
 def _told_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None:
-    """What the engine says in the place of a keeper, while no workflow is one."""
+    """Return the engine's answer to a query of a keeper, unless a workflow is the keeper."""
     record = engine.current(request.workflow_id)
     if request.run_id or (record is not None and record.run.is_open):
         return None
@@ -368,16 +365,18 @@ def _told_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None
 
 
 async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:
-    """The limits that the engine keeps."""
+    """Return the limits that the engine keeps."""
     return await as_known(engine, li.KeptLimits(tuple(engine.keepers.view(request.id))))
 
 
 async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[li.BurstState]:
-    """Wait until debounced calls were run, or dropped."""
+    """Wait until debounced calls have started a run, or were dropped."""
     bursts, loop = engine.keepers.bursts, asyncio.get_running_loop()
     limit = LONG_POLL if request.rpc_timeout is None else min(request.rpc_timeout, LONG_POLL)
     until = loop.time() + limit
-    while bursts.is_waiting(request.workflow_id, request.id) and not engine.is_over:
+    while bursts.is_waiting(request.workflow_id, request.id):
+        if engine.is_over:
+            raise EngineClosed
         left = until - loop.time()
         if left <= 0:
             return PendingAnswer(li.BurstState(pending=True), 0)
@@ -392,6 +391,7 @@ HANDLERS: Handlers = {
     li.ListLimits: list_limits,
     li.AwaitBurst: await_burst,
     wf.StartWorkflow: start,
+    wf.ExecuteWorkflow: execute,
     wf.SignalWorkflow: signal,
     wf.QueryWorkflow: query,
     wf.CancelWorkflow: cancel,
@@ -411,43 +411,46 @@ HANDLERS: Handlers = {
     **SCHEDULE_HANDLERS,
     **ACTIVITY_HANDLERS,
 }
-"""All that this engine can be asked, with the handler of each."""
+"""The requests that this engine answers, with their handlers."""
 
 
-def answer(engine: Engine, request: s.Request[A]) -> Coroutine[Any, Any, A]:
-    """The way of a request through an engine: it is checked, carried out in memory, and answered when all that the
-    answer rests on is durable. Raises the refusal, or `StorageError` if the engine has failed.
+async def answer(engine: Engine, request: s.Request[A]) -> A:
+    """Check a request, carry it out in memory, and answer it once everything that the answer depends on is durable.
+
+    Raises `EngineClosed` if the engine has closed or failed meanwhile; else what the handler raises.
     """
     handler = HANDLERS.get(type(request))
     if handler is None:
         name = type(request).__name__
         raise ServiceError(f"{name} is not supported by the embedded engine yet", status="UNIMPLEMENTED")
-    return _answer(engine, request, handler)
-
-
-def execute(engine: Engine, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf.Executed]:
-    """The same of a start and of the wait for its end, as one request."""
-    return _answer(engine, request, start_and_wait)
-
-
-async def _answer(
-    engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
-) -> A:
     if engine.failed is not None:
-        raise engine.failed
+        raise EngineClosed
     engine.limits.check(request)
     try:
-        found: PendingAnswer[A] = await handler(engine, request)
-    except StorageError as error:
-        engine.doubt(error)
+        return await _durable_answer(engine, request, handler)
+    except Exception as error:
+        if isinstance(error, StorageError):
+            engine.doubt(error)
+        if engine.is_over:  # whatever was raised: the next engine decides
+            raise EngineClosed from None
+        if isinstance(error, OverflowError):
+            name = type(request).__name__
+            raise ServiceError(
+                f"a number of this {name} is larger than 64 bits", status="INVALID_ARGUMENT"
+            ) from None
         raise
-    except OverflowError:
-        name = type(request).__name__
-        raise ServiceError(
-            f"a number of this {name} is larger than 64 bits", status="INVALID_ARGUMENT"
-        ) from None
+
+
+async def _durable_answer(
+    engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
+) -> A:
+    """Run the handler; return its answer, or raise its error, once everything that this depends on is durable."""
+    try:
+        pending = await handler(engine, request)
+    except StorageError:
+        raise
     except HourglassError:
-        # A refusal says how things are, as an answer does: it waits for the disk, too.
+        # A rejection describes the state, as an answer does.
         engine.queues.dispatch()
         rests_on = refusal_rests_on(engine, request)
         if request.effect is s.Effect.READ:
@@ -455,16 +458,17 @@ async def _answer(
         else:
             await engine.durable(rests_on)
         raise
-    engine.queues.dispatch()  # before the wait: what handles take of it may be in the same commit
-    await engine.durable(found.rests_on)
-    if request.effect is s.Effect.READ and hasattr(found.value, "notice") and (trouble := engine.trouble):
+    engine.queues.dispatch()  # before the wait: tasks that handles complete at once may be in the same commit
+    await engine.durable(pending.rests_on)
+    value = pending.value
+    if isinstance(value, s.ReadAnswer) and (trouble := engine.trouble):
         notice = f"{trouble}{s.AS_STORED}" if engine.held else trouble
-        return cast(A, msgspec.structs.replace(cast(msgspec.Struct, found.value), notice=notice))
-    return found.value
+        return cast(A, msgspec.structs.replace(value, notice=notice))
+    return value
 
 
 async def _first_task(engine: Engine, record: LoadedRun) -> None:
-    """Wait until a worker has taken the run's first task: before that no worker can know it."""
+    """Wait until a worker has received the run's first task: before that no worker can answer a query."""
 
     def has_begun() -> bool:
         return any(type(event.attributes) is h.WorkflowTaskStarted for event in record.events)
@@ -472,7 +476,7 @@ async def _first_task(engine: Engine, record: LoadedRun) -> None:
     def is_decided() -> bool:
         return not record.run.is_open or has_begun()
 
-    while not is_decided() and not engine.is_over:
+    while not is_decided():
         await wait(engine, record, record.changed, is_decided, None)
     if not record.run.is_open and not has_begun():
         raise ServiceError(
@@ -488,7 +492,7 @@ def _was_carried_out(
     | wf.PauseWorkflow
     | wf.UnpauseWorkflow,
 ) -> bool:
-    """Whether a request whose answer was lost has been carried out, by whichever run of its workflow."""
+    """Whether any run of the workflow has carried out this request, of which the answer was lost."""
     latest = engine.current(request.workflow_id) if request.request_id else None
     return latest is not None and bool(engine.runs.find_request(latest, request.request_id))
 
@@ -504,7 +508,7 @@ def _has_room(record: LoadedRun, limit: int) -> bool:
 def _change(
     engine: Engine, record: LoadedRun, transition: Callable[[Run, int], Change], request_id: str
 ) -> None:
-    """Apply what was asked for; raises if the run was ended instead, for it has outgrown its limits."""
+    """Apply a transition. Raise an error if it terminated the run instead, because the run has outgrown its limits."""
     reason = engine.runs.change(record, transition, request_ids=(request_id,) if request_id else ())
     if reason:
         raise ServiceError(reason, status="INVALID_ARGUMENT")

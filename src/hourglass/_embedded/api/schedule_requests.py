@@ -1,7 +1,7 @@
-"""What clients ask about schedules: one small handler per request, and the table of them.
+"""Request handlers for schedules, and their table.
 
-Must not know: when a schedule acts, what is woken for it. Refusals are those that clients know from a Temporal
-server. Invariant: a request that is sent again, because its answer was lost, is not carried out twice.
+Must not know: when a schedule acts, what wakes for it. Errors have the wording of a Temporal server. Invariant: a request that is
+repeated, because its answer was lost, is not carried out twice.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from hourglass.errors import (
     UsageError,
 )
 
-# --- requests -------------------------------------------------------------------------------------------------
-
 
 async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> PendingAnswer[Nothing]:
     """Create a schedule."""
@@ -53,7 +51,7 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Pending
     if flaw is not None:
         raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
     request = msgspec.structs.replace(request, schedule=await _settled(engine, request))
-    if _is_repeated(engine, request):  # created while its times were searched
+    if _is_repeated(engine, request):  # another request created it while its times were searched
         return _done(engine)
     engine.runs.attributes.learn(request.search_attributes)
     _put(engine, lambda: create(request, engine.clock.now_ns()), request.request_id)
@@ -63,11 +61,11 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Pending
 async def describe_schedule(
     engine: Engine, request: sc.DescribeSchedule
 ) -> PendingAnswer[sc.ScheduleDetails]:
-    """Look at a schedule."""
+    """Return the description of a schedule."""
     await _look_ahead(engine, _find(engine, request.schedule_id))
-    found = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
+    details = describe(_as_of_now(engine, _find(engine, request.schedule_id)))
     if await is_written(engine, engine.writes.newest):
-        return PendingAnswer(found, engine.writes.newest)
+        return PendingAnswer(details, engine.writes.newest)
     on_disk = engine.store.schedule(request.schedule_id)
     if on_disk is None:
         why = engine.trouble or "the commit takes long"
@@ -78,7 +76,7 @@ async def describe_schedule(
 
 
 async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> PendingAnswer[Nothing]:
-    """Replace a schedule. An update of a version that is no longer the present one is dropped, as a server does it."""
+    """Replace a schedule. A request with a stale conflict token is dropped, as on a server."""
     _find(engine, request.schedule_id)
     _check(engine, request.schedule)
     request = msgspec.structs.replace(request, schedule=await _settled(engine, request))
@@ -106,26 +104,26 @@ async def delete_schedule(engine: Engine, request: sc.DeleteSchedule) -> Pending
 
 
 async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAnswer[sc.SchedulePage]:
-    """List schedules, the newest first."""
+    """Return a page of schedules, newest first."""
     size = min(max(1, request.page_size), MOST_LISTED)
     written = await is_written(engine, engine.writes.newest)
     find = engine.schedules.find if written else engine.store.schedule
     if written:
-        found = await engine.schedules.listing.page(request.query, request.next_page_token, size)
+        page = await engine.schedules.listing.page(request.query, request.next_page_token, size)
     else:
         ids = [entry.schedule_id for entry in engine.store.schedules()]
         listing = ScheduleListing(dict.fromkeys(ids), find, keep=False)
-        found = await listing.page(request.query, request.next_page_token, size)
+        page = await listing.page(request.query, request.next_page_token, size)
     summaries: list[sc.ScheduleSummary] = []
-    for place, each in enumerate(found.workflows, 1):
-        record = find(each.run_id)
-        if record is not None:  # else it was deleted meanwhile
+    for place, entry in enumerate(page.workflows, 1):
+        record = find(entry.run_id)
+        if record is not None:  # it was deleted meanwhile otherwise
             await _look_ahead(engine, record)
             summaries.append(summarize(_as_of_now(engine, record)))
         if not place % SLICE and isinstance(engine.clock, RealClock):
             await sleep(0)
     number = engine.writes.newest if written else 0
-    return PendingAnswer(sc.SchedulePage(tuple(summaries), found.next_page_token), number)
+    return PendingAnswer(sc.SchedulePage(tuple(summaries), page.next_page_token), number)
 
 
 SCHEDULE_HANDLERS: Handlers = {
@@ -139,9 +137,9 @@ SCHEDULE_HANDLERS: Handlers = {
 
 
 _TIME = "-2006-01-02T15:04:05Z"
-"""What a schedule appends to the id of each workflow that it starts: so much shorter must the id be."""
+"""The suffix that a schedule appends to workflow ids, which must be shorter by its length."""
 _SCHEDULER = "temporal-sys-scheduler:"
-"""What a server puts before the id of a schedule: so much shorter must that be."""
+"""The prefix that a server puts before schedule ids, which must be shorter by its length."""
 
 
 def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
@@ -154,7 +152,7 @@ def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
 
 
 def _is_repeated(engine: Engine, request: sc.CreateSchedule) -> bool:
-    """Whether a request was carried out before. Raise `ScheduleAlreadyExistsError` for a schedule that another has created."""
+    """Whether a request was carried out before. Raises `ScheduleAlreadyExistsError` for a schedule of another request."""
     existing = engine.schedules.get(request.schedule_id)
     if existing is None:
         return False
@@ -166,7 +164,7 @@ def _is_repeated(engine: Engine, request: sc.CreateSchedule) -> bool:
 
 
 async def _settled(engine: Engine, request: sc.CreateSchedule | sc.UpdateSchedule) -> sc.EngineSchedule:
-    """Return a schedule as it is kept. What takes long of it is done in a thread."""
+    """Return a schedule in its stored form. Long computations run in a thread."""
     try:
         return await engine.schedules.search.settle(
             request.schedule, request.schedule_id, engine.clock.now_ns()
@@ -182,7 +180,7 @@ async def _look_ahead(engine: Engine, record: ScheduleRecord) -> None:
 
 
 def _check(engine: Engine, schedule: sc.EngineSchedule) -> None:
-    """Refuse what could never be started."""
+    """Raise `ServiceError` for a workflow that could never be started."""
     action = schedule.action
     engine.limits.check(action)
     if not action.workflow_id or not action.workflow_type or not action.spec.task_queue:
@@ -202,7 +200,7 @@ def _put(engine: Engine, made: Callable[[], ScheduleRecord], request_id: str) ->
 
 
 def _as_of_now(engine: Engine, record: ScheduleRecord) -> ScheduleRecord:
-    """A schedule that may not act is not woken; its next times are those from now on all the same."""
+    """Return the schedule with its next times from now on: a schedule that may not act is not woken to compute them."""
     if may_act(record):
         return record
     return msgspec.structs.replace(record, seen_ns=max(record.seen_ns, engine.clock.now_ns()))

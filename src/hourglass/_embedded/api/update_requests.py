@@ -1,9 +1,9 @@
-"""What clients ask about updates: one small handler per request.
+"""Request handlers for updates.
 
-Must not know: handles, activations, how updates reach a worker. Errors are those of the Temporal server. A client
-waits for a stage, or until its patience ends; an update goes on whether or not a client waits. Invariants: between
-looking for an update and admitting it nothing else happens, so that an id is one update, along all runs of a chain;
-an update that no run has accepted follows its workflow from run to run.
+Must not know: handles, activations, how updates reach a worker. Errors are those of the Temporal server. A client waits for a
+stage, or until its timeout; an update continues whether or not a client waits. Invariants: finding an update and admitting it are
+one step, so that an id is one update, across all runs of a chain; an update that no run has accepted moves with its workflow to
+the next run.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 
 class _WentOn(Exception):
-    """The run that was asked has gone on as another before it accepted the update."""
+    """The run has continued as another before it accepted the update."""
 
 
 async def update(engine: Engine, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
-    """Ask for an update and wait until it has come so far."""
+    """Request an update and wait until it has reached the stage."""
     while True:
         record = _accepted_for(engine, request)
         if record is None:
-            found = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
-            record = _asked(engine, found, request.update_id)
+            named = find(engine, request.workflow_id, request.run_id, request.first_execution_run_id)
+            record = _asked(engine, named, request.update_id)
         try:
             return await _updated(engine, record, request)
         except _WentOn:
@@ -54,7 +54,7 @@ async def update(engine: Engine, request: UpdateWorkflow) -> PendingAnswer[Updat
 
 
 async def poll_update(engine: Engine, request: PollUpdate) -> PendingAnswer[UpdateState]:
-    """Wait on for an update."""
+    """Wait until an update has reached a stage."""
     record = _asked(engine, find(engine, request.workflow_id, request.run_id), request.update_id)
     updates, not_found = engine.updates.of(record), f'update "{request.update_id}" not found'
     if not updates.knows(request.update_id):
@@ -66,7 +66,7 @@ async def poll_update(engine: Engine, request: PollUpdate) -> PendingAnswer[Upda
 
 
 async def update_with_start(engine: Engine, request: UpdateWithStart) -> PendingAnswer[UpdateStarted]:
-    """Start a workflow, or use the one that runs, and ask for an update, with nothing in between."""
+    """Start a workflow, or use the running one, and request an update, in one step."""
     if request.start.spec.cron_schedule:
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
     if request.start.start_delay:
@@ -85,9 +85,8 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Pending
 
 
 def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun | None, Started]:
-    """The run that was asked for this very update before, whatever the policies say of its id: of an open chain, or
-    of a closed one if it has completed it. If it was this very call that began a chain, it is that one, whichever
-    there is now.
+    """Return the run that has received this update before, whatever the id policies say: of an open chain, or of a closed one
+    that completed it. If this call started a chain, it is that one, even if there is another by now.
     """
     latest = engine.current(request.start.workflow_id)
     if latest is None:
@@ -106,8 +105,8 @@ def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun 
 
 
 def _accepted_for(engine: Engine, request: UpdateWorkflow) -> LoadedRun | None:
-    """The run that accepted the update that this very call, which is sent again, asked for; whichever workflow has
-    its id now, and whatever became of the update.
+    """Return the run that accepted the update of this call when the call was sent before; whichever workflow has its id now,
+    and whatever the update's outcome.
     """
     latest = engine.current(request.workflow_id) if request.request_id else None
     run_id = "" if latest is None else engine.runs.find_request(latest, call_id(request.request_id))
@@ -115,36 +114,36 @@ def _accepted_for(engine: Engine, request: UpdateWorkflow) -> LoadedRun | None:
 
 
 def _last_of_chain(engine: Engine, record: LoadedRun) -> LoadedRun:
-    """The latest run of the workflow, if it is of the same chain; else the run itself, which has closed."""
+    """Return the latest run of the workflow, if it belongs to the same chain; else the run itself, which has closed."""
     latest = engine.current(record.run.started.workflow_id)
     same = latest is not None and latest.run.started.first_run_id == record.run.started.first_run_id
     return latest if same and latest is not None else record
 
 
 def _asked(engine: Engine, record: LoadedRun, update_id: str) -> LoadedRun:
-    """The run that was asked for an update: this one, unless another of its chain has it, done or under way."""
+    """Return the run that has received an update: this one, unless another run of its chain has."""
     if engine.updates.of(record).knows(update_id):
         return record
     latest = engine.current(record.run.started.workflow_id) or record
     run_id = engine.runs.find_request(latest, request_id(record.run, update_id))
-    other = engine.record(run_id) if run_id else None
-    if other is None:
+    holder = engine.record(run_id) if run_id else None
+    if holder is None:
         return record
-    # A run that a reset began may not know what the reset has undone. One that closed before the update was done has
-    # failed it, for clients that waited, and the id is free, as on a server.
-    updates = engine.updates.of(other)
-    found = updates.knows(update_id) if other.run.is_open else update_id in updates.completed
-    return other if found else record
+    # A run that a reset started may not know what the reset has undone. A run that closed before the update completed has failed
+    # it, for waiting clients, and the id is free, as on a server.
+    updates = engine.updates.of(holder)
+    has_update = updates.knows(update_id) if holder.run.is_open else update_id in updates.completed
+    return holder if has_update else record
 
 
 async def _updated(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
-    """Ask a run for an update, unless it was asked before, and wait until it has come so far. Raises `_WentOn`."""
+    """Request an update of a run, unless it exists, and wait for the stage. Raises `_WentOn`."""
     waiting = await _admitted(engine, record, request)
     return await _follow(engine, record, waiting, request)
 
 
 async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> Waiting | None:
-    """The update, admitted unless it is known; None if it is accepted already."""
+    """Return the update, admitted unless it exists; None if it is already accepted."""
     limit = engine.limits.updates_in_flight
 
     def is_room() -> bool:
@@ -170,7 +169,7 @@ async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) 
 
 
 def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
-    """The update, which this call asks for too."""
+    """Return the update, which now also belongs to this call."""
     if waiting is not None and request.request_id:
         waiting.calls.add(request.request_id)
     return waiting
@@ -179,7 +178,7 @@ def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
 async def _follow(
     engine: Engine, record: LoadedRun, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
 ) -> PendingAnswer[UpdateState]:
-    """Wait until the update has come so far. Raises `_WentOn` if its run went on as another before it was accepted."""
+    """Wait until the update has reached the stage. Raises `_WentOn` if its run continued as another before accepting it."""
     update_id = request.update_id
 
     def state() -> UpdateState:
@@ -189,14 +188,18 @@ async def _follow(
         return state().stage >= request.wait_stage or not record.run.is_open
 
     await wait(engine, record, record.changed, is_done, request.rpc_timeout)
-    found = state()
-    if found.stage is UpdateStage.ADMITTED and not record.run.is_open:
+    reached = state()
+    if reached.stage is UpdateStage.ADMITTED and not record.run.is_open:
         if not request.run_id and _goes_on(engine, record):
             raise _WentOn
         raise WorkflowNotFoundError("workflow update was aborted by closing workflow", status="NOT_FOUND")
-    if found.stage is UpdateStage.ACCEPTED and request.wait_stage > found.stage and not record.run.is_open:
-        found = _reached(record, update_id, UpdateStage.COMPLETED, failure=ABANDONED)
-    return PendingAnswer(found, engine.writes.number_of(record))
+    if (
+        reached.stage is UpdateStage.ACCEPTED
+        and request.wait_stage > reached.stage
+        and not record.run.is_open
+    ):
+        reached = _reached(record, update_id, UpdateStage.COMPLETED, failure=ABANDONED)
+    return PendingAnswer(reached, engine.writes.number_of(record))
 
 
 def _state(engine: Engine, record: LoadedRun, waiting: Waiting | None, update_id: str) -> UpdateState:
@@ -225,7 +228,7 @@ def _reached(record: LoadedRun, update_id: str, stage: UpdateStage, **outcome: A
 
 
 def _goes_on(engine: Engine, record: LoadedRun) -> bool:
-    """Whether another run has taken the place of this one, which has closed."""
+    """Whether another run has replaced this closed one."""
     if record.run.is_open or engine.current(record.run.started.workflow_id) is record:
         return False
     match record.run.final:

@@ -1,6 +1,6 @@
-"""What clients look at, and change nothing by: descriptions, lists, counts, histories.
+"""Request handlers that only read: descriptions, lists, counts, histories.
 
-Must not know: handles, tasks. What is shown is durable, or will soon be: where a commit takes long, what the disk has is shown
+Must not know: handles, tasks. The answers are durable, or soon will be: if a commit takes long, the stored state is returned
 instead.
 """
 
@@ -32,11 +32,11 @@ from hourglass._history.codec import event_json
 from hourglass.errors import ServiceError
 
 PAGE = 1000
-"""So many events are on a page of a history at most."""
+"""The maximum number of events on a page of a history."""
 
 
 async def describe(engine: Engine, request: wf.DescribeWorkflow) -> PendingAnswer[wf.Description]:
-    """Look at one run."""
+    """Return the description of a run."""
     record = find(engine, request.workflow_id, request.run_id)
     return await answered(
         engine,
@@ -51,7 +51,7 @@ def _pending_updates(engine: Engine, record: LoadedRun) -> tuple[wf.PendingUpdat
         return ()
     waiting = engine.updates.of(record).waiting.values()
     return tuple(
-        wf.PendingUpdate(update_id=each.request.update_id, name=each.request.name) for each in waiting
+        wf.PendingUpdate(update_id=update.request.update_id, name=update.request.name) for update in waiting
     )
 
 
@@ -98,21 +98,21 @@ def _pending_child(child: OpenChild) -> wf.PendingChild:
 
 
 async def list_workflows(engine: Engine, request: wf.ListWorkflows) -> PendingAnswer[wf.Page]:
-    """List runs, newest first."""
-    await is_written(engine, engine.writes.newest)  # the store answers from what is durable
+    """Return a page of runs, newest first."""
+    await is_written(engine, engine.writes.newest)  # the store reads durable data only
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(request.query, request.next_page_token, size)
     return PendingAnswer(page, 0)
 
 
 async def count(engine: Engine, request: wf.CountWorkflows) -> PendingAnswer[wf.Count]:
-    """Count runs."""
+    """Return the number of matching runs."""
     await is_written(engine, engine.writes.newest)
     return PendingAnswer(await engine.store.count(request.query), 0)
 
 
 async def get_history(engine: Engine, request: wf.GetHistory) -> PendingAnswer[wf.HistoryPage]:
-    """A page of a history."""
+    """Return a page of a history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
     closing = request.event_filter is wf.HistoryEventFilter.CLOSE_EVENT
@@ -169,4 +169,4 @@ VIEW_HANDLERS: Handlers = {
     wf.CountWorkflows: count,
     wf.GetHistory: get_history,
 }
-"""Requests that look at runs."""
+"""The requests that read, with their handlers."""

@@ -1,7 +1,8 @@
-"""Requests about workers and their activities: versions, pollers, attempts that are ended or heard of from outside, progress.
+"""Request handlers for workers and their activities: versions, pollers, asynchronous completion and heartbeats of attempts,
+progress.
 
-Must not know: how an attempt finds its worker. An attempt is named by its token, or by the ids of its activity;
-one that is over is refused in the words of a Temporal server.
+Must not know: how an attempt finds its worker. An attempt is named by its token, or by the ids of its activity; requests about an
+ended one are rejected in the words of a Temporal server.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ async def set_current(engine: Engine, request: dp.SetCurrentVersion) -> PendingA
 
 
 async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingAnswer[dp.RampingVersionSet]:
-    """Let a version ramp."""
+    """Make a version ramp."""
     previous, percentage = engine.deployments.set_ramping(
         request.deployment_name, request.build_id, request.percentage
     )
@@ -54,31 +55,31 @@ async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingA
 async def describe_deployment(
     engine: Engine, request: dp.DescribeDeployment
 ) -> PendingAnswer[dp.DeploymentInfo]:
-    """Look at a deployment."""
+    """Return the description of a deployment."""
     name = request.deployment_name
-    found = engine.deployments.find(name)
-    await is_written(engine, engine.writes.newest)  # the store counts what is durable
+    deployment = engine.deployments.find(name)
+    await is_written(engine, engine.writes.newest)  # the store counts durable data only
     versions = [
         dp.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
-            status=found.part_of(build_id) or await _status(engine, name, build_id, build),
+            status=deployment.part_of(build_id) or await _status(engine, name, build_id, build),
             create_time_ns=build.created_ns,
         )
-        for build_id, build in found.builds.items()
+        for build_id, build in deployment.builds.items()
     ]
     info = dp.DeploymentInfo(
         name=name,
-        current=WorkerDeploymentVersion(name, found.current) if found.current else None,
-        changed_ns=found.changed_ns,
-        ramping=WorkerDeploymentVersion(name, found.ramping) if found.ramping else None,
-        ramping_percentage=found.percentage,
+        current=WorkerDeploymentVersion(name, deployment.current) if deployment.current else None,
+        changed_ns=deployment.changed_ns,
+        ramping=WorkerDeploymentVersion(name, deployment.ramping) if deployment.ramping else None,
+        ramping_percentage=deployment.percentage,
         versions=tuple(reversed(versions)),
     )
     return await as_known(engine, info)
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
-    """What is left of a version that is not current: one that never was has nothing to lose."""
+    """Return the status of a version that is not current: a version that never was has nothing to drain."""
     if not build.current_ns:
         return "INACTIVE"
     version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
@@ -90,11 +91,11 @@ async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str
 
 
 async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Pollers]:
-    """The workers that take workflow tasks, or attempts of activities, from a queue. A handle ends with its worker's
+    """Return the workers that receive workflow tasks, or activity attempts, from a queue. A handle ends with its worker's
     process, so each was last seen now.
     """
     now = engine.clock.now_ns()
-    found = tuple(
+    workers = tuple(
         dp.Poller(
             poller.identity,
             now,
@@ -110,12 +111,12 @@ async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Po
     stats = None
     if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
-    told = dp.Pollers(found, engine.queues.served(), route.current, stats, route.ramping)
-    return await as_known(engine, told)
+    answer = dp.Pollers(workers, engine.queues.served(), route.current, stats, route.ramping)
+    return await as_known(engine, answer)
 
 
 async def create_namespace(engine: Engine, request: dp.CreateNamespace) -> PendingAnswer[s.Nothing]:
-    """There is nothing to make: a file, or an engine in memory, has the one namespace that it was opened with."""
+    """Reject a second namespace: an engine has the one with which it was opened."""
     raise ServiceError(
         f"an embedded engine has one namespace, that it is opened with: Client.connect(…, namespace={request.name!r}) with a "
         "file of its own",
@@ -126,7 +127,7 @@ async def create_namespace(engine: Engine, request: dp.CreateNamespace) -> Pendi
 async def no_nexus(
     engine: Engine, request: dp.CreateNexusEndpoint | dp.FindNexusEndpoint | dp.DeleteNexusEndpoint
 ) -> PendingAnswer[Any]:
-    """There are no endpoints: no other namespace could be called, or call."""
+    """Reject Nexus endpoints: an engine has only one namespace."""
     raise ServiceError(
         "the embedded engine has no Nexus, for there is no other namespace to call: endpoints are a Temporal server's",
         status="UNIMPLEMENTED",
@@ -134,28 +135,31 @@ async def no_nexus(
 
 
 async def add_search_attributes(engine: Engine, request: dp.AddSearchAttributes) -> PendingAnswer[s.Nothing]:
-    """Know these from now on: without it one is known from its first use."""
-    known = engine.runs.attributes
+    """Register search attributes, which otherwise happens on their first use."""
+    registered = engine.runs.attributes
     for name, kind in request.types.items():
-        wanted, found = AttributeType(kind), known.type_of(name)
-        if found is not None and found is not wanted:
+        wanted, existing = AttributeType(kind), registered.type_of(name)
+        if existing is not None and existing is not wanted:
             raise ServiceError(
-                f"Search attribute {name} already exists with type {found.value}.", status="INVALID_ARGUMENT"
+                f"Search attribute {name} already exists with type {existing.value}.",
+                status="INVALID_ARGUMENT",
             )
-    known.add({name: AttributeType(kind) for name, kind in request.types.items()})
+    registered.add({name: AttributeType(kind) for name, kind in request.types.items()})
     return PendingAnswer(s.Nothing(), engine.writes.newest)
 
 
 async def list_search_attributes(
     engine: Engine, request: dp.ListSearchAttributes
 ) -> PendingAnswer[dp.SearchAttributeTypes]:
-    """The search attributes that are known."""
-    found = engine.runs.attributes.known()
-    return await as_known(engine, dp.SearchAttributeTypes({name: kind.value for name, kind in found.items()}))
+    """Return the registered search attributes."""
+    attributes = engine.runs.attributes.known()
+    return await as_known(
+        engine, dp.SearchAttributeTypes({name: kind.value for name, kind in attributes.items()})
+    )
 
 
 async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> PendingAnswer[s.Nothing]:
-    """End an activity from outside."""
+    """Complete an activity from outside its code."""
     returned = request.failure is None and not request.cancelled
     token, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id, waits=returned
@@ -180,7 +184,7 @@ async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> Pen
 
 
 async def reset_activity(engine: Engine, request: ac.ResetActivity) -> PendingAnswer[s.Nothing]:
-    """Begin the attempts of an activity anew."""
+    """Restart the attempts of an activity."""
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
     activity = pending_activity(record, request.activity_id)
@@ -192,7 +196,7 @@ async def reset_activity(engine: Engine, request: ac.ResetActivity) -> PendingAn
 async def heartbeat_activity(
     engine: Engine, request: ac.HeartbeatActivity
 ) -> PendingAnswer[ac.HeartbeatAnswer]:
-    """Report that an activity lives."""
+    """Record a heartbeat of an activity."""
     _, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id
     )
@@ -203,7 +207,7 @@ async def heartbeat_activity(
 
 
 async def publish_progress(engine: Engine, request: p.PublishProgress) -> PendingAnswer[p.ProgressTaken]:
-    """Keep what an attempt publishes, unless its sender takes this memory for another, which had more of it."""
+    """Store the progress of an attempt, unless its sender expects another memory that had more of it."""
     token, _, activity = _attempt(engine, request.token, "", "", "")
     memory = engine.progress
     if request.keeper not in ("", memory.name):
@@ -217,40 +221,40 @@ async def publish_progress(engine: Engine, request: p.PublishProgress) -> Pendin
 
 
 async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswer[p.ProgressRead]:
-    """What the activities of a run have published, beyond what was seen."""
+    """Return what the activities of a run have published, after what was seen."""
     record = find(engine, request.workflow_id, request.run_id)
     run_id, memory = record.run.run_id, engine.progress
-    seen = {each.scheduled_event_id: (each.attempt, each.next) for each in request.seen}
-    found = memory.read(run_id, request.name, seen)
-    if not found and request.wait_new and record.run.is_open:
+    seen = {position.scheduled_event_id: (position.attempt, position.next) for position in request.seen}
+    items = memory.read(run_id, request.name, seen)
+    if not items and request.wait_new and record.run.is_open:
 
         def is_news() -> bool:
-            nonlocal found
-            found = memory.read(run_id, request.name, seen)
-            return bool(found)
+            nonlocal items
+            items = memory.read(run_id, request.name, seen)
+            return bool(items)
 
         try:
             await wait(engine, record, memory.news(run_id), is_news, request.rpc_timeout)
         finally:
             memory.tidy(run_id)
-    return PendingAnswer(p.ProgressRead(found), 0)
+    return PendingAnswer(p.ProgressRead(items), 0)
 
 
 def _attempt(
     engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str, *, waits: bool = False
 ) -> tuple[AttemptToken, LoadedRun, OpenActivity]:
-    """The running attempt that a request names, by token or by ids; with `waits` also, by ids, one that waits for its
+    """Return the running attempt that a request names, by token or by ids; with `waits` and ids also one that waits for its
     next attempt.
     """
-    found: tuple[LoadedRun, OpenActivity] | None = None
+    match: tuple[LoadedRun, OpenActivity] | None = None
     if token:
         try:
             name = AttemptToken.decode(token)
         except ValueError:
             raise ServiceError("the task token is malformed", status="INVALID_ARGUMENT") from None
-        found = engine.attempts.find(name)
-        if found is not None:
-            return name, *found
+        match = engine.attempts.find(name)
+        if match is not None:
+            return name, *match
     else:
         record = (
             find(engine, workflow_id, run_id) if workflow_id else find_standalone(engine, activity_id, run_id)
@@ -282,4 +286,4 @@ WORKER_HANDLERS: Handlers = {
     dp.AddSearchAttributes: add_search_attributes,
     dp.ListSearchAttributes: list_search_attributes,
 }
-"""Requests about workers and what they do, with the handler of each."""
+"""The requests about workers, with their handlers."""

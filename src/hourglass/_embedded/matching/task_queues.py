@@ -23,7 +23,7 @@ from itertools import chain
 from time import monotonic
 from typing import Protocol
 
-from hourglass._contract.service import new_id
+from hourglass._contract.ids import new_id
 from hourglass._embedded.matching.priority_queue import PriorityQueue
 from hourglass._embedded.transitions.priorities import level_of
 from hourglass._embedded.transitions.run import OpenActivity, Run

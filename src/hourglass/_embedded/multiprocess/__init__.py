@@ -44,10 +44,11 @@ wire           the messages between owner and clients, as data and as MessagePac
 ownership      the lock that determines the owner
 remote_handle  a worker's handle on the engine of another process
 remote         the client's side of the socket
-open_engine    an engine over a file, open in this process, and the calls in progress on it
+open_engine    an engine over a file that is open in this process
 worker_peer    the owner's side of a process that works for it
 serving        the owner's side of the socket
 ownerless      a short transaction of a client while no process owns the file
+repeated_requests  whether a request whose answer was lost had been carried out
 calls          routes a call to an engine
 shared_file    this process's part in a file: client, owner or worker for the owner; its workers' handles
 connection     the entry point for clients and workers

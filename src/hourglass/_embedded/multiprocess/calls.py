@@ -1,16 +1,15 @@
-"""A call to a file's engine from this process, by whatever way leads to one, until there is an answer:
+"""Routes the requests of this process to a file's engine, wherever it is, until they are answered:
 
-    the file is ours                       ask the engine here
-    another process owns it                ask that one over its socket; after its death, ask again
-    no process owns it                     take the lock for one transaction, or wait for an owner
+    this process owns the file       its engine answers
+    another process owns it          send it over the owner's socket; after the owner's death, route it again
+    no process owns it               take the lock for one transaction, or wait for an owner
 
 Must not know: which process wants to own the file, workers.
 
-Invariants: a request goes on until it is answered, whichever process dies meanwhile, under the same key however often
-it is sent; engines know a request whose answer was lost by its id, and of the few that have none what there is now
-tells whether they were carried out (`was_carried_out`). That the owner has died is known by the end of its
-connection, and by a look at the lock every second where that end does not come. A client that waits is warned when no
-process owns the file (`NoWorkerNotice`).
+Invariants: a request is repeated until it is answered, whichever process dies meanwhile, under the same key however often
+it is sent. Engines recognize a request whose answer was lost by its id; for the few requests without one the present state shows
+whether they were carried out (`was_carried_out`). The end of its connection shows that the owner has died, or else a check
+of the lock every second. A waiting client is warned if no process owns the file (`NoWorkerNotice`).
 """
 
 from __future__ import annotations
@@ -21,28 +20,22 @@ import logging
 import random
 import uuid
 from asyncio import sleep
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-import msgspec
-
-from hourglass._contract import activities as ac
 from hourglass._contract import service as s
-from hourglass._contract import workflows as wf
-from hourglass._contract.schedules import DeleteSchedule
+from hourglass._embedded.api.answering import EngineClosed
+from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.multiprocess import unix_socket
-from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownerless import NoAnswer, OwnerlessTransactions
 from hourglass._embedded.multiprocess.ownership import FileLock, LockNote
 from hourglass._embedded.multiprocess.remote import ConnectionLost, OwnerConnection, connect
-from hourglass._embedded.runs.run import AttemptToken
+from hourglass._embedded.multiprocess.repeated_requests import was_carried_out
 from hourglass._embedded.store.store import FileLost, StoreOpener
-from hourglass._history import events as h
-from hourglass._history.codec import read_event
-from hourglass.errors import HourglassError, ServiceError, StorageError
+from hourglass.errors import ServiceError, StorageError
 
 A = TypeVar("A")
 
@@ -50,37 +43,26 @@ _log = logging.getLogger("hourglass.embedded")
 _client_log = logging.getLogger("hourglass")
 
 SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
-"""Pauses while there is no engine to ask, in seconds: the first; the longest while another process has the lock; the
-longest while only an owner can answer.
+"""Pauses while there is no engine, in seconds: the first; the longest while another process has the lock; the longest while
+only an owner can answer.
 """
 LOOK = 1.0
-"""How often, in seconds, the lock is looked at while nothing else tells of an owner's death."""
+"""How often, in seconds, the lock is checked while nothing else would show an owner's death."""
 SILENCE = 3.0
-"""How long a request may wait before the log says for what."""
+"""How long a request may wait before the log explains why."""
 _UNREACHED, _UNREACHABLE = 3.0, 60.0
-"""For how many seconds an owner that has no socket is waited for in silence, and at all."""
+"""For how many seconds an owner without a socket is waited for without a warning, and at all."""
 _MISS = 0.003
-"""For so many seconds after an attempt to connect that met no owner none is made again."""
+"""The pause after an attempt to connect that found no owner, in seconds."""
 _AGAIN = 2.0
-"""After how many seconds to look again for the end of a run that had not closed when no process owned the file."""
+"""The pause before another look for the end of a run that was open when no process owned the file, in seconds."""
 _PRECEDENCE = 0.05
-"""After an owner's death the processes with workers have the first chance at the lock, for so many seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _RoutedCall(Generic[A]):
-    """A request, and how each kind of engine is asked it."""
-
-    request: s.Request[Any]
-    of_engine: Callable[[OpenEngine], Awaitable[A]]
-    of_owner: Callable[[OwnerConnection, str], Awaitable[A]]
-    of_file: Callable[[], Awaitable[A | NoAnswer]]
-    """While no process owns the file."""
+"""For this many seconds after an owner's death only processes with workers try to take the lock."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """How far the search for an answer has come. `key` names the request, however often it is sent."""
+    """The state of the search for an answer. `key` identifies the request, however often it is sent."""
 
     key: str
     began: float
@@ -89,25 +71,25 @@ class _Search:
     repeated: bool = False
     looked_at: float = 0.0
     holder: LockNote | None = None
-    """Who held the lock at the last look, and had no socket."""
+    """The holder of the lock at the last check, which had no socket."""
     held_from: float = 0.0
-    """Since when it was that one at every look."""
+    """Since when every check found this holder."""
     warned: bool = False
 
 
 class CallRouter:
-    """See the module. `engine` is the engine while this process owns the file. Belongs to one event loop."""
+    """Routes requests. `engine` is set while this process owns the file. Belongs to one event loop."""
 
     def __init__(self, opener: StoreOpener, path: str, namespace: str, changed: Bell) -> None:
         self.engine: OpenEngine | None = None
         self.owner: OwnerConnection | None = None
-        """The connection to the process that owns the file, if one was found; it may have ended."""
+        """The connection to the owner, if one was found; it may have ended."""
         self.broken: StorageError | None = None
-        """Why the file cannot be used here until a person sees to it, if that is known."""
+        """Why the file cannot be used until a person repairs it, if that is known."""
         self._path = path
         self._namespace = namespace
         self._changed = changed
-        self._lock = FileLock(path)  # only ever looked at
+        self._lock = FileLock(path)  # never taken, only checked
         self._ownerless = OwnerlessTransactions(opener, path, namespace)
         self._connecting: asyncio.Task[OwnerConnection | None] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -118,7 +100,7 @@ class CallRouter:
         self._no_worker = NoWorkerNotice(path)
 
     def own(self, engine: OpenEngine) -> None:
-        """From now on the engine is here."""
+        """Route requests to this engine from now on."""
         self.engine = engine
         self._no_worker.owner_seen()
         if self.owner is not None:
@@ -126,8 +108,8 @@ class CallRouter:
             self.owner = None
 
     async def close(self) -> None:
-        """Let what is under way end, and hang up."""
-        tasks = [each for each in (self._connecting, self._watch) if each is not None]
+        """Wait for calls in progress and close the connection to the owner."""
+        tasks = [task for task in (self._connecting, self._watch) if task is not None]
         if self._watch is not None:
             self._watch.cancel()
         if tasks:
@@ -137,86 +119,55 @@ class CallRouter:
             self.owner.close()
 
     async def call(self, request: s.Request[A]) -> A:
-        """Ask whichever engine there is, and go on until it has answered."""
-        engine, lost = self.engine, False
-        if engine is not None and engine.failed is None:  # as a rule: nothing has to be searched for
+        """Send a request to the file's engine, wherever that is, until it has been answered."""
+        engine, is_repeated = self.engine, False
+        if engine is not None and engine.failed is None:  # the common case: this process owns the file
             try:
-                return await engine.call(request)
+                return await answer(engine.engine, request)
             except EngineClosed:
-                lost = True
-        call = _RoutedCall(
-            request,
-            lambda here: here.call(request),
-            lambda owner, key: owner.ask(request, key),
-            lambda: self._ownerless.ask(request),
-        )
-        return await self._search(call, lost)
+                is_repeated = True
+        return await self._search(request, is_repeated=is_repeated)
 
-    async def execute(self, request: wf.StartWorkflow) -> wf.Executed:
-        """Start a workflow and wait for its end, as one request, where there is an engine to ask; else the answer says how
-        the start went, and that its run is open.
-        """
-        engine, lost = self.engine, False
-        if engine is not None and engine.failed is None:
-            try:
-                return await engine.execute(request)
-            except EngineClosed:
-                lost = True
-        call = _RoutedCall(
-            request,
-            lambda here: here.execute(request),
-            lambda owner, key: owner.execute(request, key),
-            lambda: self._start(request),
-        )
-        return await self._search(call, lost)
-
-    async def _start(self, request: wf.StartWorkflow) -> wf.Executed | NoAnswer:
-        """Start a workflow while no process owns the file: none could run it to its end."""
-        found = await self._ownerless.ask(request)
-        if isinstance(found, NoAnswer):
-            return found
-        return wf.Executed(found.run_id, wf.StillOpen(found.run_id))
-
-    async def _search(self, call: _RoutedCall[A], lost: bool) -> A:
-        """Go on until there is an answer. `lost` says that the request may be under way already."""
-        search = _Search(f"{self._name}-{next(self._keys)}", monotonic(), repeated=lost)
-        if lost:
+    async def _search(self, request: s.Request[A], *, is_repeated: bool) -> A:
+        """Look for an engine until one has answered. `is_repeated`: an engine that has closed may have carried it out."""
+        search = _Search(f"{self._name}-{next(self._keys)}", monotonic(), repeated=is_repeated)
+        if is_repeated:
             self._lost_at = search.began
         while True:
             try:
-                answer = await self._ask_once(call, search)
+                outcome = await self._ask_once(request, search)
             except (EngineClosed, ConnectionLost):
-                # It may have been carried out, and its answer be lost: it is sent again under the same key, by which
-                # an owner that still lives gives the same answer, and with the same id, by which the next one does.
+                # It may have been carried out, and its answer lost. It is sent again under the same key, by which a living owner
+                # returns the same answer, and with the same id, by which the next owner does.
                 self.check_sound()
                 search.repeated, search.pause = True, SHORTEST
                 self._lost_at = monotonic()
                 continue
             except ServiceError as error:
-                # Refused, perhaps, because it was carried out when it was sent before.
+                # Perhaps rejected because its first sending was carried out.
                 again = search.repeated and error.status == "NOT_FOUND"
-                if again and await was_carried_out(call.request, self.call):
+                if again and await was_carried_out(request, self.call):
                     return cast(A, s.Nothing())
                 raise
-            if not isinstance(answer, NoAnswer):
-                return answer
+            if not isinstance(outcome, NoAnswer):
+                return outcome
             self.check_sound()
-            if answer is NoAnswer.WAIT:
+            if outcome is NoAnswer.WAIT:
                 search.ownerless_at = monotonic() + _AGAIN
                 self._no_worker.look(search.began)
             else:
                 self._look_for_owner(search)
-            # At random, so that processes that want the same lock do not collide again.
+            # Random, so that processes that want the same lock do not collide again.
             await self._changed.wait(search.pause * random.uniform(0.5, 1.0))
-            search.pause = min(2 * search.pause, LONGEST if answer is NoAnswer.WAIT else BUSY)
+            search.pause = min(2 * search.pause, LONGEST if outcome is NoAnswer.WAIT else BUSY)
 
     def check_sound(self) -> None:
-        """Raise what only a person can mend: to go on asking would be in vain."""
+        """Raise the error that only a person can repair: repeating the request would be useless."""
         if self.broken is not None:
             raise type(self.broken)(str(self.broken), status=self.broken.status)
 
     def _look_for_owner(self, search: _Search) -> None:
-        """Whether a process that cannot be reached holds the lock, for so long that it is worth a word, or the end."""
+        """Warn, and finally fail, if a process that cannot be reached holds the lock for long."""
         now = monotonic()
         if self.engine is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
             return
@@ -227,7 +178,7 @@ class CallRouter:
             return
         holder = self._lock.note()
         if search.holder != holder:
-            # A transaction of a client, this one's perhaps, which is over soon: an owner has it at the next look, too.
+            # Another client's transaction, perhaps our own, which is over soon: an owner still has the lock at the next check.
             search.holder, search.held_from = holder, now
             return
         place = unix_socket.socket_path(self._path)
@@ -249,41 +200,41 @@ class CallRouter:
             search.warned = True
             _log.warning("%s", what)
 
-    async def _ask_once(self, call: _RoutedCall[A], search: _Search) -> A | NoAnswer:
-        """The answer, or why there is none yet. Raises `EngineClosed` or `ConnectionLost` where the request may be
-        under way.
+    async def _ask_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
+        """Return the answer, or why there is none yet. Raise `EngineClosed` or `ConnectionLost` if the request may have been
+        carried out.
         """
         engine = self.engine
         if isinstance(self.broken, FileLost):
             self.check_sound()
         if engine is not None:
             if engine.failed is None:
-                return await call.of_engine(engine)
-            self._changed.ring()  # the shared file, which keeps the engine open, opens it anew
+                return await answer(engine.engine, request)
+            self._changed.ring()  # wakes the shared file, which opens the engine again
             return NoAnswer.BUSY
         owner = await self.reach()
         if owner is not None:
             self._no_worker.owner_seen()
             self._watch_owner()
-            return await call.of_owner(owner, search.key)
+            return await owner.ask(request, search.key)
         now = monotonic()
         if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
             return NoAnswer.BUSY
-        return await call.of_file()
+        return await self._ownerless.ask(request)
 
     async def reach(self) -> OwnerConnection | None:
-        """The connection to the owner; None if no process owns the file, or the owner does not listen yet."""
+        """Return the connection to the owner; None if no process owns the file, or the owner does not listen yet."""
         if self.owner is not None and self.owner.is_open:
             return self.owner
         if self._connecting is None or self._connecting.done():
             if monotonic() < self._missed_at + _MISS:
-                return None  # many requests may wait: they do not all try to connect
+                return None  # many requests may wait: they share one attempt to connect
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(_read)
         return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> OwnerConnection | None:
-        # A process that an owner forked may keep its socket open after its death, and would let us wait for a greeting.
+        # A child that an owner forked may keep its socket open after the owner's death, without ever greeting.
         self.owner = None if self._lock.is_abandoned() else await connect(self._path, self._namespace)
         if self.owner is None:
             self._missed_at = monotonic()
@@ -294,7 +245,7 @@ class CallRouter:
             self._watch = asyncio.get_running_loop().create_task(self._look_at_owner())
 
     async def _look_at_owner(self) -> None:
-        """A child that an owner forked may keep its connections open after its death: the lock tells."""
+        """Close the connection of a dead owner: a child that it forked may keep it open, but the lock is free."""
         while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
             await sleep(LOOK)
             if owner is self.owner and self._lock.is_abandoned(owner.welcome.since_ns):
@@ -303,79 +254,22 @@ class CallRouter:
 
 def _read(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
-        task.exception()  # all waiters may be gone, and asyncio complains of an exception that is not read
-
-
-# --- was a repeated request carried out? ----------------------------------------------------------------------
-
-
-Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]
-
-
-async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
-    """Whether a request that was sent again, and refused, had been carried out the first time: what it asks for is
-    so, and can be taken for its doing. For requests without an id that the engine remembers: the second one is
-    refused because the first succeeded.
-    """
-    try:
-        match request:
-            case DeleteSchedule():
-                return True  # it was there when it was asked for first, or is as good as deleted
-            case ac.CompleteActivity(token=token) if token:
-                return await _has_ended(AttemptToken.decode(token), call)
-    except (HourglassError, ValueError):
-        pass  # then the refusal stands
-    return False
-
-
-async def _has_ended(token: AttemptToken, call: Call) -> bool:
-    """Whether this very attempt is on record with an end: only a caller with its token can have given it."""
-    attempts: dict[int, int] = {}
-    async for event in _events(token.run_id, call):
-        match event.attributes:
-            case h.ActivityTaskStarted(scheduled_event_id=scheduled, attempt=attempt):
-                attempts[scheduled] = attempt
-            case (
-                h.ActivityTaskCompleted(scheduled_event_id=scheduled)
-                | h.ActivityTaskFailed(scheduled_event_id=scheduled)
-                | h.ActivityTaskCanceled(scheduled_event_id=scheduled)
-            ) if scheduled == token.scheduled_event_id:
-                return attempts.get(scheduled) == token.attempt
-            case _:
-                pass
-    return False
-
-
-async def _events(run_id: str, call: Call) -> AsyncIterator[h.HistoryEvent]:
-    found: wf.Page = await call(wf.ListWorkflows(query=f"RunId = '{run_id}'"))
-    for summary in found.workflows:
-        token = b""
-        while True:
-            asked = wf.GetHistory(workflow_id=summary.workflow_id, run_id=run_id, next_page_token=token)
-            page: wf.HistoryPage = await call(asked)
-            for event in page.events:
-                yield read_event(msgspec.json.decode(event))
-            token = page.next_page_token
-            if not token:
-                break
-
-
-# --- what clients that wait are warned of ---------------------------------------------------------------------
+        task.exception()  # all waiters may be gone, and asyncio logs exceptions that are never retrieved
 
 
 class NoWorkerNotice:
-    """Says, once for each absence, that what waits on a file waits for a worker."""
+    """Warns, once for each absence, that requests on a file wait for a worker."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._said = False
 
     def owner_seen(self) -> None:
-        """There is an owner: its next absence is worth a word again."""
+        """Warn again at the next absence of an owner."""
         self._said = False
 
     def look(self, since: float) -> None:
-        """A request that began to wait at `since` still waits: say so if it has been long enough."""
+        """Warn if a request that began to wait at `since` has waited for long enough."""
         if not self._said and monotonic() - since >= SILENCE:
             self._said = True
             _client_log.warning(
@@ -383,5 +277,5 @@ class NoWorkerNotice:
                 '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
                 self._path,
                 self._path,
-                extra={"unserved_file": self._path},  # so that the command line can say it in its own words
+                extra={"unserved_file": self._path},  # the command line replaces the message by its own
             )

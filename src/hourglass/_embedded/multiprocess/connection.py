@@ -1,7 +1,7 @@
-"""A connection to a file: the door of clients and workers, whichever process owns it.
+"""The connection of clients and workers to a file, whichever process owns it.
 
-Must not know: how a request finds its engine (see `calls`). Time limits of calls and the closed state are kept
-here. All connections of a process to one file share one host; in a forked child they begin anew.
+Must not know: how a request finds its engine (see `calls`). Enforces the timeouts of calls, and the closed state. All connections
+of a process to one file share one `SharedFile`; in a forked child they start anew.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Coroutine
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -21,7 +21,6 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.api.answering import too_late
 from hourglass._embedded.engine import EngineFigures
-from hourglass._embedded.multiprocess.open_engine import Interruption
 from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._embedded.store.store import DiskCondition, StoreOpener
@@ -42,7 +41,7 @@ _log = logging.getLogger("hourglass.embedded")
 _MARGIN = 1.0
 
 EXPLAINED_AFTER = 3.0
-"""Seconds that a call may wait to be stored before the log says why it does, if the file cannot be written."""
+"""How many seconds a change may wait before the log explains why, if the file cannot be written."""
 
 _LOOK_AGAIN = 10.0
 
@@ -59,8 +58,8 @@ async def connect_file(
     limits: Limits | None = None,
     opener: StoreOpener = SQLITE,
 ) -> FileConnection:
-    """Connect to a file, on the running loop. Nothing is opened, nor made, before something is asked. `opener` is the
-    kind of store.
+    """Connect to a file, on the running loop. Nothing is opened or created before the first request. `opener` is the kind of
+    store.
     """
     real = _checked(path)
     key = (asyncio.get_running_loop(), real)
@@ -81,102 +80,155 @@ async def connect_file(
     return FileConnection(file, identity=identity, target=target or f"local:{path}")
 
 
+class _OpenCalls:
+    """The calls in progress on a connection. `close` ends them all, each with an error instead of a cancellation.
+
+    Like `asyncio.timeout`: the waiting tasks are cancelled, and the cancellation becomes the error where it leaves the
+    `with` block, unless the caller has cancelled the task as well. A call must not contain another one.
+    """
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._cancellations: dict[asyncio.Task[Any], int] = {}
+        """How often the task of each call was cancelled before the call began."""
+
+    def __enter__(self) -> None:
+        if self.closed:
+            raise _closed()
+        task = asyncio.current_task()
+        assert task is not None
+        self._cancellations[task] = task.cancelling()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        before = self._cancellations.pop(task)
+        if isinstance(error, asyncio.CancelledError) and self.closed and task.uncancel() <= before:
+            raise _closed() from None
+
+    def close(self) -> None:
+        """End all calls and reject new ones. Safe to call twice."""
+        if not self.closed:
+            self.closed = True
+            for task in tuple(self._cancellations):
+                task.cancel()
+
+
+def _closed() -> ConnectionFailedError:
+    return ConnectionFailedError("the connection is closed", status="CANCELLED")
+
+
 class FileConnection:
     """Implements `hourglass._contract.service.Connection`."""
 
     def __init__(self, file: SharedFile, *, identity: str, target: str) -> None:
         self._file = file
+        self._router = file.calls
         self._identity = identity
         self._target = target
         self._handles: list[FileHandle] = []
         self._noticed = False
         self._explained = False
         self._waiting: dict[int, tuple[float, str]] = {}
-        """Changes that are not answered yet, by number: since when, and what was asked."""
-        self._numbers = itertools.count()
+        """Unanswered changes by number: the time and the class of each."""
+        self._numbers = itertools.count(1)
         self._watch: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
-        self._calls = Interruption(
-            lambda: ConnectionFailedError("the connection is closed", status="CANCELLED")
-        )
+        self._calls = _OpenCalls()
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The address of the engine."""
         return self._target
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of the connection."""
         return self._file.namespace
 
     @property
     def identity(self) -> str:
-        """Who we say we are."""
+        """The client identity."""
         return self._identity
 
     @property
     def standing(self) -> str:
-        """This process's part in the file, for people: owner, client, or working for which process."""
+        """The role of this process for the file: owner, client, or working for which process."""
         return self._file.standing
 
     @property
     def owner_trouble(self) -> str:
-        """Why this process's workers get no work from the owner of the file, for people; empty where they do."""
+        """Why this process's workers receive no work from the owner of the file; empty if they do."""
         return self._file.owner_trouble
 
     @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
-        """The processes that work on the file, the owner first; empty where this one has no worker."""
+        """The processes that work on the file, the owner first; empty if this one has no worker."""
         return self._file.processes
 
     @property
     def condition(self) -> DiskCondition | None:
-        """How it stands with the file and its disk, if this process owns it."""
+        """The condition of the file and its disk, if this process owns it."""
         return self._file.condition
 
     @property
     def figures(self) -> EngineFigures | None:
-        """How much there is to do, if this process owns the file."""
+        """The engine's current numbers of runs and tasks, if this process owns the file."""
         return self._file.figures
 
-    def call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
-        """Ask, and wait for the answer."""
-        if request.effect is s.Effect.READ:
-            return self._read(request)
-        if request.waits and not request.needs_worker:
-            return self._call(request)
-        return self._change(request)
+    async def call(self, request: s.Request[A]) -> A:
+        """Send a request to the file's engine, in whichever process it is, and return its answer."""
+        is_read = request.effect is s.Effect.READ
+        is_long_poll = request.waits and not request.needs_worker
+        number = 0 if is_read or is_long_poll else self._begin_change(request)
+        limit = request.time_limit
+        try:
+            with self._calls:
+                if limit is None:
+                    answer = await self._router.call(request)
+                else:
+                    answer = await self._call_within(limit, request)
+        finally:
+            self._waiting.pop(number, None)
+        if is_read:
+            self._log_notice(answer)
+        return answer
 
-    def execute(self, request: wf.StartWorkflow) -> Coroutine[Any, Any, wf.Executed]:
-        """Start a workflow and wait for its end, as one request: its answer waits for the disk once."""
-        return self._calls.run(self._file.execute, request)
+    async def _call_within(self, limit: float, request: s.Request[A]) -> A:
+        # Some requests are ended by the engine itself at their limit, with an answer.
+        margin = _MARGIN if request.waits else 0.0
+        try:
+            async with asyncio.timeout(limit + margin):
+                return await self._router.call(request)
+        except TimeoutError as error:
+            if isinstance(error, ServiceTimeoutError):
+                raise
+            if isinstance(request, wf.WaitForClose):
+                return cast(A, wf.StillOpen(request.run_id))
+            raise too_late(request, limit) from None
 
-    async def _read(self, request: s.Request[A]) -> A:
-        """Ask; where the file's disk is full the answer says so, and the log too, once."""
-        answer = await self._call(request)
-        notice = str(getattr(answer, "notice", ""))
+    def _log_notice(self, answer: object) -> None:
+        """Log the notice of an answer once, such as that the disk is full."""
+        notice = answer.notice if isinstance(answer, s.ReadAnswer) else ""
         if notice and not self._noticed:
             _log.warning("%s", notice)
         self._noticed = bool(notice)
-        return answer
 
-    async def _change(self, request: s.Request[A]) -> A:
-        """Ask; where the answer takes long because the file cannot be written, the log says so, once."""
+    def _begin_change(self, request: s.Request[Any]) -> int:
+        """Record that a change waits for its answer, and return its number: the log explains a long wait."""
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         self._waiting[number] = loop.time(), type(request).__name__
         if self._watch is None:
             self._watch = loop.call_later(EXPLAINED_AFTER, self._look)
-        try:
-            return await self._call(request)
-        finally:
-            del self._waiting[number]
+        return number
 
     def _look(self) -> None:
         """Look for changes that wait for long; one timer serves all calls, most of which take no time."""
         self._watch = None
-        if not self._waiting or self._calls.ended:
+        if not self._waiting or self._calls.closed:
             return
         loop = asyncio.get_running_loop()
         since, name = next(iter(self._waiting.values()))
@@ -186,52 +238,33 @@ class FileConnection:
         self._watch = loop.call_later(left if left > 0 else _LOOK_AGAIN, self._look)
 
     async def _explain(self, name: str) -> None:
-        """Log why a change waits, if that is because the file cannot be written. Only its owner knows."""
-        calls = self._file.calls
-        if calls.engine is None and calls.owner is None:
+        """Log why a change waits, if that is because the file cannot be written, which only its owner knows."""
+        if self._router.engine is None and self._router.owner is None:
             return
         try:
             look = wf.ListWorkflows(page_size=1, rpc_timeout=EXPLAINED_AFTER)
-            notice = (await self._call(look)).notice
+            notice = (await self.call(look)).notice
         except HourglassError:
             return
         if notice and not self._explained:
             _log.warning("%s waits until it can be stored: %s", name, notice.removesuffix(s.AS_STORED))
         self._explained = bool(notice)
 
-    def _call(self, request: s.Request[A]) -> Coroutine[Any, Any, A]:
-        limit = request.time_limit
-        if limit is None:
-            return self._calls.run(self._file.call, request)
-        return self._call_within(limit, request)
-
-    async def _call_within(self, limit: float, request: s.Request[A]) -> A:
-        # The engine ends the wait for some requests itself, with an answer.
-        margin = _MARGIN if request.waits else 0.0
-        try:
-            async with asyncio.timeout(limit + margin):
-                return await self._calls.run(self._file.call, request)
-        except TimeoutError as error:
-            if isinstance(error, ServiceTimeoutError):
-                raise
-            if isinstance(request, wf.WaitForClose):
-                return cast(A, wf.StillOpen(request.run_id))
-            raise too_late(request, limit) from None
-
     async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """Open a handle for a task queue: it works in this process's engine, or for the process that owns the file."""
+        """Open a handle for a task queue, on this process's engine or on that of the file's owner."""
         config.refuse_tuning()
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
-        handle = await self._calls.run(self._file.open_handle, config)
+        with self._calls:
+            handle = await self._file.open_handle(config)
         self._handles.append(handle)
         return handle
 
     async def close(self) -> None:
-        """Let go of everything. Handles that are still open end. Safe to call twice."""
-        if self._calls.ended:
+        """Close the connection. Its open handles end. Safe to call twice."""
+        if self._calls.closed:
             return
-        self._calls.end()
+        self._calls.close()
         if self._watch is not None:
             self._watch.cancel()
         handles, self._handles = self._handles, []

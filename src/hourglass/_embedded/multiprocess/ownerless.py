@@ -1,8 +1,8 @@
-"""What a client does by itself while no process owns the file: it takes the lock for one short transaction.
+"""Requests of a client while no process owns the file: the client takes the lock for one short transaction.
 
-Must not know: sockets, workers. So a workflow can be started, signalled or looked at during a deploy. All that
-is asked in the meantime, and right after, shares one opening of the file. Only the runs that are asked for are loaded; nothing in
-flight is recovered, no timer is served. What needs a worker must wait for an owner.
+Must not know: sockets, workers. So a workflow can be started, signalled or described during a deployment. All requests that
+arrive meanwhile, and right after, share one opening of the file. Only the requested runs are loaded; no task is recovered, no
+timer served. Requests that need a worker must wait for an owner.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.activities import ActivityOutcome, WaitForActivity
 from hourglass._contract.limits import AwaitBurst, BurstState
 from hourglass._contract.progress import ProgressRead, ReadProgress
+from hourglass._embedded.api.answering import EngineClosed
+from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine import Engine
-from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass._embedded.store.store import StoreOpener, is_permanent
 from hourglass.errors import StorageError
@@ -30,21 +32,21 @@ from hourglass.errors import StorageError
 A = TypeVar("A")
 
 _HOLD = 0.2
-"""How long, in seconds, this process keeps the file while requests come one after the other; then others have a chance at the
-lock. Opening a file takes several commits' time: a client that starts one workflow after the other pays for it five times a
-second, not each time.
+"""How long, in seconds, this process keeps the file while requests keep arriving; then others can take the lock. Opening a
+file takes as long as several commits: a client that starts one workflow after another pays for it five times a second, not
+each time.
 """
 _LINGER = 0.01
-"""How long the next request is waited for."""
+"""How long to wait for the next request."""
 _TURN = 0.004
-"""How long this process leaves the lock to others, in seconds: they look for it every few milliseconds."""
+"""How long this process leaves the lock to others, in seconds: they check it every few milliseconds."""
 
 _EXISTENCE_FIRST = (wf.QueryWorkflow, wf.UpdateWorkflow)
-"""What waits for a worker only if the workflow exists: else no worker would ever answer."""
+"""Requests that wait for a worker only if the workflow exists; otherwise no worker would ever answer."""
 
 
 class NoAnswer(Enum):
-    """Why there is no answer."""
+    """Why there is no answer yet."""
 
     BUSY = "another process has the lock just now"
     WAIT = "only an owner can answer"
@@ -57,7 +59,7 @@ class OwnerlessTransactions:
         self._opener = opener
         self._path = path
         self._namespace = namespace
-        self._lock = FileLock(path)  # our own: beside the lock of an owner in this process it is just another
+        self._lock = FileLock(path)  # our own: it excludes an owner in this process like any other
         self._asked: list[tuple[s.Request[Any], asyncio.Future[Any]]] = []
         self._running: asyncio.Task[None] | None = None
         self._came = Bell()
@@ -65,7 +67,7 @@ class OwnerlessTransactions:
         self._after = 0.0
 
     async def ask(self, request: s.Request[A]) -> A | NoAnswer:
-        """The answer, or why there is none."""
+        """Return the answer, or why there is none."""
         form = _without_an_owner(request)
         if form is None or not self._may_open():
             return NoAnswer.WAIT
@@ -76,11 +78,11 @@ class OwnerlessTransactions:
         self._came.ring()
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
-        answer: A | NoAnswer = await future
-        return NoAnswer.WAIT if _must_wait(request, answer) else answer
+        outcome: A | NoAnswer = await future
+        return NoAnswer.WAIT if _must_wait(request, outcome) else outcome
 
     async def close(self) -> None:
-        """Let what is under way end."""
+        """Wait for the transaction in progress."""
         self._closing = True
         self._came.ring()
         if self._running is not None:
@@ -90,7 +92,7 @@ class OwnerlessTransactions:
         try:
             self._opener.check(self._path)
         except StorageError:
-            return False  # this process can never open the file, but an owner can serve it
+            return False  # this process can never open the file, but an owner can answer
         return True
 
     async def _run(self) -> None:
@@ -109,9 +111,11 @@ class OwnerlessTransactions:
     async def _transact(self) -> None:
         engine, until = self._open(), monotonic() + _HOLD
         try:
-            while self._asked and not (engine.read_only and not all(_reads(each) for each, _ in self._asked)):
-                asked, self._asked = self._asked, []
-                await asyncio.gather(*[_answer(engine, request, future) for request, future in asked])
+            while self._asked and not (
+                engine.read_only and not all(_reads(request) for request, _ in self._asked)
+            ):
+                waiting, self._asked = self._asked, []
+                await asyncio.gather(*[_answer(engine, request, future) for request, future in waiting])
                 left = min(_LINGER, until - monotonic())
                 if left <= 0:
                     return
@@ -121,33 +125,33 @@ class OwnerlessTransactions:
             engine.close()
 
     def _open(self) -> OpenEngine:
-        """An engine for some requests; where the disk is full, for those that only read: the others hear of it."""
+        """Open an engine for the waiting requests; if the disk is full only for reads, and fail the others."""
         path, namespace = self._path, self._namespace
         try:
             store = self._opener.open(path, namespace, briefly=True)
             return OpenEngine(Engine(store=store, namespace=namespace))
         except StorageError as error:
-            reads = [each for each in self._asked if _reads(each[0])]
+            reads = [waiting for waiting in self._asked if _reads(waiting[0])]
             if error.status != "RESOURCE_EXHAUSTED" or not reads or not os.path.exists(path):
                 raise
-            others, self._asked = [each for each in self._asked if each not in reads], reads
+            others, self._asked = [waiting for waiting in self._asked if waiting not in reads], reads
             for _, future in others:
                 _settle(future, StorageError(str(error), status=error.status))
             store = self._opener.open_read_only(path, error)
             return OpenEngine(Engine(store=store, namespace=namespace), read_only=True)
 
     def _end(self, error: Exception | None) -> None:
-        asked, self._asked = self._asked, []
-        for _, future in asked:
+        waiting, self._asked = self._asked, []
+        for _, future in waiting:
             _settle(future, NoAnswer.BUSY if error is None else error)
 
 
 async def _answer(engine: OpenEngine, request: s.Request[Any], future: asyncio.Future[Any]) -> None:
     try:
-        _settle(future, await engine.call(request))
+        _settle(future, await answer(engine.engine, request))
     except EngineClosed:
         failed = engine.failed
-        if failed is not None and is_permanent(failed):  # to ask again would end like this
+        if failed is not None and is_permanent(failed):  # a repetition would fail in the same way
             _settle(future, StorageError(str(failed), status=failed.status))
         else:
             _settle(future, NoAnswer.BUSY)
@@ -169,12 +173,12 @@ def _reads(request: s.Request[Any]) -> bool:
 
 
 def _without_an_owner(request: s.Request[Any]) -> s.Request[Any] | None:
-    """What can be asked of an engine that no worker serves; None: nothing."""
+    """Return the request that an engine without workers can answer instead; None if there is none."""
     if isinstance(request, _EXISTENCE_FIRST):
         return wf.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
     if request.needs_worker:
         return None
-    # What waits is asked how it is now, and answers instead of failing.
+    # A request that waits is answered with the present state instead of failing.
     return replace(request, rpc_timeout=0.0) if request.waits else request
 
 

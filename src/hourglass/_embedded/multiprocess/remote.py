@@ -20,7 +20,6 @@ from typing import Any, NoReturn, TypeVar
 
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
-from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityResult, HandleConfig
 from hourglass._embedded.multiprocess import unix_socket, wire
 from hourglass._embedded.multiprocess.remote_handle import RemoteHandle, encode_results
@@ -104,12 +103,6 @@ class OwnerConnection:
             return wire.answer_of(request, answer)
 
         return await self._exchange(number, wire.ask(number, key, request), read)
-
-    async def execute(self, request: wf.StartWorkflow, key: str) -> wf.Executed:
-        """Start a workflow and wait for its end, in one request. Raises like `ask`."""
-        number = next(self._numbers)
-        data = wire.ask(number, key, request, to_end=True)
-        return await self._exchange(number, data, wire.executed_of)
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:
         """Open a handle on the owner's engine. Raises `ConnectionLost`, or the owner's error."""

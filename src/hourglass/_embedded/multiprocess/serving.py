@@ -26,8 +26,8 @@ from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityResult, HandleConfig
 from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.multiprocess import unix_socket, wire
-from hourglass._embedded.multiprocess.open_engine import EngineClosed
 from hourglass._embedded.multiprocess.unix_socket import FRAME_LIMIT, FrameStream
 from hourglass._embedded.multiprocess.worker_peer import ProcessorUse, WorkerPeer, next_handicap
 from hourglass._embedded.store.store import FileLost
@@ -51,8 +51,6 @@ class OwnerInfo:
     answer: Callable[[s.Request[Any]], Coroutine[Any, Any, Any]]
     open_handle: Callable[[int, int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
-    execute: Callable[[wf.StartWorkflow], Coroutine[Any, Any, wf.Executed]]
-    """Starts a workflow and waits for its end."""
     claim: Callable[[int, int, Collection[bytes]], object] = lambda *_: None
     """Called with the id of another process, its PID namespace, and all attempts that it has of the owner before."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
@@ -183,27 +181,22 @@ class OwnerServer:
             task.cancel()
         self._remembered.clear()
 
-    def begin(self, key: str, request: s.Request[Any], *, to_end: bool = False) -> asyncio.Future[Any]:
-        """Have a request answered (a start `to_end` when its run has closed); one that changes something, once for each
-        key: a client that lost its connection, and the answer with it, sends the request again and gets the first answer.
+    def begin(self, key: str, request: s.Request[Any]) -> asyncio.Future[Any]:
+        """Have a request answered; one that changes something, once for each key: a client that lost its connection, and the
+        answer with it, sends the request again and receives the first answer.
         """
         loop = asyncio.get_running_loop()
         if request.effect is not s.Effect.CHANGE or not key:
-            return loop.create_task(self._asked(request, to_end))
+            return loop.create_task(self.owner.answer(request))
         known = self._remembered.get(key)
         if known is not None:
             return known
-        task = self._remembered[key] = loop.create_task(self._asked(request, to_end))
-        if to_end:
+        task = self._remembered[key] = loop.create_task(self.owner.answer(request))
+        if isinstance(request, wf.ExecuteWorkflow):
             task.add_done_callback(lambda done: self._forget_result(key, done))
         while len(self._remembered) > _REMEMBERED:
             self._remembered.popitem(last=False)
         return task
-
-    def _asked(self, request: s.Request[Any], to_end: bool) -> Coroutine[Any, Any, Any]:
-        if to_end and isinstance(request, wf.StartWorkflow):
-            return self.owner.execute(request)
-        return self.owner.answer(request)
 
     def _forget_result(self, key: str, task: asyncio.Task[Any]) -> None:
         """Of a run that was waited for, remember that it was started: its result may be large, and can be read again. A
@@ -329,9 +322,9 @@ class _Peer:
 
     def _ask(self, message: wire.RequestMessage) -> None:
         request = wire.request_of(message)
-        task = self._server.begin(message.key, request, to_end=message.to_end)
+        task = self._server.begin(message.key, request)
         is_change = request.effect is s.Effect.CHANGE
-        self._watch(message.number, _Ask(task, is_change, is_wait=message.to_end or not is_change))
+        self._watch(message.number, _Ask(task, is_change, is_wait=request.waits or not is_change))
 
     async def _open_handle(self, message: wire.OpenHandle) -> None:
         self.workers.open(message)

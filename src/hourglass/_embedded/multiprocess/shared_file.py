@@ -31,11 +31,13 @@ from hourglass._contract.handle import (
     Shutdown,
 )
 from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.api.answering import EngineClosed
+from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine import EngineFigures
 from hourglass._embedded.multiprocess import wire
 from hourglass._embedded.multiprocess.calls import BUSY, LOOK, SHORTEST, CallRouter
-from hourglass._embedded.multiprocess.open_engine import EngineClosed, OpenEngine
+from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass._embedded.multiprocess.remote import ConnectionLost, ForeignProtocol, OwnerConnection
 from hourglass._embedded.multiprocess.remote_handle import RemoteHandle
@@ -80,8 +82,6 @@ class SharedFile:
         self._lock = FileLock(path)
         self._changed = Bell()
         self.calls = CallRouter(opener, path, namespace, self._changed)
-        self.call = self.calls.call
-        self.execute = self.calls.execute
         self._handles: set[FileHandle] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._failures = 0
@@ -394,9 +394,8 @@ class SharedFile:
                 namespace=self.namespace,
                 pid=os.getpid(),
                 since_ns=self._lock.since_ns,
-                answer=partial(self._answer, engine.call),
+                answer=partial(self._answer, engine),
                 open_handle=engine.open_for_other,
-                execute=partial(self._answer, engine.execute),
                 claim=partial(self._claim, engine),
                 lose_attempts=engine.engine.lose_attempts,
                 end_attempt=engine.engine.end_attempt,
@@ -461,10 +460,10 @@ class SharedFile:
         self._lost = self.calls.broken = error
         _log.error("%s", error)
 
-    async def _answer(self, call: Callable[[Any], Awaitable[Any]], request: s.Request[Any]) -> Any:
+    async def _answer(self, engine: OpenEngine, request: s.Request[Any]) -> Any:
         """Answer a request of another process."""
         try:
-            return await call(request)
+            return await answer(engine.engine, request)
         except EngineClosed:
             self.calls.check_sound()
             raise

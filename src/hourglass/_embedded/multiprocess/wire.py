@@ -21,7 +21,6 @@ from hourglass import errors
 from hourglass._contract import deployments as dp
 from hourglass._contract import schedules
 from hourglass._contract import service as s
-from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -89,9 +88,6 @@ class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True)
     key: str
     kind: str
     body: msgspec.Raw
-    to_end: bool = False
-    """Whether the answer to a start waits for the end of its run. An owner of an earlier release answers the start
-    alone."""
 
 
 class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
@@ -184,12 +180,11 @@ class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=True):
-    """The answer to the request with this number; to a start with `to_end`, the named run and its outcome."""
+    """The answer to the request of this number."""
 
     number: int
     kind: str
     body: msgspec.Raw
-    run_id: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -304,8 +299,8 @@ _ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = 
 }
 
 
-def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False) -> bytes:
-    """Encode a request; with `to_end`, a start that waits for the end of its run."""
+def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
+    """Encode a request."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
         raise errors.ServiceError(f"{kind} cannot be sent to another process", status="UNIMPLEMENTED")
@@ -315,7 +310,7 @@ def ask(number: int, key: str, request: s.Request[Any], *, to_end: bool = False)
         raise errors.ServiceError(
             f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
         ) from None
-    return encode(RequestMessage(number, key, kind, msgspec.Raw(body), to_end))
+    return encode(RequestMessage(number, key, kind, msgspec.Raw(body)))
 
 
 def _storable(request: s.Request[Any]) -> s.Request[Any]:
@@ -342,41 +337,23 @@ def request_of(message: RequestMessage) -> s.Request[Any]:
         request: s.Request[Any] = decoder.decode(message.body)
     except _UNREADABLE as error:
         raise Garbage(f"unreadable request ({type(error).__name__})") from None
-    if message.to_end and not isinstance(request, wf.StartWorkflow):
-        raise Garbage("only a start has an end to wait for")
     return request
 
 
 def answer(number: int, value: msgspec.Struct) -> bytes:
     """Encode an answer."""
-    if isinstance(value, wf.Executed):
-        outcome = value.outcome
-        return encode(
-            AnswerMessage(number, type(outcome).__name__, msgspec.Raw(encode(outcome)), value.run_id)
-        )
     return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
 def answer_of(request: s.Request[A], message: AnswerMessage) -> A:
     """Decode the answer of a message, which must fit the request. Raises `Garbage`."""
-    value: A = _value_of(type(request), message)
-    return value
-
-
-def executed_of(message: AnswerMessage) -> wf.Executed:
-    """Decode the answer to a start that waits for the end of its run. Raises `Garbage`."""
-    if message.run_id:
-        return wf.Executed(message.run_id, _value_of(wf.WaitForClose, message))
-    started: wf.Started = _value_of(wf.StartWorkflow, message)  # an owner of an earlier release
-    return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
-
-
-def _value_of(kind: type[s.Request[Any]], message: AnswerMessage) -> Any:
+    kind = type(request)
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
         raise Garbage(f"an invalid kind of answer to {kind.__name__}")
     try:
-        return decoder.decode(message.body)
+        value: A = decoder.decode(message.body)
+        return value
     except _UNREADABLE as error:
         raise Garbage(f"unreadable answer ({type(error).__name__})") from None
 

@@ -11,8 +11,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hourglass._contract.ids import new_id
 from hourglass._contract.progress import ProgressItems, PublishedItem
-from hourglass._contract.service import new_id
 from hourglass._embedded.clock import Bell
 
 MOST_ITEMS = 1000

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 
-from hourglass._contract.schedules import LAST_YEAR, CalendarSpec, Range
+from hourglass._contract.cron import LAST_YEAR
+from hourglass._contract.schedules import CalendarSpec, Range
 
 DAY = 86400
 _FIRST_YEAR = 1970

@@ -27,16 +27,9 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from hourglass._contract.schedules import (
-    FIELDS,
-    LAST_YEAR,
-    CalendarSpec,
-    EngineScheduleSpec,
-    IntervalSpec,
-    canonical,
-    load_zone,
-    parse_cron,
-)
+from hourglass._contract.cron import FIELDS, LAST_YEAR, parse_cron
+from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec
+from hourglass._contract.spec_checks import canonical, load_zone
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable
 from hourglass._embedded.schedules.calendars import ALL_TIMES, DAY, WallTimes, wall_times
 from hourglass.errors import UsageError

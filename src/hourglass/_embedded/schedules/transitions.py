@@ -36,8 +36,8 @@ from hourglass._contract.schedules import (
     ScheduleDetails,
     ScheduleSummary,
     UpdateSchedule,
-    canonical,
 )
+from hourglass._contract.spec_checks import canonical
 from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
 from hourglass._embedded.clock import storable
 from hourglass._embedded.schedules.times import NANOS, ScheduledTime, Timetable, check_limits

@@ -1,7 +1,7 @@
-"""Decisions about one activity: when it is due, whether a failed attempt is tried again, how it ends. Pure.
+"""Decisions about one activity: its deadlines, whether a failed attempt is retried, its end. Pure.
 
-Must not know: the run's other parts, handles, clocks. Messages, retry states and the order in which timeouts
-win are the Temporal server's (1.32, recorded from a real one).
+Must not know: other parts of the run, handles, clocks. Messages, retry states and the precedence of timeouts are those of a
+Temporal server (1.32, recorded from a real one).
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ NOT_STARTED = Payload(b'"ACTIVITY_ID_NOT_STARTED"', "json/plain")
 def plan(
     command: ScheduleActivity, task_queue: str, run_timeout: float, task_completed_event_id: int
 ) -> h.ActivityTaskScheduled:
-    """The event of a schedule command, with timeouts and retry policy as the server completes them."""
-    complete = _complete if run_timeout else _complete_once  # what is left of a run is another time for each
+    """Return the event of a schedule command, with timeouts and retry policy completed as a server does."""
+    complete = (
+        _complete if run_timeout else _complete_once
+    )  # the time that is left of a run differs for each activity
     spec = complete(command.spec, task_queue, run_timeout)
     return h.ActivityTaskScheduled(
         command.activity_id,
@@ -43,18 +45,18 @@ def plan(
 
 
 def _complete(spec: ActivitySpec, task_queue: str, run_timeout: float) -> ActivitySpec:
-    whole = spec.schedule_to_close_timeout or run_timeout
+    overall = spec.schedule_to_close_timeout or run_timeout
     if run_timeout:
-        whole = min(whole, run_timeout)
-    wait = spec.schedule_to_start_timeout or whole
-    attempt = spec.start_to_close_timeout or whole
-    attempt = min(attempt, whole) if whole else attempt
+        overall = min(overall, run_timeout)
+    wait = spec.schedule_to_start_timeout or overall
+    attempt = spec.start_to_close_timeout or overall
+    attempt = min(attempt, overall) if overall else attempt
     beat = spec.heartbeat_timeout
     return msgspec.structs.replace(
         spec,
         task_queue=spec.task_queue or task_queue,
-        schedule_to_close_timeout=whole,
-        schedule_to_start_timeout=min(wait, whole) if whole else wait,
+        schedule_to_close_timeout=overall,
+        schedule_to_start_timeout=min(wait, overall) if overall else wait,
         start_to_close_timeout=attempt,
         heartbeat_timeout=min(beat, attempt) if attempt else beat,
         retry_policy=_USUAL_RETRY if spec.retry_policy is None else complete_retry(spec.retry_policy),
@@ -62,19 +64,19 @@ def _complete(spec: ActivitySpec, task_queue: str, run_timeout: float) -> Activi
 
 
 _complete_once = lru_cache(maxsize=1024)(_complete)
-"""All calls of an activity share one spec, and then the completed one, too."""
+"""All calls of an activity share one spec, and so its completed form, too."""
 
 
 _USUAL_RETRY = complete_retry(RetryRule())
 
 
 def retry_rule(activity: OpenActivity) -> RetryRule:
-    """The policy by which a failed attempt is tried again."""
+    """Return the policy by which failed attempts are retried."""
     return activity.spec.retry_policy or _USUAL_RETRY
 
 
 def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenActivity | RetryState:
-    """The activity waiting for its next attempt, or why there is none."""
+    """Return the activity with its next attempt pending, or the reason why there is none."""
     if activity.cancel_requested_event_id:
         return RetryState.CANCEL_REQUESTED
     rule = retry_rule(activity)
@@ -83,8 +85,8 @@ def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenA
         return state
     delay = next_delay(rule, activity.tries, failure) if activity.tries else 0.0
     available = later(now_ns, to_ns(delay))
-    whole = activity.spec.schedule_to_close_timeout
-    if whole and available >= later(activity.scheduled_ns, to_ns(whole)):
+    overall = activity.spec.schedule_to_close_timeout
+    if overall and available >= later(activity.scheduled_ns, to_ns(overall)):
         return RetryState.TIMEOUT
     return msgspec.structs.replace(
         activity,
@@ -98,9 +100,7 @@ def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenA
 
 
 def deadline(activity: OpenActivity) -> tuple[int, TimeoutType]:
-    """When the activity times out next, and how; of equal times the narrower timeout wins. (0, …) means
-    never.
-    """
+    """Return when the activity times out next, and how; of equal times the narrower timeout wins. (0, …) means never."""
     spec = activity.spec
     when, kind = 0, TimeoutType.UNSPECIFIED
     if not activity.started_ns:
@@ -116,21 +116,21 @@ def deadline(activity: OpenActivity) -> tuple[int, TimeoutType]:
             if not when or silent < when:
                 when, kind = silent, TimeoutType.HEARTBEAT
     if spec.schedule_to_close_timeout:
-        whole = later(activity.scheduled_ns, to_ns(spec.schedule_to_close_timeout))
-        if not when or whole < when:
-            when, kind = whole, TimeoutType.SCHEDULE_TO_CLOSE
+        overall = later(activity.scheduled_ns, to_ns(spec.schedule_to_close_timeout))
+        if not when or overall < when:
+            when, kind = overall, TimeoutType.SCHEDULE_TO_CLOSE
     return when, kind
 
 
 @lru_cache(maxsize=1024)
 def narrowest_timeout(spec: ActivitySpec) -> float:
-    """The shortest of the timeouts that run while a worker has an attempt; 0 if there is none."""
+    """Return the shortest timeout that runs while a worker has an attempt; 0 if there is none."""
     limits = (spec.start_to_close_timeout, spec.heartbeat_timeout, spec.schedule_to_close_timeout)
     return min([limit for limit in limits if limit], default=0.0)
 
 
 def put_off(activity: OpenActivity, withheld_ns: int) -> OpenActivity:
-    """The activity after the engine could not give it to a worker for so long: that time counts for no timeout."""
+    """Return the activity after the engine could not give it to a worker for this time, which counts for no timeout."""
     return msgspec.structs.replace(
         activity,
         scheduled_ns=activity.scheduled_ns + withheld_ns,
@@ -139,14 +139,16 @@ def put_off(activity: OpenActivity, withheld_ns: int) -> OpenActivity:
 
 
 def timeout_failure(activity: OpenActivity, kind: TimeoutType) -> Failure:
-    """The failure of a timeout, worded as the server words it."""
+    """Return the failure of a timeout, with a server's message."""
     outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for every way out of time
     message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
     return Failure(message, TimeoutFailure(kind, activity.heartbeat_details), source="Server")
 
 
 def without_details(failure: Failure) -> Failure:
-    """A timeout as the last failure that the next attempt sees; it gets the heartbeat's details by themselves."""
+    """Return a timeout without its heartbeat details, as the last failure for the next attempt, which gets the details
+    separately.
+    """
     if not isinstance(failure.info, TimeoutFailure):
         return failure
     return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
@@ -156,7 +158,7 @@ LOST = "activity Heartbeat timeout: the process that ran this attempt has ended 
 
 
 def lost_failure(activity: OpenActivity) -> Failure:
-    """The failure of an attempt whose process ended: what a heartbeat timeout would find out later."""
+    """Return the failure of an attempt whose process ended: the one that a heartbeat timeout would report later."""
     return Failure(
         LOST,
         TimeoutFailure(TimeoutType.HEARTBEAT, activity.heartbeat_details),
@@ -167,7 +169,7 @@ def lost_failure(activity: OpenActivity) -> Failure:
 def completed(
     activity: OpenActivity, result: Payload | None, identity: str
 ) -> tuple[h.Attributes, h.Attributes]:
-    """The events of an activity that returned."""
+    """Return the events of an activity that returned."""
     return (
         _started(activity),
         h.ActivityTaskCompleted(
@@ -182,7 +184,7 @@ def completed(
 def failed(
     activity: OpenActivity, failure: Failure, state: RetryState, identity: str
 ) -> tuple[h.Attributes, ...]:
-    """The events of an activity that failed for good."""
+    """Return the events of an activity that has failed and is not retried."""
     return (
         _started(activity),
         h.ActivityTaskFailed(
@@ -196,7 +198,9 @@ def failed(
 
 
 def timed_out(activity: OpenActivity, failure: Failure, state: RetryState) -> tuple[h.Attributes, ...]:
-    """The events of an activity that timed out for good; the failure of the attempt before is the cause."""
+    """Return the events of an activity that has timed out and is not retried. The failure of the previous attempt is the
+    cause.
+    """
     started = activity.started_ns != 0
     if state is RetryState.TIMEOUT and started and _is_retryable_timeout(failure):
         failure = Failure(
@@ -214,7 +218,7 @@ def timed_out(activity: OpenActivity, failure: Failure, state: RetryState) -> tu
 
 
 def canceled(activity: OpenActivity, details: Payloads, identity: str) -> tuple[h.Attributes, ...]:
-    """The events of an activity that ended as cancelled, or that is cancelled before it started."""
+    """Return the events of an activity that ended as cancelled, or that is cancelled before it has started."""
     started = activity.started_ns != 0
     end = h.ActivityTaskCanceled(
         scheduled_event_id=activity.scheduled_event_id,

@@ -40,7 +40,7 @@ from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
 
 class ChangeBuilder:
-    """Events written so far, and the run as it stands."""
+    """The events written so far, and the run in its current state."""
 
     __slots__ = (
         "_before",
@@ -63,9 +63,9 @@ class ChangeBuilder:
         self.run = replace(run)
         self.now_ns = now_ns
         self.time_ns = now_ns if now_ns > run.latest_ns else run.latest_ns
-        """The time of events that are written now: where the clock was set back, it is that of the latest event."""
+        """The time of events that are written now: that of the latest event if the clock was set back."""
         self.length = run.length
-        """How many events the run has; `run` itself is told when the builder is done."""
+        """The number of events of the run. `run` itself gets it when the builder is done."""
         self.touched: set[int] = set()
         self.written: list[h.HistoryEvent] = []
         """The events of this transition so far."""
@@ -79,17 +79,15 @@ class ChangeBuilder:
         self._size = run.history_size
 
     def update(self, **fields: Any) -> None:
-        """Replace fields of the run, but for its tables of what is pending."""
+        """Replace fields of the run, except its tables of pending activities, timers and children."""
         self._changed = True
         for name, value in fields.items():
             force_setattr(self.run, name, value)
 
     def set_task(self, task: PendingTask | None) -> None:
-        """The run has this task, or none."""
+        """Set the run's task, or remove it."""
         self._changed = True
         force_setattr(self.run, "task", task)
-
-    # --- what is pending ------------------------------------------------------------------------------------
 
     def put_activity(self, activity: OpenActivity) -> None:
         """Add or replace a pending activity."""
@@ -102,7 +100,7 @@ class ChangeBuilder:
             self._has_failed_activity = True
 
     def drop_activity(self, scheduled_event_id: int) -> None:
-        """Remove an activity from those that are pending."""
+        """Remove a pending activity."""
         if scheduled_event_id in self.run.activities:
             if self.run.activities is self._before.activities:
                 self._changed = True
@@ -111,23 +109,23 @@ class ChangeBuilder:
             self.touched.add(scheduled_event_id)
 
     def put_timer(self, timer: PendingTimer) -> None:
-        """A timer runs."""
+        """Add or replace a running timer."""
         self._timers()[timer.started_event_id] = timer
         self.touched.add(timer.started_event_id)
 
     def drop_timer(self, started_event_id: int) -> None:
-        """A timer no longer runs."""
+        """Remove a running timer."""
         if started_event_id in self.run.timers:
             del self._timers()[started_event_id]
             self.touched.add(started_event_id)
 
     def put_child(self, child: OpenChild) -> None:
-        """A child is pending, or changed."""
+        """Add or replace a pending child."""
         self._children()[child.initiated_event_id] = child
         self.touched.add(child.initiated_event_id)
 
     def drop_child(self, initiated_event_id: int) -> None:
-        """A child is no longer pending."""
+        """Remove a pending child."""
         if initiated_event_id in self.run.children:
             del self._children()[initiated_event_id]
             self.touched.add(initiated_event_id)
@@ -155,16 +153,14 @@ class ChangeBuilder:
             force_setattr(self.run, "children", self.run.children.copy())
         return self.run.children
 
-    # --- events ---------------------------------------------------------------------------------------------
-
     def write(self, attributes: h.Attributes) -> int:
-        """Write an event; returns its id."""
+        """Write an event. Return its id."""
         self.length = number = self.length + 1
         self.written.append(h.HistoryEvent(number, self.time_ns, attributes))
         return number
 
     def write_at(self, attributes: h.Attributes, time_ns: int) -> int:
-        """Write an event of this time; returns its id. It may be earlier than what is written already."""
+        """Write an event of this time, which may be earlier than that of the events before. Return its id."""
         self.length = number = self.length + 1
         self.written.append(h.HistoryEvent(number, time_ns, attributes))
         if time_ns > self.time_ns:
@@ -172,7 +168,7 @@ class ChangeBuilder:
         return number
 
     def group(self, first: int, groups: tuple[EventGroupMarker, ...]) -> None:
-        """What was written from this place on, and not measured yet, belongs to these groups."""
+        """Add the events from this index on, which are not measured yet, to these groups."""
         self.written[first:] = [replace(event, event_groups=groups) for event in self.written[first:]]
 
     def measure(self) -> int:
@@ -215,7 +211,7 @@ class ChangeBuilder:
                 self.write(attributes)
 
     def happen_again(self, attributes: h.Attributes) -> None:
-        """Something that happened to the run before it was reset: write it, unless what it is about is gone."""
+        """Write an event that the run had before it was reset, unless the activity, timer or child that it refers to is gone."""
         initiated = getattr(attributes, "initiated_event_id", 0)
         if initiated and initiated not in self.run.children:
             return
@@ -230,16 +226,16 @@ class ChangeBuilder:
             self.drop_child(initiated)
 
     def flush(self) -> bool:
-        """Write what was held; says whether there was anything."""
+        """Write the held events. Return whether there were any."""
         held = self.run.held
         if not held:
             return False
         self.update(held=())
-        for each in held:
-            if type(each) is h.ActivityTaskStarted:
-                self.write_at(each, self.now_ns)
+        for attributes in held:
+            if type(attributes) is h.ActivityTaskStarted:
+                self.write_at(attributes, self.now_ns)
             else:
-                self.write(_placed(each, self.length))
+                self.write(_placed(attributes, self.length))
         return True
 
     def _write_child_started(self, attributes: ChildWorkflowExecutionStarted) -> None:
@@ -247,8 +243,6 @@ class ChangeBuilder:
         child = self.run.children.get(attributes.initiated_event_id)
         if child is not None:
             self.put_child(replace(child, started_event_id=number))
-
-    # --- tasks ----------------------------------------------------------------------------------------------
 
     def want_task(self, *, at_once: bool = False) -> None:
         """Schedule a task, unless the run has one or, without `at_once`, is still waiting for its first."""
@@ -268,25 +262,24 @@ class ChangeBuilder:
         self._schedule(1, self.now_ns)
 
     def want_update_task(self, *, silent: bool) -> None:
-        """Schedule a task for updates, which wait in memory: speculative, unless it is the run's first."""
+        """Schedule a task for updates, which wait in memory: a speculative one, unless it is the run's first."""
         if self.run.task is None and self.run.paused is None:
             speculative = self.run.task_count > 0
             self._schedule(1, self.now_ns, speculative=speculative, silent=speculative and silent)
 
     def drop_speculative_task(self) -> None:
-        """Something happened, so that an ordinary task is wanted in place of a speculative one that no worker has
-        taken.
+        """Remove a speculative task that no worker has received, because an event needs an ordinary task in its place.
 
-        A Temporal server writes the scheduled event of that speculative task before the event of what happened. Right
-        behind an empty task Core reads that as a heartbeat of the latter and replays the two as one, which they were
-        not if the update is refused. Without a trace of the speculative task there is nothing to mistake.
+        A Temporal server writes the scheduled event of the speculative task before that event. Right behind an empty task
+        Core takes that for a heartbeat and replays the two tasks as one, which is wrong if the update is rejected. Without
+        a trace of the speculative task there is nothing to mistake.
         """
         task = self.run.task
         if task is not None and task.speculative and not task.started_event_id:
             self.set_task(None)
 
     def want_task_again(self, attempt: int, available_ns: int, *, silent: bool = False) -> None:
-        """Schedule the next attempt of a task; it leaves no trace in the history unless it succeeds."""
+        """Schedule the next attempt of a task. It leaves no event unless it succeeds."""
         self._schedule(attempt, available_ns, speculative=silent, silent=silent)
 
     def _schedule(
@@ -317,10 +310,8 @@ class ChangeBuilder:
             force_setattr(run, "paused", replace(run.paused, task=task))
         force_setattr(run, "task_count", number)
 
-    # --- the end --------------------------------------------------------------------------------------------
-
     def close(self, final: h.Attributes, status: WorkflowStatus) -> None:
-        """Write the last event; nothing is pending any more, and children are left to their policies."""
+        """Write the last event and remove everything pending. The close policies of children become effects."""
         self.write(final)
         run = self.run
         self.touched.update(run.activities, run.timers, run.children)
@@ -345,7 +336,7 @@ class ChangeBuilder:
         follower: h.WorkflowExecutionStarted | None = None,
         signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
     ) -> Change:
-        """The outcome of the transition: the run that follows, if any, begins with these signals."""
+        """Return the change. `follower` is the first event of the run that follows, which begins with these signals."""
         run, before, written = self.run, self._before, self.written
         if run.activities is not before.activities and (
             self._has_failed_activity or REPORTED_PROBLEMS in run.search_attributes
@@ -380,7 +371,9 @@ UNTOUCHED: frozenset[int] = frozenset()
 
 
 def _placed(attributes: Any, before: int) -> h.Attributes:
-    """An event that comes behind the one of this number, which may be the beginning of the attempt that it ends."""
+    """Return an event that follows the event of this id, with that id as its link if it is the end of the attempt that
+    began there.
+    """
     if type(attributes) in h.ATTEMPT_ENDS and attributes.started_event_id == JUST_BEFORE:
         attributes = replace(attributes, started_event_id=before)
     return cast(h.Attributes, attributes)

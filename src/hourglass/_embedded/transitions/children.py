@@ -1,10 +1,10 @@
-"""What happens between a run and others, seen from one of them: `(run, occurrence, now) -> Step`. Pure.
+"""Relations between runs, from the point of view of one of them: `(run, cause, now) -> Change`. Pure.
 
-First come the rules that hold for every start of a workflow, by a client or by a parent; then what a task asks for,
-what the run that asked is told, what happens to the run that was asked, and which run follows another.
+First the rules for every start of a workflow, by a client or by a parent; then the commands of a task, the outcomes that
+the requesting run gets, the events of the other run, and which run follows another.
 
-Must not know: requests, how the other run is found, the store. Invariants: each ask is answered in the history by one
-event that names the one by which it was asked for; a child is pending from that event to its end.
+Must not know: requests, how the other run is found, the store. Invariants: each effect on another run is answered in the
+history by one event that refers to the event of its request; a child is pending from that event to its end.
 """
 
 from __future__ import annotations
@@ -38,17 +38,15 @@ from hourglass._history import events as h
 from hourglass.converter import Failure, TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType
 
-# --- every start --------------------------------------------------------------------------------------------
-
 DEFAULT_TASK_TIMEOUT = 10.0
 LONGEST = 100 * 365 * 86_400.0
-"""As long as an execution, a run or the delay of a start may last, in seconds: a server cuts what is longer."""
+"""The longest duration of an execution, of a run, and of the delay of a start, in seconds. A server reduces longer ones."""
 
 _GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
 
 
 def may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
-    """Whether the id of a workflow that ended so may be used again."""
+    """Whether the id of a closed workflow with this status may be used again."""
     match policy:
         case IdReusePolicy.REJECT_DUPLICATE:
             return False
@@ -59,39 +57,35 @@ def may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
 
 
 def complete(spec: StartSpec, task_queue: str = "") -> StartSpec:
-    """A start as an engine understands it: with limits on an execution, a run and a task (0 is none), with its retry
-    policy whole, and on this queue where it names none.
-    """
-    whole = min(spec.execution_timeout, LONGEST)
-    one = min(spec.run_timeout or whole, LONGEST)
-    if whole:
-        one = min(one, whole)
-    each = min(spec.task_timeout or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
+    """Return the start with defaults filled in: timeouts (0 means none), retry policy, task queue."""
+    execution_timeout = min(spec.execution_timeout, LONGEST)
+    run_timeout = min(spec.run_timeout or execution_timeout, LONGEST)
+    if execution_timeout:
+        run_timeout = min(run_timeout, execution_timeout)
+    task_timeout = min(spec.task_timeout or DEFAULT_TASK_TIMEOUT, LONGEST_TASK_TIMEOUT)
     return msgspec.structs.replace(
         spec,
         task_queue=spec.task_queue or task_queue,
-        execution_timeout=whole,
-        run_timeout=one,
-        task_timeout=min(each, one) if one else each,
+        execution_timeout=execution_timeout,
+        run_timeout=run_timeout,
+        task_timeout=min(task_timeout, run_timeout) if run_timeout else task_timeout,
         retry_policy=None if spec.retry_policy is None else complete_retry(spec.retry_policy),
     )
 
 
 ENGINE = "history-service"
-"""The identity of the engine where it acts for a run on another, in Temporal's words."""
-
-# --- a task asks --------------------------------------------------------------------------------------------
+"""The identity of the engine when it acts for a run on another, in Temporal's words."""
 
 
 def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, completed: int) -> None:
-    """A run wants a child."""
+    """Write the request to start a child."""
     own = builder.run.started.spec.task_queue
-    spec, said = complete(command.spec, own), command.child
-    if not said.parent_close_policy or not said.id_reuse_policy:
-        said = msgspec.structs.replace(
-            said,
-            parent_close_policy=said.parent_close_policy or ParentClosePolicy.TERMINATE,
-            id_reuse_policy=said.id_reuse_policy or IdReusePolicy.ALLOW_DUPLICATE,
+    spec, options = complete(command.spec, own), command.child
+    if not options.parent_close_policy or not options.id_reuse_policy:
+        options = msgspec.structs.replace(
+            options,
+            parent_close_policy=options.parent_close_policy or ParentClosePolicy.TERMINATE,
+            id_reuse_policy=options.id_reuse_policy or IdReusePolicy.ALLOW_DUPLICATE,
         )
     initiated = h.StartChildWorkflowExecutionInitiated(
         namespace=command.namespace,
@@ -101,7 +95,7 @@ def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, comple
         arguments=command.arguments,
         headers=command.headers,
         spec=spec,
-        child=said,
+        child=options,
         inherit_build_id=command.spec.task_queue in ("", own),
     )
     child = OpenChild(initiated_event_id=builder.write(initiated), initiated=initiated)
@@ -110,7 +104,7 @@ def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, comple
 
 
 def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, completed: int) -> None:
-    """A run sends a signal."""
+    """Write the request to signal another workflow."""
     spec = h.SignalExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
@@ -127,7 +121,7 @@ def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, c
 def initiate_cancel(
     builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild, completed: int
 ) -> None:
-    """A run asks another to cancel."""
+    """Write the request to cancel another workflow."""
     spec = h.RequestCancelExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
@@ -139,39 +133,37 @@ def initiate_cancel(
     builder.add_effect(SendCancel(builder.write(spec), spec))
 
 
-# --- the run that asked -------------------------------------------------------------------------------------
-
-
 def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Change:
-    """A child has begun."""
+    """Record that a child has started."""
     builder = ChangeBuilder(run, now_ns)
     child = run.children[initiated]
-    asked = child.initiated
-    # It begins right after the task that asked for it, when no worker can have the next one: this is never held.
+    initiated_event = child.initiated
+    # The child starts right after the task that requested it, when no worker can have the next one: this event is never
+    # held.
     builder.put_child(msgspec.structs.replace(child, run_id=run_id))
     builder.happen(
         h.ChildWorkflowExecutionStarted(
-            namespace=asked.namespace,
-            workflow_id=asked.workflow_id,
-            workflow_type=asked.workflow_type,
+            namespace=initiated_event.namespace,
+            workflow_id=initiated_event.workflow_id,
+            workflow_type=initiated_event.workflow_type,
             run_id=run_id,
             initiated_event_id=initiated,
-            headers=asked.headers,
+            headers=initiated_event.headers,
         )
     )
     return builder.build()
 
 
 def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, now_ns: int) -> Change:
-    """A child could not be started."""
+    """Record that a child could not be started."""
     builder = ChangeBuilder(run, now_ns)
-    asked = run.children[initiated].initiated
+    initiated_event = run.children[initiated].initiated
     builder.drop_child(initiated)
     builder.happen(
         h.StartChildWorkflowExecutionFailed(
-            namespace=asked.namespace,
-            workflow_id=asked.workflow_id,
-            workflow_type=asked.workflow_type,
+            namespace=initiated_event.namespace,
+            workflow_id=initiated_event.workflow_id,
+            workflow_type=initiated_event.workflow_type,
             cause=cause,
             initiated_event_id=initiated,
         )
@@ -180,7 +172,7 @@ def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, 
 
 
 def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Change:
-    """The last run of a child has closed."""
+    """Record the end of a child, whose last run has closed."""
     builder = ChangeBuilder(run, now_ns)
     child = run.children[initiated]
     builder.drop_child(initiated)
@@ -213,7 +205,7 @@ def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
 
 
 def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
-    """A signal has arrived, or could not."""
+    """Record that a signal was delivered, or why it could not be."""
     builder = ChangeBuilder(run, now_ns)
     names = _names(effect)
     if cause is None:
@@ -224,7 +216,7 @@ def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | Non
 
 
 def cancel_sent(run: Run, effect: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
-    """A request to cancel has arrived, or could not."""
+    """Record that a request to cancel was delivered, or why it could not be."""
     builder = ChangeBuilder(run, now_ns)
     names = _names(effect)
     if cause is None:
@@ -243,34 +235,32 @@ def _names(effect: SendSignal | SendCancel) -> dict[str, Any]:
     }
 
 
-# --- the run that was asked ---------------------------------------------------------------------------------
-
-
 def first_event(parent: Run, child: OpenChild, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
-    """How a child begins."""
-    asked = child.initiated
+    """Return the first event of a child."""
+    initiated_event = child.initiated
     own = parent.started
-    spec = with_priority_of(own.spec, asked.spec)
+    spec = with_priority_of(own.spec, initiated_event.spec)
     cron = spec.cron_schedule
     backoff = (backoff_until_next(cron, now_ns, now_ns) or 0.0) if cron else 0.0
     return h.WorkflowExecutionStarted(
-        workflow_id=asked.workflow_id,
-        workflow_type=asked.workflow_type,
+        workflow_id=initiated_event.workflow_id,
+        workflow_type=initiated_event.workflow_type,
         original_run_id=run_id,
         first_run_id=run_id,
-        arguments=asked.arguments,
-        headers=asked.headers,
+        arguments=initiated_event.arguments,
+        headers=initiated_event.headers,
         spec=spec,
         expiration_ns=later(now_ns, to_ns(spec.execution_timeout)) if spec.execution_timeout else 0,
         initiator=h.Initiator.CRON_SCHEDULE if cron else h.Initiator.NONE,
         first_task_backoff=backoff,
-        parent_namespace=asked.namespace,
+        parent_namespace=initiated_event.namespace,
         parent_workflow_id=own.workflow_id,
         parent_run_id=parent.run_id,
         parent_initiated_event_id=child.initiated_event_id,
         root_workflow_id=own.root_workflow_id or own.workflow_id,
         root_run_id=own.root_run_id or parent.run_id,
-        versioning_override=asked.child.versioning_override or inherited_override(parent, spec.task_queue),
+        versioning_override=initiated_event.child.versioning_override
+        or inherited_override(parent, spec.task_queue),
         inherited_pinned_version=inherited(parent, spec.task_queue),
     )
 
@@ -281,7 +271,7 @@ def is_child_of(run: Run, parent: Run) -> bool:
 
 
 def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Change:
-    """Another run sends a signal."""
+    """Record a signal of another run."""
     builder = ChangeBuilder(run, now_ns)
     builder.happen(
         h.WorkflowExecutionSignaled(
@@ -297,7 +287,7 @@ def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Chan
 
 
 def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads, now_ns: int) -> Change:
-    """The engine, which keeps a limit in the place of the workflow `keeper`, sends a signal."""
+    """Record a signal of the engine, which manages a limit in place of the workflow `keeper`."""
     builder = ChangeBuilder(run, now_ns)
     builder.happen(
         h.WorkflowExecutionSignaled(
@@ -308,7 +298,7 @@ def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads,
 
 
 def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Change:
-    """Another run asks for cancellation; once is enough. `initiated` is 0 where a parent has closed."""
+    """Record a request of another run to cancel, unless there was one before. `initiated` is 0 if a parent has closed."""
     builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
         builder.update(cancel_requested=True)
@@ -326,17 +316,11 @@ def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int
 
 
 def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Change:
-    """A run ends because of another: its parent has closed, or its id is wanted."""
+    """Terminate a run because of another: its parent has closed, or its workflow id is needed."""
     builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity=ENGINE)
     builder.close(final, WorkflowStatus.TERMINATED)
     return builder.build()
-
-
-# --- the run that follows --------------------------------------------------------------------------------------
-#
-# Which run follows another: after continue-as-new, as the next attempt of one that failed or timed out, or because a
-# cron schedule says so. Pure.
 
 
 _TIMED_OUT = Failure("workflow timeout", TimeoutFailure(TimeoutType.START_TO_CLOSE), source="Server")
@@ -345,7 +329,7 @@ _TIMED_OUT = Failure("workflow timeout", TimeoutFailure(TimeoutType.START_TO_CLO
 def retry_follower(
     run: Run, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> h.WorkflowExecutionStarted | RetryState:
-    """The next attempt of a run that failed, or timed out (no failure); or why there is none."""
+    """Return the next attempt of a run that has failed or timed out (no failure), or the reason why there is none."""
     rule = run.started.spec.retry_policy
     expiration = run.started.expiration_ns
     if expiration and now_ns >= expiration:
@@ -374,8 +358,8 @@ def retry_follower(
 def next_attempt_or_run(
     run: Run, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> tuple[RetryState, h.WorkflowExecutionStarted | None]:
-    """What follows a run that failed, or timed out (no failure): its next attempt; else, where it has a cron
-    schedule, its next run. With the state of its retries.
+    """Return the state of the retries of a run that has failed or timed out (no failure), and its successor: the next
+    attempt, or else the next run of its cron schedule.
     """
     follower = retry_follower(run, failure, new_run_id, now_ns)
     if isinstance(follower, RetryState):
@@ -387,8 +371,8 @@ def next_attempt_or_run(
 def cron_follower(
     run: Run, result: Payloads, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> h.WorkflowExecutionStarted | None:
-    """The next run of a cron schedule, which is given the last result and how the last run failed, if it did; None
-    where there is no schedule, or no time left.
+    """Return the next run of a cron schedule, with the last result and the last failure; None if there is no schedule, or
+    no time left.
     """
     started = run.started
     if not started.spec.cron_schedule:
@@ -414,17 +398,20 @@ def cron_follower(
 
 
 def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.WorkflowExecutionStarted:
-    """The run that a continue-as-new begins; what the command leaves open stays as it was."""
-    old, said = run.started.spec, command.spec
-    queue = said.task_queue or old.task_queue
+    """Return the run that a continue-as-new opens. Options that the command does not set stay as they were."""
+    old, options = run.started.spec, command.spec
+    queue = options.task_queue or old.task_queue
     spec = msgspec.structs.replace(
         old,
         task_queue=queue,
-        run_timeout=said.run_timeout or old.run_timeout,
-        task_timeout=min(said.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
-        retry_policy=old.retry_policy if said.retry_policy is None else complete_retry(said.retry_policy),
-        memo=said.memo or old.memo,
-        search_attributes=said.search_attributes or without_problems(without_version(run.search_attributes)),
+        run_timeout=options.run_timeout or old.run_timeout,
+        task_timeout=min(options.task_timeout or old.task_timeout, LONGEST_TASK_TIMEOUT),
+        retry_policy=old.retry_policy
+        if options.retry_policy is None
+        else complete_retry(options.retry_policy),
+        memo=options.memo or old.memo,
+        search_attributes=options.search_attributes
+        or without_problems(without_version(run.search_attributes)),
     )
     return msgspec.structs.replace(
         run.started,

@@ -1,7 +1,7 @@
-"""Checks of a worker's commands: which cannot be accepted, and why, follows Temporal's rules, in Temporal's words. Pure.
+"""Checks of a worker's commands by Temporal's rules, with Temporal's messages. Pure.
 
-A command is checked against the run as the commands before it left it. Must not know: how a command that is accepted is
-written. Invariant: of an answer with one command that is refused nothing counts (`AnswerRefused`).
+A command is checked against the run as the previous commands have left it. Must not know: how an accepted command is
+written. Invariant: an answer with one rejected command has no effect (`AnswerRefused`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hourglass.errors import UsageError
 
 
 class AnswerRefused(Exception):
-    """The answer cannot be accepted: the task fails with this cause (Temporal's number), and is wanted again, unless
-    the run is ended for it.
+    """The answer is rejected: the task fails with this cause (Temporal's number) and is scheduled again, unless the run is
+    terminated for it.
     """
 
     def __init__(self, cause: int, reason: str, message: str, *, ends_run: bool = False) -> None:
@@ -73,7 +73,7 @@ _VALUES: dict[type[c.Command], str] = {
     c.CompleteUpdate: "result",
     c.UpsertMemo: "memo",
 }
-"""What of a command is written down as its author gave it, and may be too large."""
+"""The field of a command that is stored as its author passed it, and may be too large."""
 
 
 class _CommandNames(NamedTuple):
@@ -120,13 +120,13 @@ _NAMES: dict[type[c.Command], _CommandNames] = {
         {"workflow_id": "WorkflowId on RequestCancelExternalWorkflowExecutionCommand exceeds length limit"},
     ),
 }
-"""Names that may be too long, and what a server says then. A signal's name may be of any length: a server's rule."""
+"""The names that may be too long, with a server's messages. The name of a signal may have any length, as on a server."""
 
-_named = {name: attrgetter(name) for each in _NAMES.values() for name in each.names}
+_named = {name: attrgetter(name) for checked in _NAMES.values() for name in checked.names}
 
 
 def check_size(command: c.Command, limits: Limits) -> None:
-    """Raise `AnswerRefused` for a command whose values are too large. Only one whose events are can be such a one."""
+    """Raise `AnswerRefused` for a command whose values are too large. They can only be if its events are."""
     name = _VALUES.get(type(command))
     size = blob_size(getattr(command, name)) if name else 0
     if size > limits.blob_bytes:
@@ -221,10 +221,12 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
 
 
 def _of_its_own_id(builder: ChangeBuilder, command: c.ScheduleActivity) -> None:
-    """Refuse the id of an activity that is pending. An id that the author did not choose is the command's sequence
-    number, which is new in any case.
+    """Reject the id of a pending activity. An id that the author did not choose is the command's sequence number, which is
+    always new.
     """
-    if any(each.scheduled.activity_id == command.activity_id for each in builder.run.activities.values()):
+    if any(
+        activity.scheduled.activity_id == command.activity_id for activity in builder.run.activities.values()
+    ):
         raise AnswerRefused(
             h.SCHEDULE_ACTIVITY_DUPLICATE_ID,
             "FATAL",
@@ -243,7 +245,7 @@ def _within(limit: int, pending: int, which: _Limit) -> None:
 
 
 def _not_just_started(builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild) -> None:
-    """A child that is asked for in a task cannot be cancelled from outside in the same task."""
+    """Reject the cancellation of a child that the same task starts."""
     for child in builder.run.children.values() if builder.count_effects(StartChild) else ():
         if not child.run_id and child.initiated.workflow_id == command.workflow_id:
             raise AnswerRefused(
@@ -253,9 +255,6 @@ def _not_just_started(builder: ChangeBuilder, command: c.RequestCancelExternal |
                 f"is not allowed in same workflow task. WorkflowId={command.workflow_id} "
                 f"RunId={command.run_id} Namespace={command.namespace}",
             )
-
-
-# --- search attributes: which are flawed the engine knows, for it knows their types ---------------------------
 
 
 SETS_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
@@ -271,11 +270,11 @@ SETS_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
         "invalid SearchAttributes on ContinueAsNewWorkflowExecutionCommand: ",
     ),
 }
-"""Commands with search attributes: with what cause and in which words they are refused."""
+"""The commands with search attributes, with the cause and the messages of their rejection."""
 
 
 def search_attributes_of(command: c.Command) -> Mapping[str, Payload]:
-    """The search attributes that a command sets."""
+    """Return the search attributes that a command sets."""
     match command:
         case c.UpsertSearchAttributes(changes):
             return changes
@@ -286,7 +285,9 @@ def search_attributes_of(command: c.Command) -> Mapping[str, Payload]:
 
 
 def attributes_refused(command: c.Command, flaw: str, *, too_large: bool) -> AnswerRefused:
-    """Why a command with search attributes that cannot be is refused. A server ends a run whose attributes are too large."""
+    """Return the rejection of a command with invalid search attributes. A server terminates a run whose attributes are too
+    large.
+    """
     cause, reason, where = SETS_ATTRIBUTES[type(command)]
     if too_large:
         return AnswerRefused(cause, "FATAL", f"{reason}: {flaw}", ends_run=True)

@@ -12,17 +12,17 @@ from hourglass._embedded.transitions.run import OpenActivity, Run
 from hourglass._evaluator.specs import ActivitySpec, StartSpec
 
 LEVELS = (1, 2, 3, 4, 5)
-"""The priority keys of a Temporal server: 1 is the most urgent, what is beyond 5 counts as 5."""
+"""The priority keys of a Temporal server: 1 is the most urgent, keys above 5 count as 5."""
 
 _USUAL = 3
-"""The level where no key is given."""
+"""The level without a priority key."""
 
 
 S = TypeVar("S", ActivitySpec, StartSpec)
 
 
 def with_priority_of(own: StartSpec, spec: S) -> S:
-    """A spec with what it does not say of its priority and its fairness taken from the workflow that asks for it."""
+    """Return a spec with the priority and fairness of its workflow where it names none."""
     return replace(
         spec,
         priority_key=spec.priority_key or own.priority_key,
@@ -32,11 +32,11 @@ def with_priority_of(own: StartSpec, spec: S) -> S:
 
 
 def key_of(run: Run, activity: OpenActivity) -> int:
-    """The priority key of an activity, which is that of its workflow where it has none of its own; 0: none."""
+    """Return the priority key of an activity, or that of its workflow; 0 if neither has one."""
     return activity.spec.priority_key or run.started.spec.priority_key
 
 
 def level_of(run: Run, activity: OpenActivity | None = None) -> int:
-    """Which level a run's task, or an attempt of one of its activities, waits at."""
+    """Return the level at which a run's task waits, or an attempt of one of its activities."""
     key = run.started.spec.priority_key if activity is None else key_of(run, activity)
     return min(key, LEVELS[-1]) if key > 0 else _USUAL

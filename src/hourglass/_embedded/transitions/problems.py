@@ -1,15 +1,15 @@
-"""What lists say of a run whose workflow task or activity keeps failing: Temporal's search attribute for it is set, and
-removed when a task is completed, or the activity ends. Pure.
+"""The search attribute that lists runs whose workflow task or activity keeps failing: it is set, and removed when a task is
+completed or the activity ends. Pure.
 
-Must not know: how a task fails, how it is tried again (see `tasks`). The rule for tasks is a server's: what counts is how often
-tasks have failed or timed out since one was last completed, also where the attempts are counted anew because something came
-meanwhile, or the run was reset; the values are those of the last failure that the history tells of. Of a run that has closed they
-stay. Only the number is ours, and such as a server can be configured for: its own, 5, is reached here after more than a minute,
-for a task waits ever longer between its attempts. The second is made at once, so that the second failure in a row shows at once
-that the code, or what it finds, must be mended. A server does not report activities; here one is reported from the same number of
-failures in a row on, and no longer once the run has closed.
+Must not know: how a task fails, how it is retried (see `tasks`). The rule for tasks is a server's: it counts the failures
+and timeouts of tasks since one was last completed, even if attempts are counted from 1 again because an event has arrived
+or the run was reset; the values are those of the last failure in the history, and they stay when the run closes. Only the
+threshold is different, and a server can be configured for it: its default, 5, is reached here after more than a minute,
+because a task waits longer before each attempt. The second attempt is made at once, so that the second failure in a row
+shows at once that the code, or its input, needs a fix. A server does not report activities; here an activity is reported
+from the same number of failures in a row on, until it ends or its run closes.
 
-Invariant: a run whose tasks and activities never fail has nothing of this, neither in memory nor in its rows.
+Invariant: a run whose tasks and activities never fail has no such data, neither in memory nor in its rows.
 """
 
 from __future__ import annotations
@@ -27,39 +27,40 @@ if TYPE_CHECKING:
     from hourglass._embedded.transitions.change_builder import ChangeBuilder
 
 REPORTED_AFTER = 2
-"""Failures in a row that are reported. On a server: `system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute`."""
-
-
-def is_untroubled(run: Run) -> bool:
-    """Whether there is nothing that a completed task or activity would remove."""
-    return run.trouble is None and REPORTED_PROBLEMS not in run.search_attributes
+"""The number of failures in a row that is reported. On a server:
+`system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute`.
+"""
 
 
 def is_failing(activity: OpenActivity) -> bool:
-    """Whether an activity's attempts have failed so often in a row that lists say so."""
+    """Whether the attempts of an activity have failed so often in a row that it is reported."""
     return activity.last_failure is not None and activity.tries > REPORTED_AFTER
 
 
 def note_failure(builder: ChangeBuilder, task: PendingTask, cause: int | None, *, is_told: bool) -> None:
-    """A task has failed, with one of Temporal's causes, or timed out (None); `is_told`: the history says so."""
+    """Count a failure of a task with one of Temporal's causes, or a timeout (None). `is_told`: the history has an event for
+    it.
+    """
     run = builder.run
-    known = run.trouble
-    failures = (0 if known is None else known.failures) + 1
-    trouble = Trouble(failures, cause if is_told or known is None else known.cause)
+    earlier = run.trouble
+    failures = (0 if earlier is None else earlier.failures) + 1
+    trouble = Trouble(failures, cause if is_told or earlier is None else earlier.cause)
     builder.update(trouble=trouble)
     if failures >= REPORTED_AFTER:
         _report(builder)
 
 
 def forget_failures(builder: ChangeBuilder) -> None:
-    """A task was completed. What a client or a workflow has set under the name goes, too, as on a server."""
+    """Remove the failures of tasks after a task was completed. A value that a client or a workflow has set is removed, too,
+    as on a server.
+    """
     if builder.run.trouble is not None:
         builder.update(trouble=None)
     _report(builder)
 
 
 def note_activities(builder: ChangeBuilder, touched: Iterable[int]) -> None:
-    """Report these activities if one of them keeps failing; stop reporting if none of the run does any more."""
+    """Report these activities if one of them keeps failing; remove the report if no activity of the run does."""
     run = builder.run
     if run.is_standalone_activity:
         return
@@ -77,7 +78,7 @@ def _reports_activities(run: Run) -> bool:
 
 
 def _report(builder: ChangeBuilder) -> None:
-    """Set the attribute to what is wrong now; remove it if nothing is."""
+    """Set the attribute to the current problems, or remove it if there are none."""
     run, reported = builder.run, list[str]()
     if run.trouble is not None and run.trouble.failures >= REPORTED_AFTER:
         reported += values(run.trouble.cause)
@@ -92,14 +93,14 @@ def _report(builder: ChangeBuilder) -> None:
 
 
 def without_problems(attributes: dict[str, Payload]) -> dict[str, Payload]:
-    """Return the search attributes but for the reported problems."""
+    """Return the search attributes without the reported problems."""
     if REPORTED_PROBLEMS not in attributes:
         return attributes
     return {name: value for name, value in attributes.items() if name != REPORTED_PROBLEMS}
 
 
 def values(cause: int | None) -> tuple[str, str]:
-    """What the attribute says of a failure with this cause; None: the worker did not answer in time."""
+    """Return the attribute's values for a failure with this cause; None: the worker did not answer in time."""
     if cause is None:
         return TASK_TIMES_OUT, "cause=WorkflowTaskTimedOutCauseStartToClose"
     from hourglass._history.tables import TASK_FAILURE_CAUSES  # large, and most runs never fail

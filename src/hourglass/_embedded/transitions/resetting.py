@@ -1,13 +1,13 @@
-"""A reset: a run begins anew from one of the workflow tasks of another. Pure.
+"""Resets: a new run continues from one of the workflow tasks of another. Pure.
 
-Must not know: how runs are found, what becomes of the run that it takes the place of. As on a Temporal server the
-new run has the history of the old one up to that task, which fails there; what came from outside after that is
-sent to the new run again, in its order: signals, updates (as admitted), and what became of children that were
-started before. `rebuild` makes the run that the kept events lead to: activities that were pending are wanted anew, at
-their first attempt and with all their time; timers fire when they were to.
+Must not know: how runs are found, what happens to the run that is replaced. As on a Temporal server the new run has the
+history of the old one up to that task, which fails there; what arrived from outside afterwards is sent to the new run
+again, in order: signals, updates (as admitted), and the outcomes of children that were started before. `rebuild` makes the
+run that the kept events lead to: activities that were pending are scheduled again, at their first attempt and with all
+their time; timers keep their due times.
 
-Invariants: the old run's history is never changed; for a history that the engine wrote, what is pending after
-`rebuild` is what the engine had pending then.
+Invariants: the old run's history is never changed; for a history that the engine has written, what is pending after
+`rebuild` is what was pending in the engine then.
 """
 
 from __future__ import annotations
@@ -40,11 +40,9 @@ from hourglass._history.encoding import encode_events
 from hourglass.converter import Failure, Payload, ResetFailure
 from hourglass.errors import ServiceError
 
-# --- a run as the beginning of a history leaves it ----------------------------------------------------------
-
 
 class _Rebuilt:
-    """What the events so far leave pending."""
+    """The activities, timers, children and effects that the events so far leave pending."""
 
     def __init__(self, started: h.WorkflowExecutionStarted, now_ns: int) -> None:
         self.now_ns = now_ns
@@ -159,7 +157,9 @@ class _Rebuilt:
 
 
 def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple[Run, tuple[Effect, ...]]:
-    """The run that these events lead to, and what it asked of other runs without having heard of the outcome."""
+    """Return the run that these events lead to, and the effects on other runs that it has requested and not seen the
+    outcome of.
+    """
     started = events[0].attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise ValueError("the history does not begin with its start")
@@ -193,11 +193,9 @@ def _merge(known: dict[str, Payload], changes: dict[str, Payload]) -> None:
         del known[name]
 
 
-# --- the reset ----------------------------------------------------------------------------------------------
-
 ENGINE = "history-service"
 RESETTER = "history-resetter"
-"""The identity by which the engine ends a run because it is reset, in Temporal's words."""
+"""The identity by which the engine terminates a run that is reset, in Temporal's words."""
 
 
 def reset(
@@ -208,14 +206,14 @@ def reset(
     new_run_id: str,
     now_ns: int,
 ) -> Change:
-    """The new run. `later` is what happened to the runs that follow the base. Raises `ServiceError` for a point
-    that no run can begin from.
+    """Return the new run. `later` are the events of the runs that follow the base. Raises `ServiceError` for an event at
+    which no run can begin.
     """
     point = request.event_id
     if not 1 < point <= len(history):
         raise _refused("Workflow task finish ID must be > 1 && <= workflow last event ID.")
-    kept = tuple(history[: point - 1])
-    run, effects = rebuild(new_run_id, kept, now_ns)
+    events = tuple(history[: point - 1])
+    run, effects = rebuild(new_run_id, events, now_ns)
     if run.task is None:
         raise _refused(
             "Can only reset workflow to event ID in range [WorkflowTaskScheduled +1, WorkflowTaskStarted + 1]: "
@@ -230,16 +228,16 @@ def reset(
     change = builder.build()
     return msgspec.structs.replace(
         change,
-        events=(*kept, *change.events),
-        encoded=encode_events(kept) + change.encoded,
+        events=(*events, *change.events),
+        encoded=encode_events(events) + change.encoded,
         touched=frozenset((*change.run.activities, *change.run.timers, *change.run.children)),
         effects=(*effects, *_missing_children(change.run)),
     )
 
 
 def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: str, now_ns: int) -> Change:
-    """A run of this workflow id that has this history already and goes on from its end. A task that a worker had at the
-    end is wanted anew. Raises `ServiceError` for a history that no other run can go on with.
+    """Open a run of this workflow id with a history that exists already, and continue at its end. A task that a worker had
+    at the end is scheduled again. Raises `ServiceError` for a history that no other run can continue.
     """
     started = history[0].attributes if history else None
     if not isinstance(started, h.WorkflowExecutionStarted):
@@ -251,7 +249,8 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
         raise _refused(f"this engine has no {type(foreign.attributes).__name__}, as event {foreign.id} is")
     if isinstance(history[-1].attributes, h.FINAL):
         raise _refused("the history is that of a workflow that has ended")
-    # The run id that the code's random numbers come from stays (`original_run_id`): what it did before is done again.
+    # The run id from which the code's random numbers are derived stays (`original_run_id`): the code repeats what it did
+    # before.
     begun = msgspec.structs.replace(
         started,
         workflow_id=workflow_id,
@@ -264,8 +263,8 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
         root_workflow_id="",
         root_run_id="",
     )
-    kept = (msgspec.structs.replace(history[0], attributes=begun), *history[1:])
-    run, effects = rebuild(new_run_id, kept, now_ns)
+    events = (msgspec.structs.replace(history[0], attributes=begun), *history[1:])
+    run, effects = rebuild(new_run_id, events, now_ns)
     if run.children:
         child = next(iter(run.children.values())).initiated.workflow_id
         raise _refused(f"the run waits for its child {child!r} there, which is that of another run")
@@ -278,14 +277,14 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     change = builder.build()
     return msgspec.structs.replace(
         change,
-        events=(*kept, *change.events),
-        encoded=encode_events(kept) + change.encoded,
+        events=(*events, *change.events),
+        encoded=encode_events(events) + change.encoded,
         touched=frozenset((*change.run.activities, *change.run.timers)),
     )
 
 
 def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.Attributes]:
-    """What of this is sent to the new run."""
+    """Yield the events of these that are sent to the new run."""
     for attributes in events:
         match attributes:
             case h.WorkflowExecutionSignaled() if request.reapply_signals:
@@ -303,10 +302,10 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
 
 
 def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
-    """A run that is open ends, because another takes its place.
+    """Terminate an open run because another replaces it.
 
-    Children that the new run knows too are now its own, and it is the one that tells the parent of its end. Those
-    that it does not know go on all the same, whatever their policies say: a server's rule.
+    Children that the new run has, too, belong to the new run now, and it is the new run that notifies the parent of its
+    end. Children that it does not have continue, whatever their policies: a server's rule.
     """
     builder = ChangeBuilder(run, now_ns)
     builder.close(h.WorkflowExecutionTerminated(reason=reason, identity=RESETTER), WorkflowStatus.TERMINATED)
@@ -321,7 +320,7 @@ def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
 
 
 def note_reset(run: Run, new_run_id: str, now_ns: int) -> Change:
-    """A run that has closed was reset: a client that asks for it is led to the run in its place."""
+    """Record that a closed run was reset: requests for it go to the run that replaced it."""
     builder = ChangeBuilder(run, now_ns)
     builder.update(reset_run_id=new_run_id)
     return builder.build()
@@ -353,7 +352,7 @@ def _fail_task(builder: ChangeBuilder, base_run_id: str, reason: str) -> None:
 
 
 def _missing_children(run: Run) -> tuple[Effect, ...]:
-    """Children that were asked for and of which nothing has been heard."""
+    """Return the starts of children that were requested and of which the history has no outcome."""
     return tuple(StartChild(child) for child in run.children.values() if not child.run_id)
 
 

@@ -1,13 +1,13 @@
-"""A run as the engine knows it: frozen data that follows from its history, what is in flight for it, and what ties it to
+"""A run as the engine stores it: frozen data that follows from its history, its work in progress, and its relations to
 other runs.
 
 Must not know: clocks, handles, how decisions are made, how a request to another run is carried out (see
-`engine.transactions`). Invariants: `length` is the number of events written; while a task is started nothing but its end is
-written and what happens is `held`; a closed run has no task, timer, activity or child. A transition may request effects on
-other runs (`Change.effects`); the engine carries them out after it, in the same change of the store. So both runs agree
-after every crash, and no effect is ever repeated.
+`runs.transactions`). Invariants: `length` is the number of events written; while a task is started nothing but its end is
+written, and other events are held in `held`; a closed run has no task, timer, activity or child. A transition may request
+effects on other runs (`Change.effects`); the engine carries them out after it, in the same change of the store. So both
+runs agree after every crash, and no effect is ever repeated.
 
-Nothing of this can be part of a cycle, so the collector need not look at it (`gc=False`).
+None of these objects can be part of a reference cycle, so the garbage collector need not track them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ from hourglass._evaluator.specs import (
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 
-# --- what ties a run to others ------------------------------------------------------------------------------
-
 
 class OpenChild(msgspec.Struct, frozen=True, kw_only=True):
-    """A child of a run, from the request for it to its end; `run_id` is its first run, once it has started."""
+    """A child of a run, from its request to its end. `run_id` is its first run, once it has started."""
 
     initiated_event_id: int
     initiated: h.StartChildWorkflowExecutionInitiated
@@ -42,7 +40,7 @@ class OpenChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestCancelChild(Command, frozen=True, kw_only=True):
-    """Core's own command: ask a child of this run to cancel. The run is not told whether the request arrived."""
+    """Core's own command: request the cancellation of a child. The run does not learn whether the request was delivered."""
 
     workflow_id: str
     namespace: str
@@ -57,35 +55,35 @@ class StartChild(msgspec.Struct, frozen=True):
 
 
 class SendSignal(msgspec.Struct, frozen=True):
-    """Send this signal, which the run asked for by the event `initiated_event_id`."""
+    """Send this signal, which the run requested with the event `initiated_event_id`."""
 
     initiated_event_id: int
     spec: h.SignalExternalWorkflowExecutionInitiated
 
 
 class SendCancel(msgspec.Struct, frozen=True):
-    """Effect this workflow to cancel, which the run asked for by the event `initiated_event_id`."""
+    """Cancel this workflow, which the run requested with the event `initiated_event_id`."""
 
     initiated_event_id: int
     spec: h.RequestCancelExternalWorkflowExecutionInitiated
 
 
 class ApplyClosePolicy(msgspec.Struct, frozen=True):
-    """The run has closed: do with this child as its policy says."""
+    """Apply the close policy of this child: the run has closed."""
 
     child: OpenChild
 
 
 class NotifyParent(msgspec.Struct, frozen=True):
-    """The run has closed, and nothing follows it: its parent must hear of it."""
+    """Notify the parent: the run has closed, and no other run follows it."""
 
 
 class NotifySchedule(msgspec.Struct, frozen=True):
-    """The run has closed, and a schedule waits for the end of its workflow."""
+    """Notify the schedules that wait for the end of this workflow: the run has closed."""
 
 
 class ReleaseClaims(msgspec.Struct, frozen=True):
-    """The run has closed, and has something of limits that the engine keeps."""
+    """Release the slots of limits that the run holds or waits for: the run has closed."""
 
 
 Effect: TypeAlias = (
@@ -93,17 +91,14 @@ Effect: TypeAlias = (
 )
 
 
-# --- the run ------------------------------------------------------------------------------------------------
-
-
 RUNNING = WorkflowStatus.RUNNING
 
 JUST_BEFORE = -1
-"""As a link in a held event, which has no id yet: the event written right before it."""
+"""In a link of a held event, which has no id yet: the event written right before it."""
 
 
 class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """An activity that a run waits for, at its present attempt."""
+    """A pending activity, at its current attempt."""
 
     scheduled_event_id: int
     scheduled: h.ActivityTaskScheduled
@@ -112,7 +107,7 @@ class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     available_ns: int
     attempt: int = 1
     earlier: int = 0
-    """How many of its attempts were before its last reset: they count for its retry policy no more."""
+    """The number of attempts before its last reset. They do not count for its retry policy."""
     started_ns: int = 0
     last_started_ns: int = 0
     heartbeat_ns: int = 0
@@ -121,39 +116,39 @@ class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     identity: str = ""
     cancel_requested_event_id: int = 0
     after_ns: int = 0
-    """The time of the event that asked for it, where the clock was set back since: its events are no earlier."""
+    """The time of the event that scheduled it, if the clock was set back since: its other events are not earlier."""
     paused: bool = False
-    """Whether no new attempt may begin: a client has paused it."""
+    """Whether a client has paused it: no new attempt begins."""
     changed: ActivitySpec | None = None
-    """What holds in place of what was said at first, where a client has changed it; `spec` is that then."""
+    """The options that a client has set since; `spec` is equal to it then. None: `scheduled` still holds."""
     deferred: bool = False
-    """Whether a client will complete this attempt by its token (asynchronous completion): it outlives the worker
-    process that began it.
+    """Whether a client will complete this attempt by its token (asynchronous completion). Such an attempt outlives its
+    worker process.
     """
 
     @property
     def tries(self) -> int:
-        """Which attempt this is for its retry policy; 0: it was reset, and its first is the next."""
+        """The number of this attempt for the retry policy; 0 after a reset, before its first attempt."""
         return self.attempt - self.earlier
 
 
 class PendingTimer(msgspec.Struct, frozen=True, gc=False):
-    """A timer that runs."""
+    """A running timer."""
 
     timer_id: str
     started_event_id: int
     due_ns: int
     began_ns: int = 0
-    """When it was started, by the clock: its event may have a later time, where the clock was set back."""
+    """The time of its start by the clock. Its event may have a later time, if the clock was set back."""
 
 
 class PendingTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A workflow task that is scheduled or, once `started_event_id` is set, started: a worker has it.
 
-    From the second attempt on a task is transient: its first two events are written only when it succeeds, so
-    that a run that fails for a month does not fill its history. So is a speculative one, which is wanted for
-    updates alone: if all are refused it leaves no trace, and if it is silent no failure does either. `number`
-    tells the tasks of a run apart, attempts included.
+    From its second attempt on a task is transient: its first two events are written only when it succeeds, so that a run
+    that fails for a month does not fill its history. A speculative task, which is scheduled for updates alone, is
+    transient, too: if all updates are rejected it leaves no trace, and if it is silent, neither does its failure. `number`
+    identifies a task within its run, attempts included.
     """
 
     number: int
@@ -168,14 +163,14 @@ class PendingTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     identity: str = ""
     suggest_continue_as_new: bool = False
     target_version: WorkerDeploymentVersion | None = None
-    """Where the run would go if it were not pinned to another version; None: nowhere else."""
+    """The version that the run would move to if it were not pinned to another one; None: it would stay."""
     after_refusal: bool = False
-    """Whether the run wanted to close by the task before, and was refused because something had come meanwhile."""
+    """Whether the previous task tried to close the run and was rejected, because an event had arrived meanwhile."""
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """That tasks of a run have failed or timed out since one was last completed: how many, and how the last did of which the
-    history tells, by Temporal's number; None: the worker did not answer in time.
+    """The failures of workflow tasks since the last completed one: their number, and Temporal's number of the last cause in
+    the history. None: the worker did not answer in time.
     """
 
     failures: int
@@ -183,8 +178,8 @@ class Trouble(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """That a run is paused, why, and what is withheld from workers meanwhile: its task, or (`missed`) that something has
-    happened for which it would have got one.
+    """The pause of a run: its reason, and what is withheld from workers, namely its task, or (`missed`) the fact that an
+    event has occurred for which the run would have got a task.
     """
 
     reason: str = ""
@@ -195,27 +190,27 @@ class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=T
 
 
 class RunPriority(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How urgent a run is, and whose share it is counted to."""
+    """The priority and fairness of a run."""
 
     priority_key: int = 0
     fairness_key: str = ""
     fairness_weight: float = 0.0
 
     def of(self, started: h.WorkflowExecutionStarted) -> h.WorkflowExecutionStarted:
-        """A start as if this had been said of it."""
+        """Return a start event as if it had named this priority."""
         return msgspec.structs.replace(
             started, spec=msgspec.structs.replace(started.spec, **msgspec.structs.asdict(self))
         )
 
 
 STANDALONE = "activity"
-"""The `root_run_id` of a run that holds one activity without a workflow; no run of a workflow has it."""
+"""The `root_run_id` of a run that holds one activity without a workflow. No run of a workflow has it."""
 
 
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Everything about one run but its history.
+    """A run without its history.
 
-    What is pending (`activities`, `timers`, `children`) is kept by the id of the event that began it.
+    Pending activities, timers and children are stored by the id of the event that started each.
     """
 
     run_id: str
@@ -226,7 +221,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     final: h.Attributes | None = None
     length: int = 0
     latest_ns: int = 0
-    """The latest time of an event: none that follows has an earlier one."""
+    """The latest time of its events. Later events are not earlier."""
     history_size: int = 0
     task: PendingTask | None = None
     task_count: int = 0
@@ -238,37 +233,37 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     search_attributes: dict[str, Payload] = {}
     cancel_requested: bool = False
     reset_run_id: str = ""
-    """The run that took its place, if it was reset."""
+    """The run that replaced it, if it was reset."""
     version: WorkerDeploymentVersion | None = None
-    """The version of the worker that answered its last task, or that it was begun for."""
+    """The version of the worker that completed its last task, or the version that it was started for."""
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     override: VersioningOverride | None = None
-    """What a client has said since its start of the version that it belongs to; counts where `override_changed`."""
+    """The versioning override that a client has set since its start. It counts if `override_changed` is true."""
     override_changed: bool = False
     priority: RunPriority | None = None
-    """What a client has said since its start of how urgent it is: `started` says so too, in memory."""
+    """The priority that a client has set since its start. In memory `started` has it, too."""
     paused: Pause | None = None
-    """While it is paused: such a run is open, and has no task that a worker could take."""
+    """Its pause. A paused run is open, and has no task that a worker could receive."""
     trouble: Trouble | None = None
-    """Since its tasks fail: see `problems`."""
+    """The failures of its tasks, if the last one failed (see `problems`)."""
 
     def pending(self, event_id: int) -> OpenActivity | PendingTimer | OpenChild | None:
-        """What is pending since this event, if anything is."""
+        """Return the pending activity, timer or child that this event started."""
         return self.activities.get(event_id) or self.timers.get(event_id) or self.children.get(event_id)
 
     @property
     def is_standalone_activity(self) -> bool:
-        """Whether the run is an activity without a workflow: it has no code, so it never gets a workflow task."""
+        """Whether the run is an activity without a workflow. Such a run has no code and never gets a workflow task."""
         return self.started.root_run_id == STANDALONE
 
     @property
     def needs_first_task(self) -> bool:
-        """Whether no workflow task was ever scheduled, and the run is one of a workflow."""
+        """Whether the run belongs to a workflow and has never had a workflow task."""
         return self.task is None and self.task_count == 0 and not self.is_standalone_activity
 
     @property
     def is_open(self) -> bool:
-        """Whether the run has not closed."""
+        """Whether the run is open."""
         return self.status is RUNNING
 
     @property
@@ -278,13 +273,13 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def deadline_ns(self) -> int:
-        """When the run times out; 0 for never."""
+        """The time at which the run times out; 0: never."""
         started = self.started
-        whole = started.expiration_ns
+        expiration = started.expiration_ns
         if not started.spec.run_timeout:
-            return whole
+            return expiration
         own = later(self.start_ns, to_ns(started.spec.run_timeout) + to_ns(started.first_task_backoff))
-        return min(whole, own) if whole else own
+        return min(expiration, own) if expiration else own
 
 
 def first_task_ns(run: Run) -> int:
@@ -300,10 +295,9 @@ def is_backing_off(run: Run, now_ns: int) -> bool:
 class Change(msgspec.Struct, frozen=True, gc=False):
     """The result of a transition.
 
-    `run` is the run afterwards, `events` are those to append, `encoded` the same as bytes, one after the other. `touched` names
-    the pending activities, timers and children that were put or dropped, by the id of the event that began each.
-    `follower` is the first event of the run that follows, if any, which begins with `signals`. `effects` are those on
-    other runs.
+    `run` is the run afterwards, `events` are the new events, and `encoded` the same as concatenated bytes. `touched` has
+    the ids of the events that started the activities, timers and children which were added, changed or removed. `follower`
+    is the first event of the run that follows, if any, which begins with `signals`. `effects` are those on other runs.
     """
 
     run: Run

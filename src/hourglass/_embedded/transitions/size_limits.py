@@ -1,7 +1,6 @@
-"""How large things may grow: Temporal's limits and, where a limit is passed, Temporal's words. Pure.
+"""Limits on sizes and counts: Temporal's values, and its messages for what exceeds them. Pure.
 
-Must not know: the engine, transitions. They hold by default, so that a program that runs here also runs on a
-server.
+Must not know: the engine, transitions. The limits hold by default, so that a program that runs here also runs on a server.
 """
 
 from __future__ import annotations
@@ -35,41 +34,42 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Overgrown(Exception):
-    """What a step writes is more than can be written at once: the run is ended instead, with this reason."""
+    """A change is too large to be written at once. The run is terminated instead, with this reason."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes in bytes, or how many."""
+    """Limits: sizes in bytes, or counts."""
 
     blob_bytes: int = 2 * MEGABYTE
     history_events: int = 51_200
     history_bytes: int = 50 * MEGABYTE
     pending: int = 2_000
     held_events: int = 5_000
-    """What may happen during one workflow task before it is failed. A server says 100, to spare its own memory; here
-    that would make a run with hundreds of activities begin its task anew, from the whole history, again and again.
+    """The number of events that may be held during one workflow task before the task is failed. A server allows 100, to
+    save its memory; here that would force a run with hundreds of activities to start its task again, from the whole
+    history, again and again.
     """
     held_bytes: int = 25 * MEGABYTE
-    """The same in bytes: what is held is written with every step of the run."""
+    """The same in bytes: held events are written with every change of the run."""
     transaction_bytes: int = 100 * MEGABYTE
-    """What one step of a run may write. It becomes one row, and a row of a store has less than a gigabyte."""
+    """The size of one change of a run. It becomes one row, and a row of a store has less than a gigabyte."""
     updates_in_flight: int = 10
     updates: int = 2_000
     signals: int = 10_000
     name_bytes: int = 1_000
-    """How long an id, the name of a type, a task queue or a signal may be."""
+    """The length of an id, of a type's name, and of the name of a task queue or signal."""
     attributes: int = 100
     attribute_bytes: int = 2 * 1024
     attributes_bytes: int = 40 * 1024
     payloads_warn: int = 512 * 1024
-    """From so many bytes of values on, of one request or command, a warning is logged; 0: none is."""
+    """The size of the values of one request or command at which a warning is logged; 0: never."""
     memo_warn: int = 2 * 1024
-    """The same for a memo."""
+    """The size of a memo at which a warning is logged."""
     suggest_events: int = 4_096
     suggest_bytes: int = 4 * MEGABYTE
 
     def overgrown(self, run: Run) -> str:
-        """Why a run must not go on; empty if it may."""
+        """Return the reason why a run must not continue; an empty string if it may."""
         if run.length > self.history_events:
             return TOO_MANY_EVENTS
         if run.history_size > self.history_bytes:
@@ -77,11 +77,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     def is_overgrown(self, length: int, size: int) -> bool:
-        """The same of a run with so many events and bytes."""
+        """Whether a history of this length and size exceeds its limits."""
         return length > self.history_events or size > self.history_bytes
 
     def check_step(self, size: int) -> None:
-        """Raise `Overgrown` for a step that writes so many bytes, if that is more than can be written at once."""
+        """Raise `Overgrown` for a change of this size if that is too large to be written at once."""
         if size > self.transaction_bytes:
             raise Overgrown(
                 f"{TOO_LARGE_TRANSACTION} (one step of this run writes more than {self.transaction_bytes} bytes)"
@@ -90,15 +90,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, request: Request[Any]) -> None:
         """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""
         try:
-            whole = len(_encode(request))
+            size = len(_encode(request))
         except (TypeError, ValueError, OverflowError):  # it holds what cannot be encoded as it is
-            whole = FAR_TOO_LARGE
-        if whole > min(self.name_bytes, self.blob_bytes):  # else nothing in it is too large, nor too long
+            size = FAR_TOO_LARGE
+        if size > min(
+            self.name_bytes, self.blob_bytes
+        ):  # otherwise no value is too large, and no name too long
             self._check_fields(request, _NAMES.get(type(request), _NO_NAMES))
 
-    def _check_fields(self, said: msgspec.Struct, names: Mapping[str, str]) -> None:
-        for name, value in zip(said.__struct_fields__, msgspec.structs.astuple(said), strict=True):
-            # Most fields, of every request, say nothing, or are numbers.
+    def _check_fields(self, request: msgspec.Struct, names: Mapping[str, str]) -> None:
+        for name, value in zip(request.__struct_fields__, msgspec.structs.astuple(request), strict=True):
+            # Most fields of every request are empty, or numbers.
             if not value or type(value) is float or isinstance(value, int):
                 continue
             if isinstance(value, str):
@@ -118,10 +120,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                     status="INVALID_ARGUMENT",
                 )
             if size > (self.memo_warn if name == "memo" else self.payloads_warn):
-                self.warn(size, name, type(said).__name__)
+                self.warn(size, name, type(request).__name__)
 
     def warn(self, size: int, name: str, what: str) -> None:
-        """Say that values are large, if that is wanted."""
+        """Log a warning about large values, if warnings are enabled."""
         most = self.memo_warn if name == "memo" else self.payloads_warn
         if most and size > most:
             logger.warning(
@@ -135,7 +137,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def is_too_long(self, name: str) -> bool:
-        """Whether a name is longer than one may be: in bytes, as a server counts."""
+        """Whether a name is too long, counted in bytes as a server does."""
         return len(name) * 4 > self.name_bytes and len(name.encode(errors="replace")) > self.name_bytes
 
 
@@ -155,13 +157,11 @@ _NAMES: Mapping[type[Request[Any]], Mapping[str, str]] = {
     CancelWorkflow: {"request_id": "RequestId length exceeds limit."},
     UpdateWorkflow: {"update_id": "UpdateId length exceeds limit."},
 }
-"""Names that may be too long, and what a server says then. One by which something is only looked up is just not
-found.
-"""
+"""The names that are checked, with a server's messages. A name by which something is only looked up is simply not found."""
 
 
 def blob_size(value: object) -> int:
-    """How many bytes of encoded values a field of a request holds."""
+    """Return the size of the encoded values in a field of a request."""
     match value:
         case Payload():
             return len(value.data)
@@ -176,5 +176,5 @@ def blob_size(value: object) -> int:
 
 
 def encoded_size(value: object) -> int:
-    """How many bytes something takes when it is stored."""
+    """Return the size of a value when it is stored."""
     return len(encode(value))

@@ -1,8 +1,8 @@
-"""An activity that belongs to no workflow: kept as a run that has one activity, no code and no workflow task. Pure.
+"""Activities without a workflow: each is a run that has one activity, no code and no workflow task. Pure.
 
-Its run begins with the activity, and closes as it ends; what is said of attempts, retries and timeouts in `activities` and
-`transitions` holds. It is told from other runs by `root_run_id`, which no run of a workflow has this way, and is found by a
-workflow id that no workflow can have. Lists tell the two apart by that id (`clients.activity_requests`).
+Its run begins with the activity and closes with its end; the rules for attempts, retries and timeouts in `activities` and
+`transitions` apply. It differs from other runs by its `root_run_id`, and is found by a workflow id that no workflow can
+have. Lists distinguish the two by that id (`api.activity_requests`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hourglass._history import events as h
 from hourglass.converter import Payload
 
 PREFIX = "__activity/"
-"""What the workflow id of such a run begins with."""
+"""The prefix of the workflow ids of such runs."""
 
 RESERVED = (
     f"workflow ids that begin with {PREFIX!r} belong to activities without a workflow: choose another id"
@@ -38,7 +38,7 @@ STATUS = {
 
 
 def begin(request: StartActivity, run_id: str, now_ns: int) -> Change:
-    """The run of a new activity: its first attempt waits for a worker."""
+    """Open the run of a new activity, whose first attempt waits for a worker."""
     spec = request.spec
     started = h.WorkflowExecutionStarted(
         workflow_id=PREFIX + request.activity_id,
@@ -80,7 +80,7 @@ def begin(request: StartActivity, run_id: str, now_ns: int) -> Change:
 
 
 def end(builder: ChangeBuilder, events: tuple[h.Attributes, ...]) -> None:
-    """Its activity has ended by these events: so has the run."""
+    """Close the run with the events that end its activity."""
     builder.write_occurrences(events)
     match events[-1]:
         case h.ActivityTaskCompleted(result=result):
@@ -100,7 +100,7 @@ def end(builder: ChangeBuilder, events: tuple[h.Attributes, ...]) -> None:
 
 
 def request_cancel(run: Run, request: CancelActivity, now_ns: int) -> Change:
-    """A client asks it to cancel: an attempt that runs hears of it, one that waits never begins."""
+    """Record a client's request to cancel the activity: a running attempt is notified, a waiting one never begins."""
     builder = ChangeBuilder(run, now_ns)
     if run.cancel_requested:
         return builder.build()
@@ -108,10 +108,10 @@ def request_cancel(run: Run, request: CancelActivity, now_ns: int) -> Change:
     builder.update(cancel_requested=True)
     for activity in tuple(run.activities.values()):
         scheduled = activity.scheduled_event_id
-        asked = builder.write(
+        requested_event_id = builder.write(
             h.ActivityTaskCancelRequested(scheduled_event_id=scheduled, task_completed_event_id=0)
         )
-        activity = msgspec.structs.replace(activity, cancel_requested_event_id=asked)
+        activity = msgspec.structs.replace(activity, cancel_requested_event_id=requested_event_id)
         if activity.started_ns:
             builder.put_activity(activity)
         else:

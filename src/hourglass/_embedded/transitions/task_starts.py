@@ -20,18 +20,20 @@ from hourglass._history import events as h
 
 
 class Eager(msgspec.Struct, frozen=True, gc=False):
-    """A worker that takes at once what its answer leads to: the run's task, or so many attempts on its queue."""
+    """A worker that receives eagerly what its completion leads to: the run's task, or at most `attempts` attempts on its
+    task queue.
+    """
 
     identity: str
     task_queue: str
     limits: Limits
     attempts: int = 0
     types: frozenset[str] | None = None
-    """The types of activities that it knows, where another worker may know more; None: all that are asked for."""
+    """The activity types that it knows, if another worker may know more; None: all that are scheduled."""
 
 
 def take_task(builder: ChangeBuilder, eager: Eager) -> None:
-    """Give the task that the builder has scheduled, if any, to the worker whose report led to it."""
+    """Give the task that the builder has scheduled, if any, to the worker whose completion led to it."""
     task = builder.run.task
     if task is None or task.started_event_id or task.available_ns > builder.now_ns:
         return
@@ -41,7 +43,7 @@ def take_task(builder: ChangeBuilder, eager: Eager) -> None:
 
 
 def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) -> Change:
-    """A worker takes an activity's attempt."""
+    """Record that a worker has received an attempt."""
     builder = ChangeBuilder(run, now_ns)
     _begin_attempt(builder, activity, identity)
     return builder.build()
@@ -71,7 +73,7 @@ def take_attempts(builder: ChangeBuilder, eager: Eager) -> None:
 
 
 def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
-    """The first two events of a started task that are not in the history yet, as a worker must see them."""
+    """Return the first two events of a started transient task, as its worker must see them: they are not in the history yet."""
     task = run.task
     if task is None or not task.transient or not task.started_event_id:
         return ()
@@ -85,13 +87,13 @@ def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
 
 
 def write_unwritten(builder: ChangeBuilder) -> None:
-    """Write the first two events of the started task, if they are not in the history yet."""
+    """Write the first two events of the started task if they are not in the history yet."""
     for event in unwritten(builder.run) if task_of(builder.run).transient else ():
         builder.write_at(event.attributes, event.time_ns)
 
 
 def task_of(run: Run) -> PendingTask:
-    """The task of a run that must have one."""
+    """Return the task of a run that must have one."""
     if run.task is None:
         raise RuntimeError(f"run {run.run_id} has no task")
     return run.task

@@ -1,13 +1,12 @@
-"""What a worker's handling of a workflow task does to a run: start, answer, failure, timeout. Pure: `(run, answer,
-now) -> Step`.
+"""The transitions of a workflow task: start, completion, failure, timeout. Pure: `(run, answer, now) -> Change`.
 
-Must not know: activations, caches, handles. A command comes with the event it refers to (`Sent.link`), because Core's
-sequence numbers are the worker's affair. Each command is checked against the run as the commands before it left it
+Must not know: activations, caches, handles. A command comes with the event that it refers to (`Sent.link`), because Core's
+sequence numbers belong to the worker. Each command is checked against the run as the previous commands have left it
 (`command_checks`).
 
-Invariants: commands are applied in order, a terminal one last; a terminal command is refused while something is held
-(UnhandledCommand), but not twice in a row because of signals if it continues as new: they go on to the next run; a
-command that passes a limit is refused too, and of an answer that is refused nothing counts.
+Invariants: commands are applied in order, a terminal one last; a terminal command is rejected while events are held
+(UnhandledCommand), but not twice in a row because of signals if it continues as new: then the next run gets them; a command
+that exceeds a limit is rejected, too, and then the whole answer has no effect.
 """
 
 from __future__ import annotations
@@ -53,13 +52,12 @@ from hourglass._history.events import (
 )
 from hourglass.converter import Failure, Payload
 
-# --- answers to updates -------------------------------------------------------------------------------------
-
 
 def write_answer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
-    """Write the acceptance or the end of an update. A rejection of an update that was not accepted never comes here.
+    """Write the acceptance or the completion of an update. The rejection of an update that was not accepted never reaches
+    this function.
 
-    `sent.link` is the event of its admission, if there is one, or of its acceptance, if that is not of this task.
+    `sent.link` is the event of its admission, if there is one, or of its acceptance, if that belongs to an earlier task.
     """
     command, request, link = sent.command, sent.update, sent.link
     if request is None:
@@ -68,7 +66,8 @@ def write_answer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
         builder.write(
             WorkflowExecutionUpdateAccepted(
                 update_id=request.update_id,
-                # A worker sees the updates that wait in memory right before the start of its task, which its end follows.
+                # A worker sees the updates that wait in memory right before the start of its task, which is followed by its
+                # end.
                 sequencing_event_id=link or completed - 2,
                 request=None if link else request,
             )
@@ -93,21 +92,17 @@ def _accepted_just_now(builder: ChangeBuilder, update_id: str) -> int:
     raise TypeError(f"update {update_id!r} was not accepted")
 
 
-# --- transitions of a task ----------------------------------------------------------------------------------
-
 _MANY = 20
-"""An answer that writes more events than these is measured command by command, so that one that asks for far too much
-is refused before all of it is encoded.
+"""An answer with more events is measured after each command, so that one that requests far too much is rejected before all
+of it is encoded.
 """
 
 LONGEST_WAIT = 600.0
-"""Seconds that a task which keeps failing waits at most before its next attempt."""
+"""The longest wait before the next attempt of a failing task, in seconds."""
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """A command as it reaches the engine: with the id of the event that it refers to, and with the update that
-    it answers, if any.
-    """
+    """A command as it reaches the engine, with the id of the event that it refers to, and with the update that it answers."""
 
     command: c.Command
     link: int = 0
@@ -124,16 +119,16 @@ class TaskAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     again: bool = False
-    """Whether the worker, which waits for local activities, wants another task at once."""
+    """Whether the worker, which waits for local activities, requests the next task at once."""
 
 
 def may_be_followed(answer: TaskAnswer) -> bool:
-    """Whether an answer may begin another run, which then needs an id."""
+    """Whether an answer may open another run, which needs an id then."""
     return bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS  # it comes last
 
 
 def leaves_no_trace(task: PendingTask, answer: TaskAnswer) -> bool:
-    """Whether a task that was for updates alone led to nothing: all were refused."""
+    """Whether a speculative task leaves no event, because all its updates were rejected."""
     return task.speculative and not answer.commands and not answer.again
 
 
@@ -149,7 +144,9 @@ def start_task(
 def complete_task(
     run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, eager: Eager | None, now_ns: int
 ) -> Change:
-    """A worker answers. Raises `AnswerRefused` where the answer must be."""
+    """Apply a worker's answer to its task. With `eager`, the worker receives attempts that the answer schedules. Raises
+    `AnswerRefused` if the answer is rejected.
+    """
     signals = _signals_for_next(run, answer) if run.held else ()
     if run.held and not signals and may_be_followed(answer):
         raise AnswerRefused(h.UNHANDLED_COMMAND, "UNHANDLED_COMMAND", "UnhandledCommand")
@@ -210,20 +207,20 @@ def complete_task(
 
 
 def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecutionSignaled, ...]:
-    """What came during the task, if that is signals alone and the run continues as new: they are the next run's, as
-    if each had come a moment later. A Temporal server refuses the answer, each time anew; a run that gets signals all
-    the time would then never come to continue, and be ended by the limit on its history. So only the first is
-    refused.
+    """Return the signals that have arrived during the task if there are no other events and the run continues as new: the
+    next run gets them, as if each had arrived a moment later. A Temporal server rejects such an answer every time; a run
+    that gets signals all the time would then never continue, until the limit on its history ends it. So only the first
+    answer is rejected.
     """
     is_continued = bool(answer.commands) and type(answer.commands[-1].command) is c.ContinueAsNew
     if not is_continued or not task_of(run).after_refusal:
         return ()
-    signals = tuple(each for each in run.held if isinstance(each, h.WorkflowExecutionSignaled))
+    signals = tuple(event for event in run.held if isinstance(event, h.WorkflowExecutionSignaled))
     return signals if len(signals) == len(run.held) else ()
 
 
 def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Change:
-    """A worker could not handle the task, or its answer was refused: the task is wanted again."""
+    """Fail the task, because the worker could not handle it or its answer was rejected, and schedule it again."""
     task = task_of(run)
     builder = ChangeBuilder(run, now_ns)
     if _is_told(task):
@@ -245,7 +242,7 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
 
 
 def time_out_task(builder: ChangeBuilder, *, at_once: bool = False) -> None:
-    """The worker did not answer in time, or its process ended: then the task is wanted again at once."""
+    """Time out the task, and schedule it again; without a pause if `at_once`, after the end of its worker's process."""
     task = task_of(builder.run)
     if _is_told(task):
         write_unwritten(builder)
@@ -259,12 +256,12 @@ def time_out_task(builder: ChangeBuilder, *, at_once: bool = False) -> None:
 
 
 def _is_told(task: PendingTask) -> bool:
-    """Whether the history tells of this task if it does not succeed."""
+    """Whether the history gets an event if this task fails."""
     return not task.transient or (task.speculative and not task.silent)
 
 
 def forget_speculative_task(builder: ChangeBuilder) -> None:
-    """A task that was for updates alone led to nothing: it never was."""
+    """Remove a speculative task that has led to nothing, as if it had never existed."""
     builder.update(task=None)
     if builder.flush():
         builder.want_task()
@@ -280,8 +277,8 @@ def _want_again(builder: ChangeBuilder, task: PendingTask, *, at_once: bool = Fa
 
 
 def wait_before(run: Run, attempt: int) -> float:
-    """For how many seconds this attempt of a task waits after the failure of the one before, at most: the first failure is
-    tried again at once, and a task that keeps failing waits longer and longer.
+    """Return the longest wait in seconds before this attempt of a task: none after the first failure, and longer and longer
+    while the task keeps failing.
     """
     first = run.started.spec.task_timeout
     return 0.0 if attempt <= 2 else min(first * 2.0 ** min(attempt - 3, 20), LONGEST_WAIT)
@@ -315,9 +312,9 @@ def _upsert_memo(builder: ChangeBuilder, command: c.UpsertMemo, completed: int) 
 
 
 def _index_patch(builder: ChangeBuilder, patch_id: str, completed: int) -> None:
-    """Runs can be found by their patches: Core sees to it on a server, and expects to find it in a history."""
-    known = builder.run.search_attributes.get(h.PATCHES)
-    patches = sorted({*(msgspec.json.decode(known.data) if known is not None else ()), patch_id})
+    """Index the run by its patches. On a server Core does this, and expects to find it in the history."""
+    attribute = builder.run.search_attributes.get(h.PATCHES)
+    patches = sorted({*(msgspec.json.decode(attribute.data) if attribute is not None else ()), patch_id})
     changes = {h.PATCHES: Payload(msgspec.json.encode(patches), "json/plain", {"type": b"KeywordList"})}
     builder.write(
         h.UpsertWorkflowSearchAttributes(search_attributes=changes, task_completed_event_id=completed)
@@ -326,7 +323,7 @@ def _index_patch(builder: ChangeBuilder, patch_id: str, completed: int) -> None:
 
 
 def _without_own_patches(run: Run) -> Run:
-    """A run as the next one sees it: the patches that it has taken itself are not passed on, as with Core."""
+    """Return the run as its successor sees it: like Core, without the patches that it has taken itself."""
     if run.search_attributes.get(h.PATCHES) == run.started.spec.search_attributes.get(h.PATCHES):
         return run
     began = {name: value for name, value in run.started.spec.search_attributes.items() if name == h.PATCHES}
@@ -407,7 +404,7 @@ def _start_timer(builder: ChangeBuilder, command: c.StartTimer, completed: int) 
 def _cancel_timer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
     assert isinstance(sent.command, c.CancelTimer)
     timer_id, started = str(sent.command.seq), sent.link
-    # The timer may have fired while the worker had the task: the worker has not seen that, so it never happened.
+    # The timer may have fired while the worker had the task. The worker has not seen that, so it never happened.
     held = tuple(
         event
         for event in builder.run.held
@@ -467,8 +464,8 @@ _APPLY: dict[type[c.Command], Callable[[ChangeBuilder, Any, int], None]] = {
     c.UpsertSearchAttributes: _upsert_search_attributes,
     c.UpsertMemo: _upsert_memo,
 }
-"""How each kind of command is written that neither ends the run nor refers to an earlier event. The number is the id of the
-task's completion event.
+"""The handlers of commands that neither end the run nor refer to an earlier event. The number is the id of the task's
+completion event.
 """
 
 _APPLY_TO: dict[type[c.Command], Callable[[ChangeBuilder, Sent, int], None]] = {
@@ -478,7 +475,7 @@ _APPLY_TO: dict[type[c.Command], Callable[[ChangeBuilder, Sent, int], None]] = {
     c.RejectUpdate: write_answer,
     c.CompleteUpdate: write_answer,
 }
-"""The same for commands that refer to an earlier event or to an update."""
+"""The handlers of commands that refer to an earlier event or to an update."""
 
 
 def _merged(old: dict[str, Payload], changes: dict[str, Payload]) -> dict[str, Payload]:

@@ -1,11 +1,12 @@
-"""What happens to a run from outside, from time passing, and from a crash: `(run, occurrence, now) -> Step`. Pure.
+"""Transitions for requests of clients, for time that passes, for ends of activities, and for recovery: `(run, cause, now)
+-> Change`. Pure.
 
-Must not know: handles, queues, stores, where time comes from, which requests were carried out before, how the engine
-learns that a process ended. The transitions of a workflow task (start, answer, failure) are in `tasks`.
+Must not know: handles, queues, stores, the source of time, which requests were carried out before, how the engine detects
+the end of a process. The transitions of a workflow task (start, completion, failure) are in `tasks`.
 
-Invariants: a closed run never changes; no transition looks at more of what is pending than it is told to. After a
-crash no worker has a task or an attempt that a worker of the ended process had; an attempt that was deferred goes on,
-for a client will complete it; a run that had nothing in flight does not change.
+Invariants: a closed run never changes; a transition examines only those pending activities and timers that its arguments
+name. After recovery no worker has a task or an attempt that a worker of the ended process had; a deferred attempt
+continues, because a client will complete it; a run without work in progress does not change.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def open_run(
     now_ns: int,
     signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
 ) -> Change:
-    """A new run; signals that it begins with stand in its history before its first task."""
+    """Open a run. Its history begins with these signals, before the first task."""
     run = Run(
         run_id=run_id,
         started=started,
@@ -66,8 +67,8 @@ def open_run(
 
 
 def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Change:
-    """A client sends a signal. One that came with a start does not wait until the run's back-off is over: a server's
-    rule, as is that a plain signal does.
+    """Record a signal of a client. One that came with a start does not wait until the run's back-off is over; a plain
+    signal does, as on a server.
     """
     builder = ChangeBuilder(run, now_ns)
     builder.happen(signaled(request), at_once=with_start)
@@ -75,7 +76,7 @@ def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool =
 
 
 def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
-    """The event of a signal."""
+    """Return the event of a signal."""
     return h.WorkflowExecutionSignaled(
         signal_name=request.signal_name,
         arguments=request.arguments,
@@ -86,17 +87,17 @@ def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
 
 
 def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Change:
-    """A client asks the run to cancel; once is enough. A run that backs off hears of it at once."""
+    """Record a client's request to cancel the run, unless there was one before. It ends the run's back-off."""
     builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
         builder.update(cancel_requested=True)
-        asked = h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity)
-        builder.happen(asked, at_once=True)
+        requested = h.WorkflowExecutionCancelRequested(reason=request.reason, identity=request.identity)
+        builder.happen(requested, at_once=True)
     return builder.build()
 
 
 def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Change:
-    """A client terminates the run: it ends without being asked."""
+    """Terminate the run."""
     builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(
         reason=request.reason or NO_REASON, details=request.details, identity=request.identity
@@ -106,7 +107,7 @@ def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Change:
 
 
 def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Change:
-    """A client pauses the run: what waits for a worker is withheld. A worker that has its task, or an attempt, may end it."""
+    """Pause the run: its waiting task and attempts are withheld. A worker that has its task or an attempt may complete it."""
     builder = ChangeBuilder(run, now_ns)
     builder.drop_speculative_task()
     waiting = builder.run.task if not builder.run.task_is_started else None
@@ -121,7 +122,7 @@ def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Change:
 
 
 def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Change:
-    """A run that was paused goes on: it gets the task that was withheld, or one for what has happened meanwhile."""
+    """Unpause the run: it gets the withheld task, or a task for the events that have occurred meanwhile."""
     builder = ChangeBuilder(run, now_ns)
     pause = run.paused or Pause()
     _write_or_hold(builder, h.WorkflowExecutionUnpaused(identity=request.identity, reason=request.reason))
@@ -135,7 +136,7 @@ def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Change:
 
 
 def _write_or_hold(builder: ChangeBuilder, attributes: h.Attributes) -> None:
-    """Write an event that wants no task by itself; while a worker has the task, all events wait for its end."""
+    """Write an event that schedules no task; while a worker has the task, hold it until the task's end."""
     if builder.run.task_is_started:
         builder.happen(attributes)
     else:
@@ -143,7 +144,7 @@ def _write_or_hold(builder: ChangeBuilder, attributes: h.Attributes) -> None:
 
 
 def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now_ns: int) -> Change:
-    """A client has the attempts of an activity begin anew. One that a worker has goes on, and the next is the first."""
+    """Reset the attempts of an activity. An attempt in progress continues, and the next one is the first."""
     builder = ChangeBuilder(run, now_ns)
     if activity.started_ns:
         changed = msgspec.structs.replace(activity, earlier=activity.attempt)
@@ -156,7 +157,7 @@ def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now
 
 
 def change_override(run: Run, override: VersioningOverride | None, identity: str, now_ns: int) -> Change:
-    """A client says which version the run belongs to."""
+    """Set the version that the run belongs to."""
     builder = ChangeBuilder(run, now_ns)
     _write_or_hold(
         builder, h.WorkflowExecutionOptionsUpdated(identity=identity, versioning_override=override)
@@ -166,23 +167,23 @@ def change_override(run: Run, override: VersioningOverride | None, identity: str
 
 
 def change_priority(run: Run, priority: RunPriority, identity: str, now_ns: int) -> Change:
-    """A client says how urgent the run is, from now on."""
+    """Set the priority of the run."""
     builder = ChangeBuilder(run, now_ns)
-    said = msgspec.structs.asdict(priority)
-    _write_or_hold(builder, h.WorkflowExecutionOptionsUpdated(identity=identity, **said))
+    fields = msgspec.structs.asdict(priority)
+    _write_or_hold(builder, h.WorkflowExecutionOptionsUpdated(identity=identity, **fields))
     builder.update(priority=priority, started=priority.of(run.started))
     return builder.build()
 
 
 def pause_activity(run: Run, activity: OpenActivity, paused: bool, now_ns: int) -> Change:
-    """A client lets no new attempt of an activity begin, or lets it go on."""
+    """Pause or unpause an activity: while it is paused, no new attempt begins."""
     builder = ChangeBuilder(run, now_ns)
     builder.put_activity(msgspec.structs.replace(activity, paused=paused))
     return builder.build()
 
 
 def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns: int) -> Change:
-    """A client changes what was said of an activity: it holds from now on."""
+    """Set the options of an activity, from now on."""
     builder = ChangeBuilder(run, now_ns)
     changed = None if spec == activity.scheduled.spec else spec
     builder.put_activity(msgspec.structs.replace(activity, spec=spec, changed=changed))
@@ -190,7 +191,7 @@ def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns
 
 
 def end_overgrown(run: Run, reason: str, now_ns: int) -> Change:
-    """The engine ends a run that has outgrown its limits."""
+    """Terminate a run that has outgrown its limits."""
     builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity="history-service")
     builder.close(final, WorkflowStatus.TERMINATED)
@@ -198,7 +199,7 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Change:
 
 
 def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """An attempt that was taken but reached no worker waits again, as if it had not been taken."""
+    """Let an attempt wait again that was taken but has not reached its worker, as if it had not been taken."""
     builder = ChangeBuilder(run, now_ns)
     waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
     builder.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
@@ -206,7 +207,7 @@ def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
 
 
 def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """An attempt that had to wait for a commit reaches its worker: its clocks begin now."""
+    """Start the timeouts of an attempt that had to wait for a commit and reaches its worker now."""
     builder = ChangeBuilder(run, now_ns)
     late = activities.put_off(activity, max(0, now_ns - activity.started_ns))
     builder.put_activity(
@@ -216,7 +217,7 @@ def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
 
 
 def began_later(run: Run, now_ns: int) -> bool:
-    """Whether something of a run began later than now: the clock was wrong then, and was set back."""
+    """Whether a timer, attempt or task of the run began later than now: the clock was wrong then, and was set back."""
     task = run.task
     return (
         run.start_ns > now_ns
@@ -232,12 +233,12 @@ def _activity_began_later(activity: OpenActivity, now_ns: int) -> bool:
 
 
 def _latest_task(run: Run, now_ns: int) -> int:
-    """When a run's task may be taken at the latest, had the one before failed just now."""
+    """Return the latest time at which a run's task may become available if the previous one failed just now."""
     return now_ns if run.task is None else now_ns + to_ns(wait_before(run, run.task.attempt))
 
 
 def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
-    """When the next attempt is due at the latest, had the one before failed just now."""
+    """Return the latest time at which the next attempt may be due if the previous one failed just now."""
     if activity.attempt == 1:
         return now_ns
     delay = next_delay(activities.retry_rule(activity), max(activity.tries - 1, 1), activity.last_failure)
@@ -245,7 +246,7 @@ def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
 
 
 def set_back(run: Run, now_ns: int) -> Change:
-    """The clock was set back: what began while it was ahead begins now. What has happened by it has happened."""
+    """Let everything begin now that began while the clock was ahead. What has already happened stays."""
     builder = ChangeBuilder(run, now_ns)
     for timer in tuple(run.timers.values()):
         if timer.began_ns > now_ns:
@@ -276,7 +277,9 @@ def set_back(run: Run, now_ns: int) -> Change:
 
 
 def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Change:
-    """The store stood still since then: these activities, which wait for a worker, could not be given to one."""
+    """Exclude from the timeouts of these waiting activities the time since `since_ns`, in which the store wrote nothing, so
+    that no worker could receive them.
+    """
     builder = ChangeBuilder(run, now_ns)
     for event_id in event_ids:
         activity = run.activities[event_id]
@@ -286,14 +289,14 @@ def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns
 
 
 def defer_activity(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """A worker leaves an attempt to a client, which will complete it by its token (asynchronous completion)."""
+    """Leave an attempt to a client, which will complete it by its token (asynchronous completion)."""
     builder = ChangeBuilder(run, now_ns)
     builder.put_activity(msgspec.structs.replace(activity, deferred=True))
     return builder.build()
 
 
 def heartbeat(run: Run, activity: OpenActivity, details: Payloads, now_ns: int) -> Change:
-    """An attempt reports that it lives."""
+    """Record a heartbeat of an attempt."""
     builder = ChangeBuilder(run, now_ns)
     builder.put_activity(msgspec.structs.replace(activity, heartbeat_ns=now_ns, heartbeat_details=details))
     return builder.build()
@@ -307,7 +310,7 @@ def complete_activity(
     eager: Eager | None,
     now_ns: int,
 ) -> Change:
-    """An attempt returned."""
+    """Complete an activity with its result. With `eager`, its worker receives the task that this leads to."""
     builder = ChangeBuilder(run, now_ns)
     _end(builder, activity, activities.completed(activity, result, identity))
     if eager is not None:
@@ -318,7 +321,7 @@ def complete_activity(
 def fail_activity(
     run: Run, activity: OpenActivity, failure: Failure, identity: str, now_ns: int, *, details: Payloads = ()
 ) -> Change:
-    """An attempt failed: try again, or give up. Details take the place of those of its last heartbeat."""
+    """Fail an attempt: retry the activity, or fail it. `details` replace those of the last heartbeat."""
     builder = ChangeBuilder(run, now_ns)
     if details:
         activity = msgspec.structs.replace(activity, heartbeat_details=details)
@@ -333,7 +336,7 @@ def fail_activity(
 def cancel_activity(
     run: Run, activity: OpenActivity, details: Payloads, identity: str, now_ns: int
 ) -> Change:
-    """An attempt ended as it was asked to."""
+    """End an attempt that was cancelled."""
     builder = ChangeBuilder(run, now_ns)
     _end(builder, activity, activities.canceled(activity, details, identity))
     return builder.build()
@@ -342,8 +345,8 @@ def cancel_activity(
 def elapse(
     run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
 ) -> Change:
-    """Time has passed: do what is due of what is named, earliest first, and of the run as a whole. A task that may
-    not have reached its worker, for the store stands still, does not time out: its clock begins again.
+    """Apply what is due of these activities and timers, earliest first, and of the run as a whole. A task that may not have
+    reached its worker because the store writes nothing does not time out: its timeout starts again.
     """
     builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
@@ -369,7 +372,7 @@ def elapse(
 def _fire_timers(builder: ChangeBuilder, event_ids: Iterable[int]) -> None:
     running = [builder.run.timers[event_id] for event_id in event_ids if event_id in builder.run.timers]
     due = [timer for timer in running if timer.due_ns <= builder.now_ns]
-    for timer in sorted(due, key=lambda each: (each.due_ns, each.started_event_id)):
+    for timer in sorted(due, key=lambda timer: (timer.due_ns, timer.started_event_id)):
         builder.drop_timer(timer.started_event_id)
         builder.happen(h.TimerFired(timer_id=timer.timer_id, started_event_id=timer.started_event_id))
 
@@ -381,17 +384,17 @@ def _expire(builder: ChangeBuilder, activity: OpenActivity) -> None:
 
 
 def lose_attempt(builder: ChangeBuilder, activity: OpenActivity, failure: Failure) -> None:
-    """An attempt timed out: try again, or give up."""
+    """Time out an attempt: retry the activity, or end it."""
     match activities.next_attempt(activity, failure, builder.now_ns):
         case OpenActivity() as again:
-            told = activities.without_details(failure)
-            builder.put_activity(msgspec.structs.replace(again, last_failure=told))
+            failure = activities.without_details(failure)
+            builder.put_activity(msgspec.structs.replace(again, last_failure=failure))
         case RetryState() as state:
             _end(builder, activity, activities.timed_out(activity, failure, state))
 
 
 def time_out_run(builder: ChangeBuilder, new_run_id: str) -> Change:
-    """The run took too long: it ends, and is tried again if its policy says so."""
+    """Time out the run, and retry it if its policy says so."""
     state, follower = next_attempt_or_run(builder.run, None, new_run_id, builder.now_ns)
     following = "" if follower is None else new_run_id
     builder.close(
@@ -408,9 +411,6 @@ def _end(builder: ChangeBuilder, activity: OpenActivity, events: tuple[h.Attribu
         builder.happen(*events)
 
 
-# --- after a crash ------------------------------------------------------------------------------------------
-
-
 def needs_recovery(run: Run) -> bool:
     """Whether a worker had the task or an attempt of this run."""
     return run.task_is_started or _is_speculative(run) or any(map(_was_executing, run.activities.values()))
@@ -425,11 +425,11 @@ def recover(
     living: Collection[str] = (),
     keep_attempts: bool = False,
 ) -> Change:
-    """The process that served the run has ended.
+    """Recover a run after the end of the process that served it.
 
-    Attempts are lost as a heartbeat timeout would lose them, and tried again as their policies say, or at once where
-    another process has taken over; those of workers that live, by their identities, go on, with `keep_attempts` all. The
-    task times out, and is wanted again at once.
+    Its attempts are lost as if their heartbeats had timed out, and retried by their policies, or at once if another process
+    has taken over. Attempts of workers in `living` (by identity) continue; with `keep_attempts` all do. The task times out
+    and is scheduled again at once.
     """
     builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
@@ -445,16 +445,16 @@ def recover(
 
 
 def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """The process of the worker that had this attempt has ended, and others serve the run still."""
+    """Lose an attempt because its worker's process has ended, while other processes still serve the run."""
     builder = ChangeBuilder(run, now_ns)
     _lose_with_process(builder, activity, True)
     return builder.build()
 
 
 def _lose_with_process(builder: ChangeBuilder, activity: OpenActivity, at_once: bool) -> None:
-    """That its process ended is no fault of an activity's: where another process is there, it is tried again at once, if its
-    policy lets it. If the attempt before was lost, too, it may be this activity that ends processes: then its policy's pause
-    holds.
+    """Lose an attempt with its process. That is not the activity's fault: if another process is there, it is retried at
+    once, as far as its policy allows. If the previous attempt was lost, too, the activity may be what ends the processes:
+    then the policy's interval applies.
     """
     before = activity.last_failure
     lose_attempt(builder, activity, activities.lost_failure(activity))
@@ -464,20 +464,20 @@ def _lose_with_process(builder: ChangeBuilder, activity: OpenActivity, at_once: 
 
 
 def lose_task(run: Run, now_ns: int) -> Change:
-    """The process of the worker that had the run's task has ended: the task is wanted again at once."""
+    """Schedule the task of a run again at once, because its worker's process has ended."""
     builder = ChangeBuilder(run, now_ns)
     time_out_task(builder, at_once=True)
     return builder.build()
 
 
 def is_backing_off(run: Run, now_ns: int) -> bool:
-    """Whether its task keeps failing and waits before it is tried again."""
+    """Whether the run's task keeps failing and is waiting before its next attempt."""
     task = run.task
     return task is not None and task.attempt > 1 and not task.started_event_id and task.available_ns > now_ns
 
 
 def try_now(run: Run, now_ns: int) -> Change:
-    """Another process serves the run, with code that may have been mended: its failing task need not wait."""
+    """Retry a failing task now, because another process serves the run, perhaps with fixed code."""
     builder = ChangeBuilder(run, now_ns)
     task = run.task
     if task is not None and is_backing_off(run, now_ns):
@@ -487,10 +487,10 @@ def try_now(run: Run, now_ns: int) -> Change:
 
 
 def _is_speculative(run: Run) -> bool:
-    """Whether the run's task was for updates that waited in memory: they are gone, and their clients ask again."""
+    """Whether the run's task was for updates that waited in memory. They are lost, and their clients repeat them."""
     return run.task is not None and run.task.speculative
 
 
 def _was_executing(activity: OpenActivity) -> bool:
-    """Whether a process had the attempt: one that is completed from outside outlives it."""
+    """Whether a process had the attempt. A deferred attempt outlives its process."""
     return activity.started_ns != 0 and not activity.deferred

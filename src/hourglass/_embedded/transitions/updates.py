@@ -1,13 +1,13 @@
-"""The updates of one run: which wait, which are accepted, which are done.
+"""The updates of one run: waiting, accepted, and completed ones.
 
-Must not know: clients, queues, the engine. What was accepted or completed follows from the history, which is read
-once and then as it grows; what waits is in memory alone, as on a Temporal server: until an update is accepted the
-engine has promised nothing, and the client that waits for it asks again after a crash. The exception are updates that
-a reset has written into the history.
+Must not know: clients, queues, the engine. Accepted and completed updates follow from the history, which is read once and
+then as it grows; waiting ones are in memory only, as on a Temporal server: until an update is accepted the engine has
+promised nothing, and the client that waits for it repeats the request after a crash. The exception are updates that a reset
+has written into the history.
 
-Invariants: an id is one update, whatever becomes of it but a refusal, along all runs of a chain: the id of one that
-is accepted is kept as a request that the run has carried out, and so are those of the calls that asked for it; a
-refused update is forgotten, and only the clients that wait for it are told.
+Invariants: an id names one update along all runs of a chain, unless that is rejected: the id of an accepted update is
+stored as a request that the run has carried out, and so are the ids of the calls for it; a rejected update is forgotten,
+and only the clients that wait for it are notified.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hourglass.converter import ApplicationFailure, Failure
 
 
 def request_id(run: Run, update_id: str) -> str:
-    """The name under which a run that accepts an update is remembered as having carried it out. The runs of a chain
-    share it; those of another workflow that has the id later do not, for update ids are chosen by people.
+    """Return the request id under which the acceptance of an update is stored. The runs of a chain share it; those of
+    another workflow that uses the workflow id later do not, because people choose update ids.
     """
     return f"update/{run.started.first_run_id}/{update_id}"
 
 
 def call_id(request_id: str) -> str:
-    """The name under which a call for an update is remembered, by the run that accepted it, along all runs of a
+    """Return the request id under which a call for an update is stored by the run that accepted it, along all runs of a
     workflow.
     """
     return f"{request_id}/update"
@@ -39,7 +39,7 @@ ABANDONED = Failure(
     ApplicationFailure(type="AcceptedUpdateCompletedWorkflow", non_retryable=True),
     source="Server",
 )
-"""What becomes of an accepted update whose run closes before it is done."""
+"""The failure of an accepted update whose run closes before it is completed."""
 
 UNPROCESSED = Failure(
     "Workflow Update is rejected because it wasn't processed by worker. Probably, Workflow Update is not "
@@ -47,13 +47,13 @@ UNPROCESSED = Failure(
     ApplicationFailure(type="UnprocessedUpdate", non_retryable=True),
     source="Server",
 )
-"""What becomes of an update that a worker was given and said nothing of."""
+"""The failure of an update that a worker has received and not answered."""
 
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """An update that is not accepted yet. `task_number` is the task that it was given to a worker with, `calls` are
-    the ids of the calls that ask for it.
+    """An update that is not accepted yet. `task_number` is the task with which a worker received it, `calls` are the ids of
+    the calls for it.
     """
 
     request: h.UpdateRequest
@@ -63,19 +63,19 @@ class Waiting:
 
 
 class Updates:
-    """What is known of a run's updates."""
+    """The updates of one run."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, Waiting] = {}
         self.written: dict[str, Waiting] = {}
-        """Those that wait and stand in the history."""
+        """Waiting updates that are in the history."""
         self.accepted: dict[str, int] = {}
         self.completed: dict[str, h.WorkflowExecutionUpdateCompleted] = {}
         self._read = 0
         self._asked: tuple[str, ...] = ()
 
     def read(self, events: Sequence[h.HistoryEvent]) -> None:
-        """The history as it is now."""
+        """Read the events that are new since the last call."""
         for event in events[self._read :] if self._read < len(events) else ():
             match event.attributes:
                 case h.WorkflowExecutionUpdateAdmitted(request=request):
@@ -89,7 +89,7 @@ class Updates:
                 case h.WorkflowTaskCompleted():
                     self._asked = tuple(self.written)
                 case h.WorkflowTaskScheduled() if self._asked:
-                    # What a task was asked for and did not accept, it has refused.
+                    # Updates that a task has received and not accepted are rejected.
                     for update_id in self._asked:
                         self.written.pop(update_id, None)
                     self._asked = ()
@@ -99,12 +99,12 @@ class Updates:
 
     @property
     def in_flight(self) -> int:
-        """How many are not done."""
+        """The number of updates that are not completed."""
         return len(self.waiting) + len(self.written) + len(self.accepted) - len(self.completed)
 
     @property
     def total(self) -> int:
-        """How many there are, those that are done included."""
+        """The number of updates, including completed ones."""
         return len(self.waiting) + len(self.written) + len(self.accepted)
 
     def knows(self, update_id: str) -> bool:
@@ -112,28 +112,30 @@ class Updates:
         return update_id in self.accepted or self.find(update_id) is not None
 
     def find(self, update_id: str) -> Waiting | None:
-        """The update of this id, if it waits."""
+        """Return the update of this id if it is waiting."""
         return self.waiting.get(update_id) or self.written.get(update_id)
 
     def admit(self, request: h.UpdateRequest) -> Waiting:
-        """A client asks for an update of a new id."""
+        """Admit an update of a new id."""
         return self.waiting.setdefault(request.update_id, Waiting(request))
 
     def give(self, task_number: int) -> tuple[h.UpdateRequest, ...]:
-        """Everything that waits in memory goes to a worker, with this task."""
-        for each in self.waiting.values():
-            each.task_number = task_number
-        return tuple(each.request for each in self.waiting.values())
+        """Return all updates that wait in memory, for the worker that receives this task."""
+        for update in self.waiting.values():
+            update.task_number = task_number
+        return tuple(update.request for update in self.waiting.values())
 
     def refuse(self, update_id: str, failure: Failure) -> None:
-        """A worker has refused an update."""
+        """Reject an update, with a worker's failure."""
         for table in (self.waiting, self.written):
-            found = table.pop(update_id, None)
-            if found is not None:
-                found.refusal = failure
+            update = table.pop(update_id, None)
+            if update is not None:
+                update.refusal = failure
 
     def answered(self, task_number: int) -> None:
-        """A task was answered: what was given with it and neither accepted nor refused never will be."""
-        for update_id, each in tuple(self.waiting.items()):
-            if each.task_number == task_number:
+        """Reject the updates that were received with this task and neither accepted nor rejected, because the task was
+        answered.
+        """
+        for update_id, update in tuple(self.waiting.items()):
+            if update.task_number == task_number:
                 self.refuse(update_id, UNPROCESSED)

@@ -1,8 +1,8 @@
-"""Which version of worker a run belongs to, and what its history and the lists say of that. Pure.
+"""The worker version that a run belongs to, and its search attributes. Pure.
 
-Must not know: workers, task queues, which versions there are (see `engine.deployments`). The rules are Temporal's: a
-run that is pinned stays with its version, and so do its children on the same queue and the runs that it continues as;
-any other goes to the version that is current when its next task is taken.
+Must not know: workers, task queues, which versions exist (see `matching.deployments`). The rules are Temporal's: a pinned
+run stays with its version, and so do its children on the same queue and the runs that it continues as; any other run goes
+to the version that is current when its next task is received.
 """
 
 from __future__ import annotations
@@ -31,18 +31,16 @@ _VERSION = "TemporalWorkerDeploymentVersion"
 _BEHAVIOR = "TemporalWorkflowVersioningBehavior"
 _USED = "TemporalUsedWorkerDeploymentVersions"
 ATTRIBUTES = frozenset((_DEPLOYMENT, _VERSION, _BEHAVIOR, _USED))
-"""The search attributes by which runs of a version are found. The engine sets them; a run that follows begins
-without.
-"""
+"""The search attributes of a run's version. The engine sets them; a successor begins without them."""
 
 
 def override_of(run: Run) -> VersioningOverride | None:
-    """What clients have said of the version that a run belongs to: the latest of it counts."""
+    """Return the latest versioning override that a client has set; None if there is none."""
     return run.override if run.override_changed else run.started.versioning_override
 
 
 def pinned_version(run: Run) -> WorkerDeploymentVersion | None:
-    """The version that a run must stay with, or go to once; None if it moves on."""
+    """Return the version that a run must stay with, or move to once; None if it moves on."""
     override = override_of(run)
     if isinstance(override, PinnedVersioningOverride):
         return override.version
@@ -52,7 +50,7 @@ def pinned_version(run: Run) -> WorkerDeploymentVersion | None:
 
 
 def behavior(run: Run) -> VersioningBehavior:
-    """The behavior that holds for a run: a client's override, or else what its workflow says."""
+    """Return the versioning behavior of a run: a client's override, or else what its workflow declares."""
     override = override_of(run)
     if override is None or isinstance(override, OneTimeVersioningOverride):
         return run.behavior
@@ -60,13 +58,13 @@ def behavior(run: Run) -> VersioningBehavior:
 
 
 def inherited(run: Run, task_queue: str) -> WorkerDeploymentVersion | None:
-    """The version that a child, or a run that follows, begins with on this queue; None: it begins like any other."""
+    """Return the version with which a child or a successor begins on this queue; None: it begins like any other run."""
     return pinned_version(run) if task_queue == run.started.spec.task_queue else None
 
 
 def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | None:
-    """The override that a child on the same queue inherits: one that pins its parent to a version. An override by
-    which the parent moves on is the parent's alone.
+    """Return the override that a child on the same queue inherits: one that pins its parent to a version. An override by
+    which the parent moves on is not inherited.
     """
     override = override_of(run)
     pins = isinstance(override, PinnedVersioningOverride) and task_queue == run.started.spec.task_queue
@@ -74,7 +72,7 @@ def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | 
 
 
 def without_version(attributes: h.Fields) -> h.Fields:
-    """The search attributes that a run passes on: which version it was is not among them."""
+    """Return the search attributes that a run passes on: all but those of its version."""
     if ATTRIBUTES.isdisjoint(attributes):
         return attributes
     return {name: value for name, value in attributes.items() if name not in ATTRIBUTES}
@@ -83,7 +81,7 @@ def without_version(attributes: h.Fields) -> h.Fields:
 def after_task(
     run: Run, version: WorkerDeploymentVersion | None, behaves: VersioningBehavior
 ) -> dict[str, Any]:
-    """What of a run changes because a worker of this version has answered its task; nothing, mostly."""
+    """Return the fields of a run that change because a worker of this version has completed its task; usually none."""
     once = run.override if run.override_changed else run.started.versioning_override
     if once is not None and isinstance(once, OneTimeVersioningOverride) and once.target_version == version:
         over = {"override": None, "override_changed": True}
@@ -100,10 +98,10 @@ def after_task(
 def _attributes(
     run: Run, version: WorkerDeploymentVersion | None, behaves: VersioningBehavior
 ) -> dict[str, Payload]:
-    known = run.search_attributes.get(_USED)
-    used = [] if known is None else msgspec.json.decode(known.data, type=list[str])
+    attribute = run.search_attributes.get(_USED)
+    used = [] if attribute is None else msgspec.json.decode(attribute.data, type=list[str])
     if version is None:
-        return {_USED: known} if known is not None else {}
+        return {_USED: attribute} if attribute is not None else {}
     text = external_name(version)
     return {
         _DEPLOYMENT: _keyword(version.deployment_name),
@@ -122,5 +120,5 @@ def _keyword(text: str) -> Payload:
 
 
 def external_name(version: WorkerDeploymentVersion) -> str:
-    """A version as Temporal's search attributes and messages have it."""
+    """Return a version in the form of Temporal's search attributes and messages."""
     return f"{version.deployment_name}:{version.build_id}"

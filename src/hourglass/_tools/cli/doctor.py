@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from threading import Thread
@@ -108,19 +109,24 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
         if stopped is not None:
             yield stopped
             return  # nothing else can be checked
-    yield from _engine(target, namespace, task_queue)
+    advice = partial(_silent_owner, where.path) if where.kind == "file" else str
+    yield from _engine(target, namespace, task_queue, advice)
     yield from _deaths(where)
 
 
-def _engine(target: str | None, namespace: str | None, task_queue: str) -> Iterator[HealthCheck]:
-    """Yield the checks that query the engine, over one connection and each with a timeout."""
+def _engine(
+    target: str | None, namespace: str | None, task_queue: str, advice: Callable[[], str]
+) -> Iterator[HealthCheck]:
+    """Yield the checks that query the engine, over one connection and each with a timeout. `advice` is called when the engine
+    does not answer in time.
+    """
     with ExitStack() as stack:
         try:
             client = _in_time(lambda: stack.enter_context(connecting.connected(target, namespace)))
         except HourglassError as error:
             yield HealthCheck("reachable", str(error), False)
             return
-        reached = _tried("reachable", lambda: _reach(client))
+        reached = _tried("reachable", lambda: _reach(client), advice)
         yield reached
         if reached.ok:
             yield _tried("workers", lambda: _workers(client, task_queue))
@@ -150,18 +156,35 @@ def _stopped_owner(path: str) -> HealthCheck | None:
     """Return a finding if the owner of the file is stopped, as by SIGSTOP: it does not answer, and no other
     process can.
     """
-    from hourglass._embedded.multiprocess.ownership import FileLock
     from hourglass._worker.health.inspection import is_stopped
 
-    lock = FileLock(path)
-    try:
-        pid = 0 if lock.is_free() else lock.note().pid
-    except HourglassError:
-        return None  # the query of the engine reports the problem
+    pid = _owner(path)
     if not pid or not is_stopped(pid):
         return None
     problem = f"process {pid}, which holds the file, is stopped, and all others wait for it: "
     return HealthCheck("owner", f"{problem}resume it (kill -CONT {pid}) or end it (kill -KILL {pid})", False)
+
+
+def _silent_owner(path: str) -> str:
+    """Return advice on a process that owns the file and does not answer, as in a frozen container."""
+    pid = _owner(path)
+    if not pid:
+        return ""
+    return (
+        f": process {pid}, which holds the file, does not respond. If it is frozen (a paused container), resume it; if it hangs, "
+        f"end it (kill -KILL {pid})"
+    )
+
+
+def _owner(path: str) -> int:
+    """Return the id of the process that owns the file; 0 if there is none, or if it is not known."""
+    from hourglass._embedded.multiprocess.ownership import FileLock
+
+    lock = FileLock(path)
+    try:
+        return 0 if lock.is_free() else lock.note().pid
+    except HourglassError:
+        return 0  # the query of the engine reports the problem
 
 
 def _pages(path: Path) -> HealthCheck:
@@ -255,9 +278,11 @@ def _workers(client: Client, task_queue: str) -> str:
     return f"on queue {task_queue!r}: {'; '.join([', '.join(who) or 'no worker polls it now', *waiting])}"
 
 
-def _tried(what: str, look: Callable[[], str]) -> HealthCheck:
+def _tried(what: str, look: Callable[[], str], advice: Callable[[], str] = str) -> HealthCheck:
     try:
         return HealthCheck(what, _in_time(look), True)
+    except ServiceTimeoutError as error:
+        return HealthCheck(what, f"{error}{advice()}", False)
     except HourglassError as error:
         return HealthCheck(what, str(error), False)
 

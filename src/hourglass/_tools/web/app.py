@@ -71,7 +71,7 @@ async def changes(
         current: str | None = None
         try:
             current, trouble = await fingerprint()
-        except HourglassError as error:
+        except (HourglassError, ValueError) as error:  # ValueError: a malformed time or page in the address
             trouble = str(error).partition("\n")[0]
         if trouble != shown_trouble:
             yield event("trouble", {"message": trouble}) if trouble else event("well", {})

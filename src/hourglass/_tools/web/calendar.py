@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 
 from hourglass._embedded.schedules.times import Timetable
 from hourglass.client import ScheduleSpec
-from hourglass.client._schedule_data import spec_form
+from hourglass.client._schedule_forms import spec_form
 
 DAYS = 371
 """53 weeks: a year from any day of the week."""

@@ -7,6 +7,7 @@ meaning of the other conditions; it is rejected if it closes these brackets.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -222,35 +223,43 @@ class Bucket:
 
 def chart(client: Client, search: Search) -> tuple[Bucket, ...]:
     """Return the numbers of runs that started, closed and failed over the time of the search: by default the
-    last day.
+    last day. Return no buckets for an empty period.
     """
-    now = datetime.now(UTC)
-    end = datetime.fromisoformat(parse_time(search.until)) if search.until else now
-    minutes = _WITHIN.get(search.within, 1440)
-    start = (
-        datetime.fromisoformat(parse_time(search.since)) if search.since else now - timedelta(minutes=minutes)
-    )
-    width = (end - start) / _BUCKETS
-    common = filter_of(replace(search, within="", since="", until="", status=()), now)
+    edges = _bucket_edges(search, datetime.now(UTC))
+    common = filter_of(replace(search, within="", since="", until="", status=()), datetime.now(UTC))
     prefix = f"({common}) AND " if common else ""
-    firsts = [start + width * number for number in range(_BUCKETS)]
+    periods = list(itertools.pairwise(edges))
 
-    def count(field: str, first: datetime, grouping: str = "") -> WorkflowExecutionCount:
-        low, high = filter_time(first), filter_time(first + width)
+    def count(field: str, period: tuple[datetime, datetime], grouping: str = "") -> WorkflowExecutionCount:
+        low, high = map(filter_time, period)
         condition_query = f"{prefix}{field} >= '{low}' AND {field} < '{high}'{grouping}"
         return client.count_workflows(without_keepers(condition_query))
 
     # In parallel: a server processes them concurrently, and a file without a worker is opened once for all of
     # them.
     with ThreadPoolExecutor(2 * _BUCKETS, "hourglass-ui-chart") as threads:
-        started = [threads.submit(count, "StartTime", first) for first in firsts]
-        closed = [threads.submit(count, "CloseTime", first, " GROUP BY ExecutionStatus") for first in firsts]
+        started = [threads.submit(count, "StartTime", period) for period in periods]
+        closed = [
+            threads.submit(count, "CloseTime", period, " GROUP BY ExecutionStatus") for period in periods
+        ]
         return tuple(
-            Bucket(
-                first, first + width, int(start_count.result()), *_closed_and_failed(close_counts.result())
-            )
-            for first, start_count, close_counts in zip(firsts, started, closed, strict=True)
+            Bucket(*period, int(start_count.result()), *_closed_and_failed(close_counts.result()))
+            for period, start_count, close_counts in zip(periods, started, closed, strict=True)
         )
+
+
+def _bucket_edges(search: Search, now: datetime) -> list[datetime]:
+    """Return the edges between the buckets of the chart. Return none if the search ends before it starts."""
+    end = datetime.fromisoformat(parse_time(search.until)) if search.until else now
+    if search.since:
+        start = datetime.fromisoformat(parse_time(search.since))
+    elif search.within:
+        start = now - timedelta(minutes=_WITHIN[search.within])
+    else:
+        start = end - min(timedelta(days=1), end - datetime.min.replace(tzinfo=UTC))
+    if start >= end:
+        return []
+    return [start + (end - start) * number / _BUCKETS for number in range(_BUCKETS + 1)]
 
 
 _FAILED_STATUSES = frozenset(

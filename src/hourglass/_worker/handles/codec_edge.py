@@ -31,7 +31,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._contract.progress import without_carrier
 from hourglass._contract.service import Connection, Request
-from hourglass._contract.workflows import UpdateWithStart
+from hourglass._contract.workflows import ExecuteWorkflow, UpdateWithStart
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import Payloads
@@ -68,7 +68,7 @@ def request_context(request: Request[Any], namespace: str) -> SerializationConte
         return ActivitySerializationContext(
             namespace, request.activity_id, request.activity_type, request.spec.task_queue
         )
-    named: Any = request.start if isinstance(request, UpdateWithStart) else request
+    named: Any = request.start if isinstance(request, (UpdateWithStart, ExecuteWorkflow)) else request
     named = getattr(getattr(named, "schedule", None), "action", named)
     workflow_id, activity_id = getattr(named, "workflow_id", ""), getattr(named, "activity_id", "")
     if activity_id:

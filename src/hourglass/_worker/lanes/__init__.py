@@ -1,8 +1,13 @@
 """Threads that run workflow code.
 
-lane             one thread that runs workflow code, and the detection of code that does not return
-lanes            all lanes of a worker: queued runs leave a hung lane, and a replacement lane takes over
+lane             one thread that runs workflow code
+lanes            the lanes of a worker: each run has one, and a lane that hangs or dies is replaced
+places           the table of lanes and of the runs on them
+hang_detector    detection of lanes whose code does not return
+relief           runs that wait behind slow code move to another lane
 evaluation       the evaluation of one activation on a lane
+run_log          the log of a lane's runs
+counts           the figures of a lane
 cache            the state of runs between activations
 generations      the depth of a run in its family of parents and children
 watcher          detection of calls that workflow code must not make

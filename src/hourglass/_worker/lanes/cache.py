@@ -48,8 +48,8 @@ _PART_OF_MEMORY = 8
 
 
 def most_cached() -> int:
-    """How many runs may be kept while all are busy, where the user says nothing: an eighth of the memory that this process
-    may have, a container's limit included.
+    """How many runs may be kept while all are busy, where the user says nothing: an eighth of the memory that this
+    process may have, a container's limit included.
     """
     return max(FEWEST_CACHED, min(_MOST_CACHED, memory_limit() // _PART_OF_MEMORY // _BYTES_EACH))
 
@@ -78,9 +78,9 @@ class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 class CacheLimits:
     """How much is kept: live fibers per lane, states per task queue, and how much their journals may take in all.
 
-    A journal above either limit of its own is not kept between activations: then every task begins with the whole history,
-    which makes a run cost the square of its length. No history that Temporal allows (51,200 events, 50 MB) gets there; what
-    many such runs take together is limited instead.
+    A journal above either limit of its own is not kept between activations: then every task begins with the whole
+    history, which makes a run cost the square of its length. No history that Temporal allows (51,200 events, 50 MB)
+    gets there; what many such runs take together is limited instead.
     """
 
     live: int = 1000
@@ -112,8 +112,8 @@ class Entry:
         self.journal_bytes += weight(activation)
 
     def is_to_be_checked(self, first: int = 1) -> bool:
-        """Whether to execute the run again, to compare: at activations 1, 2, 4, 8 … from this one on, but a large one only
-        when it has grown by half since: what it takes in all stays a small multiple of the run itself.
+        """Whether to execute the run again, to compare: at activations 1, 2, 4, 8 … from this one on, but a large one
+        only when it has grown by half since: what it takes in all stays a small multiple of the run itself.
         """
         if self.activations < first:
             return False
@@ -223,8 +223,8 @@ class StateCache:
         return gone if gone is not None and gone.run.live is not None else None
 
     def hand_over(self, owner: object, successor: object, without: Key | None = None) -> Entry | None:
-        """All states of an owner go to its successor, as data, but for one, which is forgotten and returned. The owner has
-        none, and gets none, from now on.
+        """All states of an owner go to its successor, as data, but for one, which is forgotten and returned. The
+        owner has none, and gets none, from now on.
         """
         with self._lock:
             owned = self._owned.pop(owner, {})
@@ -410,8 +410,8 @@ class TurnRules:
     engine finds that its commands differ from those on record, the newer ones the next time, and so on by turns.
 
     Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane.
-    Invariant: it holds at most `_MOST_TURNS` run ids; one that was pushed out is tried by the older rule again, and costs
-    one more failed task.
+    Invariant: it holds at most `_MOST_TURNS` run ids; one that was pushed out is tried by the older rule again, and
+    costs one more failed task.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""How many generations of children a run stands below its root, and whether that looks like a workflow that calls itself
-without end: `def step(n): return step(n)` starts a child that starts a child, and every one of them waits.
+"""How many generations of children a run stands below its root, and whether that looks like a workflow that calls
+itself without end: `def step(n): return step(n)` starts a child that starts a child, and every one of them waits.
 
 No engine tells a run's depth, only its parent and its root. So each child that is begun here is remembered, and one
 is a generation below its parent; where another process began the parent, it counts from anew. For the lanes of a

@@ -1,7 +1,9 @@
-"""The call watcher: while workflow code runs on this lane it sees each call of C, and reports those that are not deterministic.
+"""The call watcher: while workflow code runs on this lane it sees each call of C, and reports those that are not
+deterministic.
 
-`sys.setprofile` on Python 3.11, set for the author's code alone, `sys.monitoring` from 3.12 on; for tests and development,
-because each call costs. An audit hook would be too blind: it has no event for clocks, randomness or locks.
+`sys.setprofile` on Python 3.11, set for the author's code alone, `sys.monitoring` from 3.12 on; for tests and
+development, because each call costs. An audit hook would be too blind: it has no event for clocks, randomness or
+locks.
 
 What is watched is a table of clocks, randomness, sleeping, threads, locks, files, sockets and processes. Only
 functions of C are in it: whatever the standard library writes in Python comes down to one of them (`uuid.uuid4` reads
@@ -274,8 +276,8 @@ _ASYNCIO = tuple(f"{base}asyncio/" for base in STDLIB)
 
 
 def _guards_itself(frame: FrameType) -> bool:
-    """Whether a lock is taken by an installed package, or by asyncio: for a moment, around what threads may share in it. That
-    changes nothing for a run, which does not wait while it holds one.
+    """Whether a lock is taken by an installed package, or by asyncio: for a moment, around what threads may share in
+    it. That changes nothing for a run, which does not wait while it holds one.
     """
     each: FrameType | None = frame
     while each is not None:

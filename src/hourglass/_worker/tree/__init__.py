@@ -7,7 +7,10 @@ processes     the bodies of the tree's processes
 services      the parts that serve one task queue and outlive its Worker
 dispatch      one job for each item from an engine; a job is also the entry for work in progress
 watchdog      the check for states that should be impossible, and their repair
-parked_watch  the number of parked runs, by what the engine reports
-worker_view   a worker's state and figures; Ctrl-C and SIGTERM
-status        the same over HTTP (`/live`, `/ready`, `/status`) and as metrics
+sightings     the check whether the engine sees our polls
+reachability  the check whether the engine answers
+parked_watch  the number of parked runs, according to the engine
+worker_view   a worker's state and statistics; Ctrl-C and SIGTERM
+status        the worker's state over HTTP (`/live`, `/ready`, `/status`)
+worker_metrics  the metrics of a worker
 """

@@ -1,10 +1,10 @@
-"""An Application: all that serves one connection (one target and namespace) in this process, and what outlives its
-tree's parts.
+"""An Application: everything that serves one connection (one target and namespace) in this process, and the state that
+outlives parts of its tree.
 
-Two targets in one process have two Applications, which share nothing but the control loop. Everything here belongs
-to the control loop. The client's own connection is only lent to handles, which close what they are given
-(`BorrowedConnection`). Invariants: there is a tree while a queue is served, and none otherwise; a queue is served
-once at a time; a queue that is no longer wanted is not brought back by any restart.
+Two targets in one process have two Applications, which share only the control loop. Everything here belongs to the
+control loop. The client's own connection is only lent to handles, which close their connections (`BorrowedConnection`).
+Invariants: there is a tree while a queue is served, and none otherwise; a queue is served once at a time; no restart
+brings back a queue that is no longer wanted.
 """
 
 from __future__ import annotations
@@ -37,21 +37,20 @@ from hourglass._worker.handles.holder import BridgeHolder, HandleLimits, HandleT
 from hourglass._worker.tree.dispatch import Dispatch
 from hourglass._worker.tree.parked_watch import ParkedCounts
 from hourglass._worker.tree.plan import Plan
+from hourglass._worker.tree.reachability import Reachability, ReachLimits
 from hourglass._worker.tree.services import QueueServices
-from hourglass._worker.tree.watchdog import Reachability, ReachLimits, SightLimits, WatchLimits
+from hourglass._worker.tree.sightings import SightLimits
+from hourglass._worker.tree.watchdog import WatchLimits
 from hourglass.converter import Codec, Converter
 from hourglass.errors import ServiceTimeoutError, UsageError
-
-# --- a connection that handles do not close -----------------------------------------------------------------
-
 
 A = TypeVar("A")
 
 
 class BorrowedConnection:
-    """A client's `Connection`, lent to handles, which come and go over it: closing this one leaves the client's open.
+    """A client's `Connection`, lent to handles: closing this object leaves the client's connection open.
 
-    An engine in memory has but one connection. The lender can be replaced: what is asked next is asked of the new one.
+    An engine in memory has only one connection. The lender can be replaced; later requests use the new one.
     """
 
     def __init__(self, lender: Connection) -> None:
@@ -59,21 +58,21 @@ class BorrowedConnection:
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The engine's address."""
         return self.lender.target
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of all requests."""
         return self.lender.namespace
 
     @property
     def identity(self) -> str:
-        """The identity that the engine is told."""
+        """The identity that the engine sees."""
         return self.lender.identity
 
     async def call(self, request: Request[A]) -> A:
-        """Ask, and wait for the answer."""
+        """Send a request and return its answer."""
         return await self.lender.call(request)
 
     async def open_handle(self, config: HandleConfig) -> Handle:
@@ -81,17 +80,14 @@ class BorrowedConnection:
         return await self.lender.open_handle(config)
 
     async def close(self) -> None:
-        """Nothing: the lender closes it."""
-
-
-# --- the application ----------------------------------------------------------------------------------------
+        """Do nothing: the lender closes the connection."""
 
 
 logger = logging.getLogger("hourglass.worker")
 
 Connect = Callable[[], Any]
 
-_REPLACING = 60.0  # seconds for the handles of a new client
+_REPLACE_TIMEOUT = 60.0  # seconds for opening the handles of a new client
 
 
 class Application:
@@ -110,7 +106,7 @@ class Application:
         sight: SightLimits | None = None,
         reach: ReachLimits | None = None,
     ) -> None:
-        # Borrowed: the end of a handle closes its connection, which must never be the client's own.
+        # Borrowed: the end of a handle closes its connection, which must not be the client's own.
         self._borrowed = BorrowedConnection(connection)
         self.shared: Connection | None = _coded(self._borrowed, codec, converter)
         self.limits = limits or HandleLimits()
@@ -138,78 +134,80 @@ class Application:
         self._wanted: set[str] = set()
         self._launched: set[str] = set()
         self._holder: tuple[BridgeHolder, Process] | None = None
-        self._gate = asyncio.Lock()  # planting and felling the tree
-        self._reviving: asyncio.Task[None] | None = None
-        self._tidying: set[asyncio.Task[None]] = set()
+        self._tree_lock = asyncio.Lock()  # held while the tree is started or stopped
+        self._restarting: asyncio.Task[None] | None = None
+        self._stops: set[asyncio.Task[None]] = set()
 
     @property
     def raw(self) -> Connection:
         """The client's own connection."""
         return self._borrowed.lender
 
-    # --- what the processes ask --------------------------------------------------------------------------------------
-
     @property
     def holder(self) -> BridgeHolder:
-        """The holder of the moment; `NotRunning` while there is none."""
+        """The current holder. Raises `NotRunning` if there is none."""
         if self._holder is None or not self._holder[1].alive:
             raise NotRunning("the BridgeHolder is not running")
         return self._holder[0]
 
     def last_holder(self) -> BridgeHolder:
-        """The holder that was last in charge, dead or alive: answers go through it, for its tables outlive it."""
+        """Return the current or last holder. Completions go through it even after its death, because its tables outlive
+        it."""
         if self._holder is None:
             raise NotRunning("there was no BridgeHolder yet")
         return self._holder[0]
 
     def set_holder(self, holder: BridgeHolder, process: Process) -> None:
-        """A holder has started."""
+        """Set the holder that has started."""
         self._holder = (holder, process)
         self.dispatch.holder = holder
 
     async def connect(self) -> Connection:
-        """A fresh connection; where an engine has but one way in, that one, which is not ours to close."""
-        fresh = await self._connect()
-        if fresh is self.raw:
-            fresh = BorrowedConnection(fresh)
-        return _coded(fresh, self._codec, self._converter)
+        """Open a new connection, or borrow the only one of an engine that has just one."""
+        connection = await self._connect()
+        if connection is self.raw:
+            connection = BorrowedConnection(connection)
+        return _coded(connection, self._codec, self._converter)
 
     def use_fresh_connections(self) -> None:
-        """The shared connection is not used for handles any more, and no handle of now outlives its worker."""
+        """Stop using the shared connection for handles, and replace all current handles with their workers."""
         self.shared = None
         self.tables.distrust()
 
     def configured(self) -> list[QueueServices]:
-        """The queues that should be served, and have been: a first start belongs to the caller that asked for it."""
+        """Return the services of queues that have been launched and are still wanted.
+
+        The first start of a queue belongs to its caller, so it is not included.
+        """
         return [self._services[queue] for queue in self._services if queue in self._wanted & self._launched]
 
     def is_configured(self, services: QueueServices) -> bool:
-        """Whether a queue should still be served by these services."""
+        """Whether these services should still serve their queue."""
         return services.queue in self._wanted and self._services.get(services.queue) is services
 
     def launched(self, services: QueueServices) -> None:
-        """A queue's first start is done: from now on it is brought back whatever happens."""
+        """Mark a queue's first start as done: from now on it is always restarted."""
         self._launched.add(services.queue)
 
     @property
     def idle(self) -> bool:
-        """Whether it serves nothing and has nothing left to end."""
+        """Whether it serves no queue and everything has ended."""
         return not self._services and self.tree is None
 
     def attempt_cancelled(self, queue: str, generation: int, cancel: ActivityCancel) -> None:
-        """An attempt should stop, and no poll can say so."""
+        """Cancel an attempt whose cancellation no poll can deliver."""
         services = self._services.get(queue)
         if services is not None:
             services.executor.cancel(cancel.token, cancel.reason, generation)
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """A handle has forgotten a run, and no poll says so."""
+        """Drop a run that a handle has evicted without a poll."""
         services = self._services.get(record.queue)
         if services is not None:
             services.evicted(record, run_id)
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
-        """A handle that drains has something that must go on; it is answered there if it is not dispatched here."""
+        """Dispatch an item of a draining handle; an item that is not dispatched is completed by the handle."""
         services = self._services.get(record.queue)
         if services is None:
             return
@@ -219,20 +217,18 @@ class Application:
             self.dispatch.activity(services, record, item)
 
     def handle_ended(self, queue: str, generation: int) -> None:
-        """A handle is gone: nothing of its generation will be heard of again."""
+        """Drop the state of a handle that has ended."""
         services = self._services.get(queue)
         if services is not None:
             services.forget(generation)
 
-    # --- serving queues ----------------------------------------------------------------------------------------------
-
     def reserve(self, plan: Plan) -> QueueServices:
-        """The services of a queue that is to be served; from now on no other worker of this client can serve it."""
+        """Return new services for a queue; from now on no other worker of this client can serve it."""
         queue = plan.config.task_queue
         if queue in self._services:
             raise UsageError(
                 f"this client already runs a worker on task queue {queue!r}: give that worker all workflows and "
-                f"activities, or use another queue, or connect a second client"
+                f"activities, use another task queue, or connect a second client"
             )
         services = QueueServices(
             plan,
@@ -247,57 +243,59 @@ class Application:
 
     @property
     def queues(self) -> frozenset[str]:
-        """The queues that it serves, or is about to."""
+        """The queues that are served or about to be."""
         return frozenset(self._services)
 
     async def replace_client(self, connection: Connection, connect: Connect, client: Any) -> None:
-        """Work over the connection of another client, of the same engine: each queue gets a new handle at once, and what is in
-        flight on the old one goes on. Where a new handle cannot be had it raises, and goes on with the client of before.
+        """Switch to the connection of another client of the same engine.
+
+        Each queue gets a new handle at once, and work in progress continues on the old one. If a new handle cannot be
+        opened, raises and continues with the former client.
         """
-        before = self._borrowed.lender, self._connect, self._client
+        former = self._borrowed.lender, self._connect, self._client
         self._borrowed.lender, self._connect, self._client = connection, connect, client
         try:
-            async with asyncio.timeout(_REPLACING):
+            async with asyncio.timeout(_REPLACE_TIMEOUT):
                 for services in self.configured():
                     await self.holder.recycle(services.queue, "the worker was given another client")
         except BaseException as error:
-            self._borrowed.lender, self._connect, self._client = before
+            self._borrowed.lender, self._connect, self._client = former
             if isinstance(error, TimeoutError):
                 raise ServiceTimeoutError(
-                    f"no handle by the new client within {_REPLACING:g} s: the worker goes on with the old one",
+                    f"no handle from the new client within {_REPLACE_TIMEOUT:g} s: the worker continues with the old client",
                     status="DEADLINE_EXCEEDED",
                 ) from None
             raise
 
     async def serve(self, services: QueueServices) -> None:
-        """Start to serve. Waits out what may pass; raises what the engine refused for good, and leaves nothing then."""
+        """Start serving a queue. Retries temporary failures; raises a permanent rejection and cleans up."""
         from hourglass._worker.tree.processes import launch_first, show_lanes
 
         try:
             services.start()
             await self._ensure_tree()
             await launch_first(self, services)
-            with suppress(SupervisionError):  # a supervisor of lanes that is on its way back adopts them
+            with suppress(SupervisionError):  # a supervisor of lanes that is being restarted adopts them
                 await show_lanes(self, services)
         except BaseException:
             await self.stop_worker(services.queue)
             raise
 
     async def stop_worker(self, queue: str) -> None:
-        """Serve a queue no longer: say farewell, let what is in flight finish within its limits, free everything.
+        """Stop serving a queue: unregister it, let work in progress finish within its limits, and free everything.
 
-        The caller may be cancelled; the stop goes on.
+        Cancelling the caller does not cancel the stop.
         """
         if queue in self._services:
             self._wanted.discard(queue)
-            await self._whatever_comes(self._stop_worker(self._services[queue]))
+            await self._run_to_end(self._stop_worker(self._services[queue]))
 
     async def _stop_worker(self, services: QueueServices) -> None:
         from hourglass._worker.tree.processes import end_worker, hide_lanes
 
         queue = services.queue
         services.executor.worker_stops()
-        # In this order: no new work, then the handles drain, then what still works for them ends, then its threads.
+        # In this order: no new work, then the handles drain, then their remaining tasks end, then the threads.
         await end_worker(self, queue)
         if self._holder is not None:
             await self.last_holder().unregister_worker(queue)
@@ -309,58 +307,56 @@ class Application:
             del self._services[queue]
             self._launched.discard(queue)
             services.stop()
-        await self._fell()
+        await self._stop_tree_if_unused()
 
-    async def _whatever_comes(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_to_end(self, work: Coroutine[Any, Any, None]) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tidying.add(task)
-        task.add_done_callback(self._tidying.discard)
+        self._stops.add(task)
+        task.add_done_callback(self._stops.discard)
         await asyncio.shield(task)
 
-    # --- the tree ----------------------------------------------------------------------------------------------------
-
     async def _ensure_tree(self) -> None:
-        async with self._gate:
+        async with self._tree_lock:
             if self.tree is None:
-                await self._plant()
+                await self._start_tree()
 
-    async def _plant(self) -> None:
+    async def _start_tree(self) -> None:
         from hourglass._worker.tree.subsystem import application
 
-        self.tree = await start_tree(application(self), sink=self._heard)
+        self.tree = await start_tree(application(self), sink=self._on_report)
         self.tree.root.monitor(lambda down: self._root_died())
 
-    def _heard(self, report: SupervisionReport) -> None:
+    def _on_report(self, report: SupervisionReport) -> None:
         if report.kind == "restarting":
             self.restarts += 1
         log_report(report)
 
     def _root_died(self) -> None:
         if not self.stopping:
-            self._reviving = asyncio.get_running_loop().create_task(self._revive())
+            self._restarting = asyncio.get_running_loop().create_task(self._restart_tree())
 
-    async def _revive(self) -> None:
-        """The root has no supervisor but this: a tree that died is planted again."""
+    async def _restart_tree(self) -> None:
+        """Start a tree whose root died again: the root has no other supervisor."""
         self.restarts += 1
         pause = 0.02
         while not self.stopping:
             try:
-                await self._plant()
+                await self._start_tree()
                 return
             except Exception:
-                logger.exception("the tree does not start; it is tried again")
+                logger.exception("the supervision tree does not start; the start is retried")
             await sleep(pause)
             pause = min(2 * pause, 5.0)
 
-    async def _fell(self) -> None:
+    async def _stop_tree_if_unused(self) -> None:
         """Stop the tree, in order, if no queue is served any more."""
-        async with self._gate:
+        async with self._tree_lock:
             if self._services:
                 return
             self.stopping = True
             try:
-                if self._reviving is not None:
-                    await asyncio.wait({self._reviving})
+                if self._restarting is not None:
+                    await asyncio.wait({self._restarting})
                 tree, self.tree = self.tree, None
                 if tree is not None:
                     await tree.stop()
@@ -368,7 +364,7 @@ class Application:
                 self.stopping = False
 
     def require_tree(self) -> Tree:
-        """The running tree."""
+        """Return the running tree. Raises `UsageError` if there is none."""
         if self.tree is None:
             raise UsageError("there is no tree: the worker is not running")
         return self.tree

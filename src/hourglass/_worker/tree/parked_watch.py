@@ -1,8 +1,9 @@
-"""How many runs are parked, by what the engine says: a worker knows only of failures that it has met itself, and not that another
-process has met them too, or that a run was mended elsewhere or ended.
+"""The number of parked runs according to the engine.
 
-Every few seconds the engine is asked for the runs that it reports as parked, and for the state of those that this process
-remembers. Invariant: a run is counted once per process: it is remembered here, or it is one of `others`.
+A worker itself knows only of failures that it has met. It does not know that another process has met them, or that a
+run was fixed elsewhere or has ended. Every few seconds the engine is therefore asked for the runs that it reports as
+parked, and for the state of those that this process remembers. Invariant: a process counts a run once: it is either
+remembered here, or one of `others`.
 """
 
 from __future__ import annotations
@@ -31,74 +32,74 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hourglass.worker")
 
 INTERVAL = 4.0
-"""Seconds between two looks: a change elsewhere shows in the metric within twice that."""
+"""Seconds between two queries: a change elsewhere shows in the metric within twice this time."""
 
-_PATIENCE = 4.0
-_MOST_LISTED = 1000
-_MOST_NAMED = 200
-_MOST_DESCRIBED = 20
+_TIMEOUT = 4.0
+_MAX_LISTED = 1000
+_IDS_PER_QUERY = 200
+_MAX_DESCRIBED = 20
 
 
 class ParkedCounts:
-    """Parked runs of each task queue that this process does not remember itself, as the engine said last."""
+    """Parked runs of each task queue that this process does not remember, according to the engine's last answer."""
 
     def __init__(self) -> None:
         self.others: Mapping[str, int] = {}
         self.missed: Collection[str] = frozenset()
-        """Remembered runs that the last look did not find: lists of a server lag behind."""
+        """Remembered runs that the last query did not find: a server's list is eventually consistent."""
 
-    def of(self, queue: str, remembered: int) -> int:
-        """How many runs of a task queue are parked, `remembered` of them in this process."""
+    def count(self, queue: str, remembered: int) -> int:
+        """Return the number of parked runs of a task queue, `remembered` of them in this process."""
         return remembered + self.others.get(queue, 0)
 
 
 async def watch_parked(app: Application) -> None:
-    """Look for parked runs for as long as the worker runs."""
+    """Query parked runs for as long as the worker runs."""
     while True:
         try:
             await look_for_parked(app)
         except HourglassError as error:
-            logger.debug("the engine does not say which runs are parked: %s", error)
+            logger.debug("the engine does not report parked runs: %s", error)
         except Exception:
-            logger.exception("the watchdog could not ask which runs are parked")
+            logger.exception("the watchdog could not query parked runs")
         await sleep(INTERVAL)
 
 
 async def look_for_parked(app: Application) -> None:
-    """Look once: forget runs that are parked no more, and count those that other processes have met."""
-    reported = await _reported_here(app)
+    """Query once: forget runs that are no longer parked, and count those that other processes have met."""
+    reported = await _reported_by_queue(app)
     count = await _count_by_queue(app)
     for services in app.configured():
-        own = reported.get(services.queue, 0)
+        reported_count = reported.get(services.queue, 0)
         if services.queue in count:
-            count[services.queue] = max(0, count[services.queue] - own)
+            count[services.queue] = max(0, count[services.queue] - reported_count)
     app.parked.others = count
 
 
-async def _reported_here(app: Application) -> dict[str, int]:
-    """By task queue, how many of the runs that this process remembers the engine reports; those that are well are forgotten."""
+async def _reported_by_queue(app: Application) -> dict[str, int]:
+    """Count the remembered runs that the engine reports as parked, by task queue. Forget those that are not parked."""
     missed: set[str] = set()
-    before = app.parked.missed
+    missed_before = app.parked.missed
     reported: dict[str, int] = {}
-    described = 0
+    describe_count = 0
     for services in app.configured():
         parked = services.lanes.parked
-        await _name(app, services.queue, parked)
+        await _log_unnamed(app, services.queue, parked)
         remembered = list(parked.kinds())
-        found = await _runs(app, remembered)
+        summaries = await _runs(app, remembered)
         for run_id in remembered:
-            run = found.get(run_id)
+            run = summaries.get(run_id)
             if run is None:
                 missed.add(run_id)
-                is_over = run_id in before
+                is_over = run_id in missed_before
             elif run.status is not WorkflowStatus.RUNNING:
                 is_over = True
             elif reports_task_problem(run):
                 is_over = False
                 reported[services.queue] = reported.get(services.queue, 0) + 1
             else:
-                described += 1
-                is_over = described <= _MOST_DESCRIBED and not await _is_parked(app, run)
+                describe_count += 1
+                is_over = describe_count <= _MAX_DESCRIBED and not await _is_parked(app, run)
             if is_over:
                 parked.forget(run_id)
         missed.update(parked.unnamed)
@@ -106,12 +107,13 @@ async def _reported_here(app: Application) -> dict[str, int]:
     return reported
 
 
-async def _name(app: Application, queue: str, parked: ParkedRuns) -> None:
-    """Log the runs that do not fit their history and of which only the run id is known here, by what the engine calls them."""
+async def _log_unnamed(app: Application, queue: str, parked: ParkedRuns) -> None:
+    """Log runs with nondeterminism of which only the run id is known here, with the workflow id and type from the
+    engine."""
     unnamed = dict(parked.unnamed)
-    found = await _runs(app, list(unnamed))
+    summaries = await _runs(app, list(unnamed))
     for run_id, difference in unnamed.items():
-        run = found.get(run_id)
+        run = summaries.get(run_id)
         if run is None and run_id not in app.parked.missed:
             continue
         parked.drop_unnamed(run_id)
@@ -121,16 +123,16 @@ async def _name(app: Application, queue: str, parked: ParkedRuns) -> None:
 
 
 async def _runs(app: Application, run_ids: Sequence[str]) -> dict[str, WorkflowSummary]:
-    found: dict[str, WorkflowSummary] = {}
-    for begin in range(0, len(run_ids), _MOST_NAMED):
-        names = ", ".join(map(_text, run_ids[begin : begin + _MOST_NAMED]))
-        request = ListWorkflows(query=f"RunId IN ({names})", page_size=_MOST_NAMED, rpc_timeout=_PATIENCE)
-        found |= {run.run_id: run for run in (await app.raw.call(request)).workflows}
-    return found
+    summaries: dict[str, WorkflowSummary] = {}
+    for start in range(0, len(run_ids), _IDS_PER_QUERY):
+        names = ", ".join(map(_quoted, run_ids[start : start + _IDS_PER_QUERY]))
+        request = ListWorkflows(query=f"RunId IN ({names})", page_size=_IDS_PER_QUERY, rpc_timeout=_TIMEOUT)
+        summaries |= {run.run_id: run for run in (await app.raw.call(request)).workflows}
+    return summaries
 
 
 async def _is_parked(app: Application, run: WorkflowSummary) -> bool:
-    request = DescribeWorkflow(workflow_id=run.workflow_id, run_id=run.run_id, rpc_timeout=_PATIENCE)
+    request = DescribeWorkflow(workflow_id=run.workflow_id, run_id=run.run_id, rpc_timeout=_TIMEOUT)
     try:
         return (await app.raw.call(request)).task_attempt > 1
     except WorkflowNotFoundError:
@@ -138,30 +140,33 @@ async def _is_parked(app: Application, run: WorkflowSummary) -> bool:
 
 
 async def _count_by_queue(app: Application) -> dict[str, int]:
-    """By task queue, how many runs the engine reports: of all queues, if this process has the engine, else of those it serves."""
+    """Count the parked runs that the engine reports, by task queue.
+
+    All queues if this process has the engine, otherwise the queues that it serves.
+    """
     figures = getattr(app.raw, "figures", None)
     query = PARKED_RUNS
     if figures is None:
-        query += f" AND TaskQueue IN ({', '.join(map(_text, sorted(app.queues)))})"
+        query += f" AND TaskQueue IN ({', '.join(map(_quoted, sorted(app.queues)))})"
     try:
         total = await _count(app, query)
     except ServiceError as error:
-        if error.status == "INVALID_ARGUMENT":  # a server that is too old to report it
+        if error.status == "INVALID_ARGUMENT":  # the server is too old to report parked runs
             return {}
         raise
     if not total:
         return {}
-    page = await app.raw.call(ListWorkflows(query=query, page_size=_MOST_LISTED, rpc_timeout=_PATIENCE))
+    page = await app.raw.call(ListWorkflows(query=query, page_size=_MAX_LISTED, rpc_timeout=_TIMEOUT))
     listed = Counter(run.task_queue for run in page.workflows)
     if not page.next_page_token:
         return dict(listed)
     queues = {*listed, *app.queues, *(() if figures is None else figures.queues)}
-    return {queue: await _count(app, f"{query} AND TaskQueue = {_text(queue)}") for queue in sorted(queues)}
+    return {queue: await _count(app, f"{query} AND TaskQueue = {_quoted(queue)}") for queue in sorted(queues)}
 
 
 async def _count(app: Application, query: str) -> int:
-    return (await app.raw.call(CountWorkflows(query=query, rpc_timeout=_PATIENCE))).count
+    return (await app.raw.call(CountWorkflows(query=query, rpc_timeout=_TIMEOUT))).count
 
 
-def _text(value: str) -> str:
+def _quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

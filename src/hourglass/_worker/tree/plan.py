@@ -1,6 +1,5 @@
-"""What a worker was asked to be, its version included, checked before anything is opened: engines accept nonsense and
-fail later.
-"""
+"""The options of a worker, including its version, checked before anything is opened: engines accept invalid options and
+fail later."""
 
 from __future__ import annotations
 
@@ -30,9 +29,6 @@ from hourglass.converter import Codec, Converter
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, default_registry
 
-# --- versions -----------------------------------------------------------------------------------------------
-
-
 _UNSPECIFIED = VersioningBehavior.UNSPECIFIED
 
 
@@ -40,9 +36,9 @@ _UNSPECIFIED = VersioningBehavior.UNSPECIFIED
 class WorkerDeploymentConfig:
     """The version of a worker: one build of one deployment.
 
-    Its workflows say, each for itself, whether their runs stay with the version (`@workflow.defn(versioning_behavior=…)`);
-    `default_versioning_behavior` holds for those that say nothing. Without `use_worker_versioning` the build id is only
-    shown, and decides nothing.
+    Each workflow declares whether its runs stay with the version (`@workflow.defn(versioning_behavior=…)`);
+    `default_versioning_behavior` applies to those without a declaration. Without `use_worker_versioning` the build id
+    is informative only and has no effect.
     """
 
     version: WorkerDeploymentVersion
@@ -52,9 +48,8 @@ class WorkerDeploymentConfig:
 
 @dataclass(frozen=True)
 class Versioning:
-    """What an engine is told of a worker's version. With `needs_behavior` each workflow must say for itself whether it
-    moves on.
-    """
+    """The version options that the engine receives. With `needs_behavior` each workflow must declare a versioning
+    behavior."""
 
     build_id: str = ""
     version: WorkerDeploymentVersion | None = None
@@ -62,33 +57,30 @@ class Versioning:
 
     @property
     def needs_behavior(self) -> bool:
-        """Whether each workflow must have a behaviour of its own."""
+        """Whether each workflow must declare a versioning behavior."""
         return self.version is not None and self.default is _UNSPECIFIED
 
 
 def checked_versioning(config: Any, build_id: str | None) -> Versioning:
-    """What a worker was told about its version. Raises `UsageError`."""
+    """Return the checked version options of a worker. Raises `UsageError`."""
     if config is None:
         return Versioning(build_id or "")
     if not isinstance(config, WorkerDeploymentConfig):
         raise UsageError(f"deployment_config must be a WorkerDeploymentConfig, not {type(config).__name__}")
     if build_id is not None:
-        raise UsageError("give build_id or deployment_config, which has a build id, not both")
+        raise UsageError("pass either build_id or deployment_config, which contains a build id, not both")
     version = check_version(config.version, "the version of a worker")
     default = check_behavior(config.default_versioning_behavior, "default_versioning_behavior")
     if config.use_worker_versioning:
         return Versioning("", version, default)
     if default is not _UNSPECIFIED:
-        raise UsageError("default_versioning_behavior says nothing without use_worker_versioning")
+        raise UsageError("default_versioning_behavior has no effect without use_worker_versioning")
     return Versioning(version.build_id)
-
-
-# --- the plan -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All that a worker was asked to be, checked."""
+    """The checked options of a worker."""
 
     config: HandleConfig
     resolver: Resolver
@@ -103,11 +95,11 @@ class Plan:
     interpreter: InterpreterOptions = field(default_factory=InterpreterOptions)
     max_processes: int = 0
     activity_executor: Executor | None = None
-    """Where `def` activities run, if not in threads of ours."""
+    """The executor of `def` activities; None for the worker's own threads."""
     program_loop: ProgramLoop | None = None
-    """Where `async def` activities run, if not on a loop of the worker's own."""
+    """The loop of `async def` activities; None for the worker's own loop."""
     patch_activation: Callable[[Any], bool] | None = None
-    """Decides whether a patch that a run meets for the first time is active."""
+    """Decides whether a patch is active when a run evaluates it for the first time."""
     payload_limit: int | None = PAYLOAD_LIMIT
     payload_warn: int = 0
     resources: Resources = field(default_factory=Resources)
@@ -116,7 +108,7 @@ class Plan:
     metrics: Registry = default_registry
 
     def __post_init__(self) -> None:
-        """Refuse what an engine would silently accept and then fail on."""
+        """Reject options that an engine would accept and then fail on."""
         if not isinstance(self.config.task_queue, str):
             raise UsageError(f"the task queue must be a string, not {type(self.config.task_queue).__name__}")
         if self.lanes < 1:
@@ -127,16 +119,16 @@ class Plan:
             raise UsageError(str(error)) from None
 
     def serving(self, task_queue: str) -> Plan:
-        """The same for another task queue."""
+        """Return these options for another task queue."""
         return replace(self, config=msgspec.structs.replace(self.config, task_queue=task_queue))
 
 
 VERIFY_VARIABLE = "HOURGLASS_VERIFY"
-"""Stands in where a worker is not told what to verify: so that a test suite can verify everything."""
+"""The environment variable with the default of `verify`, so that a test suite can verify everything."""
 
 
 def checked_executor(executor: Any, name: str = "activity_executor") -> Executor | None:
-    """The author's executor for `def` activities, or operations of Nexus. Raises `UsageError`."""
+    """Return the user's executor for `def` activities or Nexus operations. Raises `UsageError`."""
     if isinstance(executor, ProcessPoolExecutor):
         raise UsageError(
             f"{name} runs functions in threads, and cannot be a ProcessPoolExecutor: declare activities that run in processes, "
@@ -148,12 +140,12 @@ def checked_executor(executor: Any, name: str = "activity_executor") -> Executor
 
 
 def checked_verify(verify: Any) -> Verify:
-    """How much is executed twice; None: as the environment says, else nothing."""
+    """Return which runs are executed twice; None uses the environment, by default nothing."""
     if verify is None:
         return _verify_named(os.environ.get(VERIFY_VARIABLE, ""))
     if verify in ("off", "always"):
-        chosen: Verify = verify
-        return chosen
+        checked: Verify = verify
+        return checked
     if isinstance(verify, (int, float)) and not isinstance(verify, bool) and 0 <= verify <= 1:
         return float(verify)
     raise UsageError(f"verify must be 'off', 'always' or a fraction of runs between 0 and 1, not {verify!r}")
@@ -169,10 +161,10 @@ def _verify_named(text: str) -> Verify:
 
 
 def checked_watch(watch: Any, verify: Verify) -> Action | None:
-    """What the call watcher does; where nothing is said it warns when everything is verified."""
+    """Return the action of the call watcher; by default it warns if everything is verified."""
     if watch is None:
         return "warn" if verify == "always" else None
     if watch not in ("off", "warn", "error"):
         raise UsageError(f"watch must be 'off', 'warn' or 'error', not {watch!r}")
-    chosen: Action | None = None if watch == "off" else watch
-    return chosen
+    checked: Action | None = None if watch == "off" else watch
+    return checked

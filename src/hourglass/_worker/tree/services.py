@@ -1,12 +1,11 @@
-"""What serves one task queue and outlives its Worker: lanes, the cache of its runs, the executor of activities.
+"""The services of one task queue that outlive its Worker: lanes, the cache of its runs, the executor of activities.
 
-Made when a queue is first served, kept while Workers and holders come and go, so that work in flight survives them. Belongs to
-the control loop.
+They are created when a queue is first served and kept while Workers and holders come and go, so that work in progress
+survives. They belong to the control loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -23,11 +22,9 @@ from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._worker.health import guarded
 from hourglass._worker.health.incidents import Incidents, close_incidents, open_incidents
-from hourglass._worker.health.lane_notes import LaneNotes
 from hourglass._worker.health.quarantine import Quarantine, digest_of
 from hourglass._worker.lanes.cache import CacheLimits, Key, StateCache
-from hourglass._worker.lanes.evaluation import Evaluations
-from hourglass._worker.lanes.lane import Lane
+from hourglass._worker.lanes.evaluation import LaneContext
 from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.lanes.watcher import Watcher
 from hourglass._worker.targets import resolve
@@ -38,7 +35,7 @@ from hourglass.errors import HourglassError, TargetError
 
 
 class QueueServices:
-    """The parts that a queue's tasks use; `holder` gives the holder that was last in charge, or raises."""
+    """The services that a queue's tasks use; `holder` returns the current or last holder, or raises."""
 
     def __init__(
         self,
@@ -51,19 +48,23 @@ class QueueServices:
         self.plan = plan
         self.queue = plan.config.task_queue
         self.child_id = child_id(self.queue)
-        # The states of the queue's runs outlive its Workers, holders and lanes; keys carry the handle's generation.
+        # The states of the queue's runs outlive its Workers, holders and lanes; keys contain the handle's generation.
         self.cache = StateCache(_limits(plan))
         process = guarded.current()
         self._incidents = _incidents(service, namespace)
         self.notes = self._incidents.notes if self._incidents is not None else None
-        stacks = _stacks_of(weakref.ref(self))
         self.lanes: LaneSet = LaneSet(
-            [
-                _lane(plan, number, namespace, self.cache, self.notes, stacks)
-                for number in range(1, plan.lanes + 1)
-            ],
+            LaneContext(
+                plan.resolver.workflow,
+                _run_settings(plan, namespace, _stacks_of(weakref.ref(self))),
+                verify=plan.verify,
+                watcher=Watcher(plan.watch) if plan.watch is not None else None,
+                cache=self.cache,
+                quarantine=Quarantine(self._incidents),
+                notes=self.notes,
+            ),
+            [f"hourglass-lane-{number}" for number in range(1, plan.lanes + 1)],
             deadlock_timeout=plan.deadlock_timeout,
-            quarantine=Quarantine(self._incidents),
             on_too_many_stuck=process.replace if process is not None else None,
         )
         self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
@@ -107,7 +108,7 @@ class QueueServices:
         self.lanes.start()
 
     def stop(self) -> None:
-        """Let everything finish and end; waits for nothing."""
+        """Let all work finish and end the threads. Waits for nothing."""
         self.lanes.stop()
         self.executor.stop()
         interpreter.settings.restore(self)
@@ -115,13 +116,11 @@ class QueueServices:
             close_incidents(self._incidents)
 
     def code_of(self, workflow_type: str) -> str:
-        """Which code a workflow is, "" if it is none that this worker knows."""
+        """Return a digest of a workflow's code; "" if this worker does not have the workflow."""
         try:
             return digest_of(self.plan.resolver.workflow(workflow_type))
         except HourglassError:
             return ""
-
-    # --- activities --------------------------------------------------------------------------------------------------
 
     def _heartbeat(self, token: bytes, details: Payloads) -> None:
         generation = self.executor.generation_of(token)
@@ -132,24 +131,22 @@ class QueueServices:
     def _cancel(self, token: bytes, reason: str) -> None:
         self.executor.cancel(token, reason)
 
-    # --- runs --------------------------------------------------------------------------------------------------------
-
     def evicted(self, record: HandleRecord, run_id: str) -> None:
-        """The engine has forgotten a run that has nothing out, and no activation says so."""
+        """Drop a run that the engine has evicted without an activation, because nothing of it is in progress."""
         generation = record.generation
         self.lanes.forget(generation, run_id)
-        left = self.cache.discard(Key(self.queue, run_id, generation))
-        if left is not None:  # it was ended from outside, or its handle drains
-            self.lanes.drop(left)
+        state = self.cache.discard(Key(self.queue, run_id, generation))
+        if state is not None:  # the run was ended from outside, or its handle drains
+            self.lanes.drop(state)
         record.runs.evicted(run_id)
 
     def forget(self, generation: int) -> None:
-        """A handle is gone, and with it all of its runs and of those of handles before it."""
+        """Drop all runs of a handle that has ended, and of the handles before it."""
         self.lanes.forget_older(generation + 1)
 
 
 def child_id(queue: str) -> str:
-    """A queue's name as a segment of a path: engines allow slashes in it."""
+    """Return a queue's name as a path segment: engines allow slashes in it."""
     return queue.replace("%", "%25").replace("/", "%2F")
 
 
@@ -157,7 +154,7 @@ def _limits(plan: Plan) -> CacheLimits:
     config = plan.config
     return CacheLimits(
         live=max(1, plan.max_live_workflows // plan.lanes),
-        # The engine keeps at most so many; evictions that are on their way may stand beside new runs for a moment.
+        # The engine's maximum; pending evictions may overlap with new runs for a moment.
         states=max(config.max_cached_workflows, config.max_busy_workflows)
         + config.max_concurrent_workflow_tasks,
     )
@@ -173,24 +170,20 @@ def _incidents(service: EngineService, namespace: str) -> Incidents | None:
 
 
 def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
-    """Tells where a run's activities stand. A lane's thread may outlive its queue's services, and must not keep them."""
+    """Return a function that reports the stacks of a run's activities.
+
+    It holds the services weakly, because a lane's thread may outlive them.
+    """
 
     def stacks(run_id: str) -> str:
-        found = services()
-        return "" if found is None else found.executor.stacks(run_id)
+        current = services()
+        return "" if current is None else current.executor.stacks(run_id)
 
     return stacks
 
 
-def _lane(
-    plan: Plan,
-    number: int,
-    namespace: str,
-    cache: StateCache,
-    notes: LaneNotes | None,
-    stacks: Callable[[str], str],
-) -> Lane:
-    settings = RunSettings(
+def _run_settings(plan: Plan, namespace: str, stacks: Callable[[str], str]) -> RunSettings:
+    return RunSettings(
         task_queue=plan.config.task_queue,
         namespace=namespace,
         converter=plan.converter,
@@ -202,13 +195,3 @@ def _lane(
         check_local_activity=plan.resolver.check_local_activity,
         activity_stacks=stacks,
     )
-    evaluations = Evaluations(
-        plan.resolver.workflow,
-        settings,
-        limits=cache.limits,
-        verify=plan.verify,
-        watcher=Watcher(plan.watch) if plan.watch is not None else None,
-        cache=cache,
-        note=notes.note() if notes is not None else None,
-    )
-    return Lane(f"hourglass-lane-{number}", evaluations, asyncio.get_running_loop())

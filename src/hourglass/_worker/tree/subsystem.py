@@ -1,20 +1,20 @@
-"""The supervision tree, as one readable expression.
+"""The supervision tree, as one expression.
 
     Application (one_for_one)
     ├── EvaluatorSupervisor    one temporary task per activation
     ├── ExecutorSupervisor     one temporary task per attempt of an activity
-    ├── LaneSupervisor         a process for each lane: kill it, and the lane's thread is replaced
+    ├── LaneSupervisor         a process for each lane: if it is killed, the lane's thread is replaced
     └── Subsystem (rest_for_one)
-        ├── Runtime            the connections to the engine; when they cannot be trusted any more all below is made anew
+        ├── Runtime            the connections to the engine; if they cannot be trusted, everything below restarts
         ├── BridgeHolder       owns every handle; its tables outlive it
         ├── WorkerRegistry     task queue -> Worker
         ├── WorkerSupervisor   dynamic: one Worker per task queue
         │   └── Worker (one_for_one)  WorkflowPollLoop, ActivityPollLoop: transient, they end when the worker is unregistered
         ├── WorkerLauncher     starts the configured workers, and again after a cascade
-        └── Watchdog           looks for what falls between all the others
+        └── Watchdog           repairs states that no other part recovers from
 
-Tasks in flight live outside the Subsystem, and before it: a Worker or a holder that dies takes none of them along, and they
-are the last to be stopped.
+Tasks in progress are outside the Subsystem and start before it: a Worker or holder that dies does not end them, and
+they are stopped last.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from hourglass._worker.tree.processes import (
 )
 from hourglass._worker.tree.watchdog import watchdog
 
-# Handles drain within their own limits; this is for what those do not cover.
+# Handles drain within their own limits; this limit covers everything else.
 _DRAIN = 120.0
 
 
 def subsystem(app: Application) -> Supervisor:
-    """The parts whose lives are tied to the handles: what dies takes all below it along."""
+    """Return the part of the tree that depends on the handles: the failure of a child restarts all children below it."""
     return Supervisor(
         "rest_for_one",
         [
@@ -51,7 +51,7 @@ def subsystem(app: Application) -> Supervisor:
 
 
 def application(app: Application) -> ChildSpec:
-    """The whole tree."""
+    """Return the child spec of the whole tree."""
     return Supervisor(
         "one_for_one",
         [

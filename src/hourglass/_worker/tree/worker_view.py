@@ -1,8 +1,7 @@
-"""What a worker tells of itself, and the states of a `Worker` object: its life, Ctrl-C and SIGTERM, its figures, and
-the tree that it is part of.
+"""The states of a `Worker`, its stop signals (Ctrl-C and SIGTERM), its statistics, and the tree that it belongs to.
 
-Must not know: what is started and how. Nothing here waits but the tree, which is asked on the control loop; figures
-may be read from any thread.
+Must not know: what is started and how. Only the tree waits, because it is queried on the control loop; statistics may
+be read from any thread.
 """
 
 from __future__ import annotations
@@ -27,18 +26,14 @@ from hourglass._worker.tree.services import QueueServices
 from hourglass._worker.tree.status import StatusServer, status_report, worker_processes
 from hourglass.errors import UsageError
 
-# --- its life -----------------------------------------------------------------------------------------------
-
-
 State: TypeAlias = Literal["new", "starting", "running", "stopping", "stopped"]
 
 
 class WorkerLife:
-    """Where a worker is in its life: new → starting → running → stopping → stopped, and again from stopped.
+    """The state of a worker: new → starting → running → stopping → stopped, and from stopped again to starting.
 
-    Any thread may start it and shut it down. Each change is one step: of two that meet, one wins.
-
-    `over` is set from the end of a shutdown to the next start, or by a signal.
+    Any thread may start it and shut it down. Each change is atomic: of two concurrent ones, one wins. `over` is set
+    from the end of a shutdown to the next start, or by a signal.
     """
 
     def __init__(self) -> None:
@@ -47,7 +42,7 @@ class WorkerLife:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """It starts."""
+        """Mark the worker as starting. Raises `UsageError` if it has been started."""
         with self._lock:
             if self.state not in ("new", "stopped"):
                 raise UsageError(f"this worker is {self.state} already")
@@ -55,12 +50,12 @@ class WorkerLife:
             self.over.clear()
 
     def check_wanted(self) -> None:
-        """Raise if it was shut down while it was starting."""
+        """Raise `UsageError` if the worker was shut down while it was starting."""
         if self.state != "starting":
             raise UsageError("this worker was shut down while it was starting")
 
     def started(self) -> bool:
-        """It has started; False if it was shut down meanwhile."""
+        """Mark the worker as running. Return False if it was shut down meanwhile."""
         with self._lock:
             if self.state != "starting":
                 return False
@@ -68,62 +63,57 @@ class WorkerLife:
             return True
 
     def failed(self) -> None:
-        """It could not be started."""
+        """Mark the worker as stopped because its start failed."""
         with self._lock:
             if self.state == "starting":
                 self.state = "stopped"
 
     def stop(self) -> State | None:
-        """It is to end; the state it was in, None if there is nothing to end."""
+        """Mark the worker as stopping. Return its former state; None if there is nothing to stop."""
         with self._lock:
             if self.state not in ("starting", "running"):
                 return None
-            before, self.state = self.state, "stopping"
-            return before
+            former, self.state = self.state, "stopping"
+            return former
 
     def stopped(self) -> None:
-        """It has ended."""
+        """Mark the worker as stopped."""
         with self._lock:
             self.state = "stopped"
         self.over.set()
-
-
-# --- stop signals -------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
 
 
 class StopSignals:
-    """While a worker runs on the main thread: SIGINT and SIGTERM end it politely, a second one as usual.
+    """Handlers while a worker runs on the main thread: the first SIGINT or SIGTERM shuts it down, a second one acts as
+    usual.
 
     On any other thread it does nothing: Python sets signal handlers on the main thread only.
     """
 
     def __init__(self, over: threading.Event) -> None:
         self._over = over
-        self._before: dict[int, Any] = {}
+        self._former_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._stop)
+                self._former_handlers[number] = signal.signal(number, self._stop)
 
     def __exit__(self, *_: object) -> None:
         self._restore()
 
     def _stop(self, number: int, _: object) -> None:
         logger.info("%s: shutting down", signal.Signals(number).name)
-        self._over.set()  # first: code that the next signal interrupts knows that it is the second
+        self._over.set()  # first, so that code interrupted by the next signal sees that it is the second
         self._restore()
 
     def _restore(self) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._former_handlers.items():
             signal.signal(number, handler)
-        self._before.clear()
-
-
-# --- figures and tree ---------------------------------------------------------------------------------------
+        self._former_handlers.clear()
 
 
 T = TypeVar("T")
@@ -131,8 +121,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatistics:
-    """A look at a worker. `parked` names each run whose code raised a bug, and what kind of bug, where. `restarts` counts
-    those in the whole tree, which the workers of one client share.
+    """A snapshot of a worker's figures.
+
+    `parked` maps each run whose code raised a bug to the kind of bug and its location. `restarts` counts those of the
+    whole tree, which the workers of one client share.
     """
 
     task_queue: str
@@ -149,39 +141,39 @@ class WorkerStatistics:
     restarts: int = 0
     lanes: int = 0
     cache_size: int = 0
-    """How many workflows may be cached."""
+    """Maximum number of cached workflows."""
     workflow_slots: int = 0
-    """How many workflow tasks may be at work at once: `open_activations` are."""
+    """Maximum number of concurrent workflow tasks, of which `open_activations` are in progress."""
     activity_slots: int = 0
-    """How many activities may run at once: `running_activities` do."""
+    """Maximum number of concurrent activities, of which `running_activities` are in progress."""
 
 
 def worker_statistics(
     task_queue: str, state: State, app: Application | None, services: Sequence[QueueServices]
 ) -> WorkerStatistics:
-    """From any thread: everything that may change meanwhile is copied in one step."""
+    """Return a worker's statistics. Safe on any thread: data that may change concurrently is copied in one step."""
     if app is None or not services:
         return WorkerStatistics(task_queue=task_queue, state=state)
-    counts = [each for one in services for each in one.lanes.counts()]
-    queues = {one.queue for one in services}
-    handles = [each for each in list(app.tables.records.values()) if each.queue in queues]
+    counts = [lane_counts for queue_services in services for lane_counts in queue_services.lanes.counts()]
+    queues = {queue_services.queue for queue_services in services}
+    handles = [record for record in list(app.tables.records.values()) if record.queue in queues]
     return WorkerStatistics(
         task_queue=task_queue,
         state=state,
-        cached_workflows=sum(each.cached for each in counts),
-        live_workflows=sum(each.live for each in counts),
-        parked={run: reason for each in counts for run, reason in list(each.parked.items())},
-        activations=sum(each.activations for each in counts),
-        failed_tasks=sum(each.failed_tasks for each in counts),
-        cache_misses=sum(each.misses for each in counts),
-        open_activations=sum(len(each.runs.open) for each in handles),
-        running_activities=sum(each.executor.running for each in services),
-        stuck_lanes=sum(each.lanes.stuck for each in services),
+        cached_workflows=sum(lane.cached for lane in counts),
+        live_workflows=sum(lane.live for lane in counts),
+        parked={run: reason for lane in counts for run, reason in list(lane.parked.items())},
+        activations=sum(lane.activations for lane in counts),
+        failed_tasks=sum(lane.failed_tasks for lane in counts),
+        cache_misses=sum(lane.misses for lane in counts),
+        open_activations=sum(len(record.runs.open) for record in handles),
+        running_activities=sum(queue.executor.running for queue in services),
+        stuck_lanes=sum(queue.lanes.stuck for queue in services),
         restarts=app.restarts,
-        lanes=sum(each.plan.lanes for each in services),
-        cache_size=sum(_cache_size(each.plan.config) for each in services),
-        workflow_slots=sum(each.plan.config.max_concurrent_workflow_tasks for each in services),
-        activity_slots=sum(each.plan.config.max_concurrent_activities for each in services),
+        lanes=sum(queue.plan.lanes for queue in services),
+        cache_size=sum(_cache_size(queue.plan.config) for queue in services),
+        workflow_slots=sum(queue.plan.config.max_concurrent_workflow_tasks for queue in services),
+        activity_slots=sum(queue.plan.config.max_concurrent_activities for queue in services),
     )
 
 
@@ -190,8 +182,9 @@ def _cache_size(config: HandleConfig) -> int:
 
 
 class WorkerTree:
-    """The supervision tree of a worker: its processes, their states, and a way to kill any of them. Beside it, on a file,
-    the other processes of the system that work on the same.
+    """The supervision tree of a worker: its processes and their states; `kill` ends any of them.
+
+    On a file it also lists the other operating system processes that work on it.
     """
 
     def __init__(
@@ -202,54 +195,52 @@ class WorkerTree:
         self._workers = workers
 
     def paths(self) -> list[str]:
-        """The path of every process that lives, such as `Application/Subsystem/BridgeHolder`."""
+        """Return the path of every running process, such as `Application/Subsystem/BridgeHolder`."""
         return self._portal.call(self._ask(lambda tree: tree.paths()))
 
     def render(self) -> str:
-        """The tree as a drawing, with states and restarts; below it the processes of the system that work on the file."""
-        return self._portal.call(self._ask(self._rendered))
+        """Return the tree as text, with states and restarts, followed by the system processes that work on the file."""
+        return self._portal.call(self._ask(self._render))
 
     def processes(self) -> tuple[WorkerProcess, ...]:
-        """The processes of the system that work on the same file as this worker, the owner first, with what each has in
-        hand; at most about a second old. Empty where the engine is a server, or in memory.
+        """Return the system processes that work on the same file as this worker, the owner first.
+
+        Each comes with its work in progress, at most about a second old. Empty if the engine is a server or in memory.
         """
         return self._portal.call(self._ask(lambda _: self._workers()))
 
-    def _rendered(self, tree: Tree) -> str:
-        return "\n".join((tree.render(), *map(_drawn, self._workers())))
+    def _render(self, tree: Tree) -> str:
+        return "\n".join((tree.render(), *map(_process_line, self._workers())))
 
     def faults(self) -> list[str]:
-        """What went wrong of late, latest first: which process ended, why, and that it was started again."""
+        """Return recent faults, latest first: which process ended, why, and that it was restarted."""
         return self._portal.call(self._ask(_faults))
 
     def kill(self, path: str) -> None:
-        """Kill the process at a path, brutally, with all below it. The worker is to survive it: that is what it is for."""
+        """Kill the process at a path, brutally, with everything below it. The supervision tree must recover from it."""
         self._portal.call(self._ask(lambda tree: tree.kill(path)))
 
     async def _ask(self, question: Callable[[Tree], T]) -> T:
         return question(self._tree())
 
 
-def _drawn(process: WorkerProcess) -> str:
+def _process_line(process: WorkerProcess) -> str:
     here = ", this one" if process.process_id == os.getpid() else ""
     part = "owns the file" if process.is_owner else "works"
     return (
-        f"process {process.process_id}{here}  {part} (queues: {', '.join(process.task_queues)}; in hand: "
+        f"process {process.process_id}{here}  {part} (queues: {', '.join(process.task_queues)}; in progress: "
         f"{process.tasks} workflow tasks, {process.attempts} attempts)"
     )
 
 
 def _faults(tree: Tree) -> list[str]:
     now = asyncio.get_running_loop().time()
-    bad = [each for each in reversed(tree.reports()) if each.level >= logging.WARNING]
-    return [f"{now - each.time:.0f} s ago: {each}" for each in bad]
-
-
-# --- a worker's facts ---------------------------------------------------------------------------------------
+    faults = [report for report in reversed(tree.reports()) if report.level >= logging.WARNING]
+    return [f"{now - report.time:.0f} s ago: {report}" for report in faults]
 
 
 class WorkerFacts:
-    """A worker's facts. Workers are made by `Worker(…)`."""
+    """The read-only properties of a worker. Create workers with `Worker(…)`."""
 
     _plan: Plan
     _life: WorkerLife
@@ -259,7 +250,7 @@ class WorkerFacts:
 
     @property
     def task_queue(self) -> str:
-        """The task queue it serves."""
+        """The worker's task queue."""
         return self._plan.config.task_queue
 
     def __repr__(self) -> str:
@@ -267,18 +258,18 @@ class WorkerFacts:
 
     @property
     def tree(self) -> WorkerTree:
-        """The supervision tree that this worker is part of, for looking and for fire drills."""
+        """The supervision tree of this worker, for inspection and for failure tests."""
         return WorkerTree(self._portal, lambda: self._app.require_tree(), lambda: worker_processes(self._app))
 
     def statistics(self) -> WorkerStatistics:
-        """How the worker is doing. Cheap, from any thread."""
+        """Return the worker's statistics. Cheap, and safe on any thread."""
         return worker_statistics(
             self.task_queue, self._life.state, self._application, list(self._services.values())
         )
 
     @property
     def status_address(self) -> str | None:
-        """Where the status endpoint listens; None if it was not asked for."""
+        """The address of the status endpoint; None if it is disabled."""
         return None if self._status is None else self._status.address
 
     def _report(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from opentelemetry import metrics as otel
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from hourglass._worker.tree.status import described
+from hourglass._worker.tree.worker_metrics import described
 from hourglass.metrics import Registry, default_registry
 from hourglass.metrics._registry import Metric
 from hourglass.metrics._samples import Buckets, Labels

@@ -27,7 +27,8 @@ import msgspec
 from sqlalchemy import Connection, Engine, delete, exists, insert, select, update
 from sqlalchemy.orm import Session
 
-from hourglass._contract.service import Request, new_id
+from hourglass._contract.ids import new_id
+from hourglass._contract.service import Request
 from hourglass._contract.workflows import SignalWorkflow, StartWorkflow
 from hourglass._evaluator.options import Duration, check_text, seconds
 from hourglass.client import AsyncClient, Client

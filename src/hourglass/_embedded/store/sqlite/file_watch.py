@@ -321,9 +321,11 @@ class FileWatch:
         return True, f"All that was acknowledged is in the copy {destination}."
 
     def _new_name_sentence(self) -> str:
+        where = "exists under another name"
         with contextlib.suppress(OSError):
-            return f"The file that was in use, with all that was acknowledged, is {os.readlink(f'/proc/self/fd/{self._file}')}."
-        return "The file that was in use, with all that was acknowledged, exists under another name."
+            name = os.readlink(f"/proc/self/fd/{self._file}")
+            where = f"is {name}" if name != self._path else "is hidden by a mount over it: unmount that first"
+        return f"The file that was in use, with all that was acknowledged, {where}."
 
     def _move_log(self) -> str:
         destination = f"{self._free_name()}-wal"

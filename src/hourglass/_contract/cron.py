@@ -1,0 +1,174 @@
+"""Cron strings in Temporal's dialect, parsed into calendars and intervals. Pure.
+
+The cron dialect is the server's, not crontab's, so that both engines agree:
+
+    5 fields    minute, hour, day of month, month, day of week
+    6 fields    the same and a year
+    7 fields    seconds first, a year last
+    @yearly @annually @monthly @weekly @daily @midnight @hourly
+    @every 90m, @every 6h/45m (an interval, and its offset)
+    CRON_TZ=Europe/Berlin or TZ=… in front, a # comment behind
+
+A field is `*`, numbers, ranges and steps, separated by commas; months and weekdays also by name. A time matches if
+*all* its parts do: a day of the month and a day of the week both count, where crontab takes either. Sunday is 0 or
+7.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from hourglass._contract.schedules import CalendarSpec, IntervalSpec, Range
+from hourglass.errors import UsageError
+
+FIRST_YEAR, LAST_YEAR = 2000, 2100
+
+_SHORTHANDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_MONTHS = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
+_DAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+
+
+class Field(NamedTuple):
+    """A field of a calendar: its valid numbers, and names for some of them."""
+
+    name: str
+    what: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+    shortest: int = 0
+
+
+FIELDS: tuple[Field, ...] = (
+    Field("second", "seconds", 0, 59),
+    Field("minute", "minutes", 0, 59),
+    Field("hour", "hours", 0, 23),
+    Field("day_of_month", "days of the month", 1, 31),
+    Field("month", "months", 1, 12, _MONTHS, 3),
+    Field("day_of_week", "days of the week", 0, 6, _DAYS, 2),
+    Field("year", "years", FIRST_YEAR, LAST_YEAR),
+)
+_PLACES = {5: FIELDS[1:6], 6: FIELDS[1:], 7: FIELDS}
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_AMOUNT = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h|d)")
+
+
+class Cron(NamedTuple):
+    """A parsed cron string: a calendar or an interval, and its time zone, if any."""
+
+    calendar: CalendarSpec | None
+    interval: IntervalSpec | None
+    time_zone: str = ""
+
+
+def parse_cron(text: str) -> Cron:
+    """Parse a cron string. Raises `UsageError`."""
+    expression, zone = text.strip(), ""
+    if expression.startswith(("TZ=", "CRON_TZ=")):
+        head, _, expression = expression.partition(" ")
+        zone = head.partition("=")[2]
+    expression, _, comment = expression.partition("#")
+    expression = expression.strip()
+    if expression.startswith("@every"):
+        return Cron(None, _cron_interval(expression, text))
+    words = _SHORTHANDS.get(expression, expression).split()
+    places = _PLACES.get(len(words))
+    if places is None:
+        raise _wrong(
+            text, f"it has {len(words)} fields, not 5, 6 (with a year) or 7 (with seconds and a year)"
+        )
+    ranges = {field.name: _ranges(word, field, text) for field, word in zip(places, words, strict=True)}
+    return Cron(CalendarSpec(**ranges, comment=comment.strip()), None, zone)
+
+
+def _cron_interval(expression: str, text: str) -> IntervalSpec:
+    head, _, words = expression.partition(" ")
+    if head != "@every":
+        raise _wrong(text, "after @every there must be a blank and a duration")
+    every, _, offset = words.partition("/")
+    return IntervalSpec(_duration(every, text), _duration(offset, text) if offset else 0.0)
+
+
+def _duration(words: str, text: str) -> float:
+    amounts = _AMOUNT.findall(words)
+    if not amounts or "".join(number + unit for number, unit in amounts) != words:
+        raise _wrong(text, f"{words!r} is no duration such as 90s, 15m, 1h30m or 2d")
+    return float(sum(float(number) * _UNITS[unit] for number, unit in amounts))
+
+
+def _ranges(word: str, field: Field, text: str) -> tuple[Range, ...]:
+    if word == "*" and field.name == "year":
+        return ()
+    return tuple(parsed for part in word.split(",") for parsed in _part(part, field, text))
+
+
+def _part(part: str, field: Field, text: str) -> list[Range]:
+    span, slash, every = part.partition("/")
+    step = 1
+    if slash:
+        if not _is_number(every) or int(every) < 1:
+            raise _wrong(text, f"the step of {part!r} must be a whole number from 1 on")
+        step = int(every)
+    highest = 7 if field.name == "day_of_week" else field.high
+    first, dash, last = span.partition("-")
+    if span == "*":
+        start, end = field.low, highest
+    else:
+        start = _number(first, field, highest, text)
+        end = _number(last, field, highest, text) if dash else (highest if slash else start)
+    if end < start:
+        raise _wrong(text, f"the {field.what} of {part!r} end before they start")
+    if field.name == "day_of_week" and end == 7:
+        return _with_sunday(start, step)
+    return [Range(start, end, step)]
+
+
+def _with_sunday(start: int, step: int) -> list[Range]:
+    """Return the ranges for a range of weekdays up to 7, which is Sunday and therefore also 0."""
+    if start == 7:
+        return [Range(0, 0)]
+    sunday = [Range(0, 0)] if (7 - start) % step == 0 and (step > 1 or start > 1) else []
+    return [*sunday, Range(start, 6, step)]
+
+
+def _number(word: str, field: Field, highest: int, text: str) -> int:
+    lower = word.lower()
+    if field.names and len(lower) >= field.shortest:
+        for at, name in enumerate(field.names):
+            if name.startswith(lower):
+                return at + field.low
+    if _is_number(word) and field.low <= int(word) <= highest:
+        return int(word)
+    names = f", or names such as {field.names[1][:3]}" if field.names else ""
+    raise _wrong(text, f"{word!r} is not among the {field.what}: {field.low} to {highest}{names}")
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdecimal()
+
+
+def _wrong(text: str, why: str) -> UsageError:
+    return UsageError(f"the cron string {text!r} makes no sense: {why}")

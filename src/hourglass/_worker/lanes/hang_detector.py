@@ -1,0 +1,139 @@
+"""Detection of lanes whose code does not return: delayed after some tens of milliseconds, hung after the deadlock
+timeout.
+
+`HangDetector` only observes, from the control loop; `LaneSet` acts. A lane is *delayed* when it has been at the same
+work at two looks, some tens of milliseconds apart: the runs that wait behind it should leave. It *hangs* when one
+step of its work has taken the deadlock timeout: the task fails, and the lane is replaced.
+
+A lane that executes a long journal again, or starts, ends or unwinds thousands of fibers, gets the timeout anew with
+each activation and each fiber. Only time counts in which the control loop was awake: if the whole process stood still
+(a C call that held the interpreter, a suspended machine), the lane is not to blame. Nor does a lane hang that
+computes and gets too little of the processor: on an overloaded machine it gets up to ten times as long, until it has
+computed for half of the timeout. A lane that a debugger has stopped is neither delayed nor hung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from hourglass._worker.health.debuggers import is_debugged
+from hourglass._worker.health.stacks import frame_of
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.lane import Lane, Work
+
+LOOK = 0.02
+"""The interval of looks, in seconds."""
+_DELAYED_AFTER = 0.04
+_LONGEST_GAP = 0.5  # between two looks, as a part of the timeout: more does not count
+_COMPUTES = 0.02  # of the time between two looks: a thread that sleeps in turns takes less
+_STARVED = 10  # timeouts
+_MOST_POINTS = 200_000  # fibers of a run that start or end; more is no progress
+
+
+@dataclass
+class Looks:
+    """The lanes that are delayed, with the seconds, and those that hang, with their work."""
+
+    delayed: dict[Lane, float] = field(default_factory=dict)
+    hung: list[tuple[Lane, Work]] = field(default_factory=list)
+
+
+@dataclass
+class _Observation:
+    """A lane at one piece of work: since when, and for how long it has made no progress."""
+
+    work: Work
+    since: float
+    steps: int
+    seconds: float
+    computed: float
+    """The seconds during which the thread was computing, or may have been before the first look."""
+    cpu_time: float | None
+
+
+class HangDetector:
+    """Observes how long each lane has been at its current work. A timeout of None or 0: no lane hangs."""
+
+    def __init__(self, timeout: float | None, clock: Callable[[], float]) -> None:
+        self.timeout = timeout or 0.0
+        self._clock = clock
+        self._looked: float | None = None
+        self._observations: dict[Lane, _Observation] = {}
+
+    def look(self, lanes: Iterable[Lane]) -> Looks:
+        """Return the lanes whose code does not return. To be called at each `LOOK` while there is work."""
+        now = self._clock()
+        passed = 0.0 if self._looked is None else now - self._looked
+        if self.timeout:
+            passed = min(passed, _LONGEST_GAP * self.timeout)
+        self._looked = now
+        looks, observations = Looks(), {}
+        for lane in lanes:
+            work = lane.busy
+            if work is not None:
+                before = self._observations.get(lane)
+                observation = observations[lane] = self._observed(lane, work, before, now, passed)
+                self._judge(lane, observation, now, passed, before, looks)
+        self._observations = observations
+        return looks
+
+    def pause(self) -> None:
+        """Forget everything: nothing is in progress, and the time until the next look must not count."""
+        self._looked = None
+        self._observations.clear()
+
+    def _observed(
+        self, lane: Lane, work: Work, before: _Observation | None, now: float, passed: float
+    ) -> _Observation:
+        steps, cpu_time = (progress_of(lane.evaluations), lane.cpu_time()) if self.timeout else (0, None)
+        if before is None or before.work is not work:
+            seconds = min(now - work.since, passed)
+            return _Observation(work, now, steps, seconds, seconds, cpu_time)
+        if steps != before.steps:
+            return _Observation(work, before.since, steps, 0.0, 0.0, cpu_time)
+        computed = before.computed + _difference(cpu_time, before.cpu_time)
+        return _Observation(work, before.since, steps, before.seconds + passed, computed, cpu_time)
+
+    def _judge(
+        self,
+        lane: Lane,
+        observation: _Observation,
+        now: float,
+        passed: float,
+        before: _Observation | None,
+        looks: Looks,
+    ) -> None:
+        delay = now - observation.since
+        is_hung = bool(self.timeout) and observation.seconds >= self.timeout
+        if is_hung and observation.seconds < _STARVED * self.timeout:
+            recent = _difference(observation.cpu_time, before.cpu_time if before is not None else None)
+            is_hung = not (recent > _COMPUTES * passed and observation.computed < self.timeout / 2)
+        if not is_hung and delay < _DELAYED_AFTER:
+            return
+        if _is_debugged(lane):
+            observation.seconds = 0.0  # a developer who steps through the code may take any time
+            return
+        if delay >= _DELAYED_AFTER:
+            looks.delayed[lane] = delay
+        if is_hung:
+            looks.hung.append((lane, observation.work))
+
+
+def progress_of(evaluations: Evaluations) -> int:
+    """Return a number that increases while a lane takes long but makes progress.
+
+    It executes a large run again, unwinds it, or starts and ends its fibers, up to a limit.
+    """
+    entry = evaluations.executing
+    live = entry.run.live if entry is not None else None
+    return evaluations.steps + (min(live.turning_points, _MOST_POINTS) if live is not None else 0)
+
+
+def _difference(cpu_time: float | None, before: float | None) -> float:
+    return 0.0 if cpu_time is None or before is None else cpu_time - before
+
+
+def _is_debugged(lane: Lane) -> bool:
+    thread_id = lane.thread_id
+    return thread_id is not None and is_debugged(thread_id, frame_of(thread_id))

@@ -1,0 +1,118 @@
+"""The table of a worker's lanes: the place of each lane, and the place of each run (`Places`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hourglass._worker.lanes.lane import Lane
+
+RunKey = tuple[int, str]
+"""The generation of a run's handle, and its run id."""
+
+
+@dataclass(eq=False)
+class Place:
+    """The place of one lane: its name stays when the lane is replaced.
+
+    A spare place exists while there is too much work for the usual ones: `used` is when it last had work; once it is
+    `leaving`, it has no runs any more and ends.
+    """
+
+    lane: Lane
+    runs: int = 0
+    replaced: int = 0
+    spare: bool = False
+    used: float = 0.0
+    leaving: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the lane."""
+        return self.lane.name
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the lane has anything to do."""
+        return self.lane.busy is not None or bool(self.lane.queued)
+
+
+class Places:
+    """The places of all lanes by name, and of all runs that are kept, also while nothing of them is in progress.
+
+    Invariant: `runs` of a place is the number of runs that live there.
+    """
+
+    def __init__(self, lanes: list[Lane]) -> None:
+        self._places = {lane.name: Place(lane) for lane in lanes}
+        self.first = next(iter(self._places.values()))
+        self.open = list(self._places.values())
+        """The places for new runs."""
+        self.of_run: dict[RunKey, Place] = {}
+        """The place of each run."""
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(list(self._places.values()))
+
+    def __getitem__(self, name: str) -> Place:
+        return self._places[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def lanes(self) -> list[Lane]:
+        """Return all lanes."""
+        return [place.lane for place in self._places.values()]
+
+    def usual(self) -> list[Place]:
+        """Return the places that are not spare."""
+        return [place for place in self if not place.spare]
+
+    def staying(self) -> list[Place]:
+        """Return the places that are not leaving."""
+        return [place for place in self if not place.leaving]
+
+    def has_work(self) -> bool:
+        """Whether any lane has anything to do."""
+        return any(place.has_work for place in self._places.values())
+
+    def add(self, place: Place) -> Place:
+        """Add a spare place."""
+        self._places[place.name] = place
+        return place
+
+    def remove(self, place: Place) -> None:
+        """Remove a spare place whose lane has ended."""
+        del self._places[place.name]
+
+    def least_busy(self) -> Place:
+        """Return the place for a new run: the open one with the fewest runs."""
+        return min(self.open, key=lambda place: place.runs)
+
+    def settle(self, run: RunKey, place: Place) -> None:
+        """Record the place of a new run."""
+        self.of_run[run] = place
+        place.runs += 1
+
+    def forget(self, run: RunKey) -> Place | None:
+        """Forget a run. Return its place, None if it has none."""
+        place = self.of_run.pop(run, None)
+        if place is not None:
+            place.runs -= 1
+        return place
+
+    def forget_older(self, generation: int) -> None:
+        """Forget the runs of handles before this generation."""
+        for run in [run for run in self.of_run if run[0] < generation]:
+            self.forget(run)
+
+    def move(self, run: RunKey, source: Place, target: Place) -> None:
+        """Record that a run has moved, if it lived at the source."""
+        if self.of_run.get(run) is source:
+            self.of_run[run] = target
+            source.runs, target.runs = source.runs - 1, target.runs + 1
+
+    def move_all(self, source: Place, target: Place) -> None:
+        """Record that all runs of a place have moved."""
+        for run in [run for run, place in self.of_run.items() if place is source]:
+            self.move(run, source, target)

@@ -1,0 +1,154 @@
+"""Runs that wait behind code that does not return soon leave their lane (`Relief`).
+
+The code may be a loop, a sleep, a lock, or just long work. After some tens of milliseconds the runs in the queue move
+to another lane, a spare one if necessary, and are executed there from their journals. The slow run keeps its lane and
+its fibers. A spare lane gets new runs only if no other lane is free, and ends after some time without work.
+
+Belongs to the control loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from hourglass._worker.health.quarantine import Quarantine
+from hourglass._worker.lanes.counts import Counts
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.lane import Lane, LaneJob
+from hourglass._worker.lanes.places import Place, Places
+
+_IDLE_LIMIT = 5.0
+_IDLE_LOOK = 1.0
+_SECONDS_PER_STEP = 20e-6  # approximately, to execute an event or a command of a run again
+
+
+class Relief:
+    """Moves waiting runs away from delayed lanes, and keeps the spare lanes. `make_lane` starts a lane with a name."""
+
+    def __init__(
+        self,
+        places: Places,
+        quarantine: Quarantine,
+        make_lane: Callable[[str, Evaluations], Lane],
+        *,
+        max_spares: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.ended = Counts()
+        """The figures of spare lanes that have ended."""
+        self.is_calm = True
+        """Whether there was nothing to do at the last look."""
+        self._places = places
+        self._quarantine = quarantine
+        self._make_lane = make_lane
+        self._max_spares = max_spares
+        self._clock = clock
+        self._spares = 0  # made so far
+        self._suspects: Place | None = None
+        self._oldest_generation = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopping = False
+
+    def look(self, delayed: Mapping[Lane, float]) -> None:
+        """Relieve these lanes, and end spare lanes without work."""
+        self.is_calm = not delayed and not self._spares
+        if delayed and not self._stopping:
+            for place in self._places.staying():
+                delay = delayed.get(place.lane)
+                if delay is not None and place.lane.queued:
+                    self._relieve(place, delay, delayed)
+        free = [place for place in self._places.staying() if place.lane not in delayed]
+        self._places.open = [place for place in free if not place.spare] or free or self._places.usual()
+        if self._spares:
+            self._end_idle_spares()
+
+    def place_for_suspects(self) -> Place:
+        """Return the one place for all runs that may kill the process: executed one at a time, a death has one
+        suspect."""
+        if self._suspects is None or self._suspects.leaving:
+            self._suspects = self._add_spare(self._places.first.lane)
+        return self._suspects
+
+    def forget_older(self, generation: int) -> None:
+        """Do not move runs of handles before this generation: their lane has been told to remove them."""
+        self._oldest_generation = max(self._oldest_generation, generation)
+
+    def stop(self) -> None:
+        """Move nothing any more, and end no spare lanes: all lanes end."""
+        self._stopping = True
+
+    def _relieve(self, place: Place, delay: float, delayed: Mapping[Lane, float]) -> None:
+        lane, work = place.lane, place.lane.busy
+        free = [other for other in self._places.staying() if other.lane not in delayed]
+        spares = sum(other.spare for other in self._places)
+        if work is None or (not free and spares >= self._max_spares):
+            return
+        busy_run = work.activation.run_id if isinstance(work, LaneJob) else None
+
+        def may_leave(job: LaneJob) -> bool:
+            run_id = job.activation.run_id
+            if run_id == busy_run or job.generation < self._oldest_generation:
+                return False
+            if self._quarantine.is_suspect(run_id):
+                return False
+            return is_worth_moving(delay, lane.evaluations.work_of(run_id, job.generation))
+
+        jobs = lane.part_with(work, may_leave)
+        if not jobs:
+            return
+        refuge = (
+            min(free, key=lambda other: (other.spare, other.lane.queued)) if free else self._add_spare(lane)
+        )
+        for job in jobs:
+            self._move(job, place, refuge)
+        refuge.lane.take_over(jobs)
+
+    def _move(self, job: LaneJob, place: Place, refuge: Place) -> None:
+        run_id = job.activation.run_id
+        left = place.lane.evaluations.move(run_id, job.generation, refuge.lane.evaluations)
+        if left is not None:
+            # Greenlets can only be unwound by the thread that made them: the old lane does it when its code returns.
+            place.lane.do(partial(Evaluations.drop, entry=left))
+        self._places.move((job.generation, run_id), place, refuge)
+
+    def _add_spare(self, lane: Lane) -> Place:
+        self._spares += 1
+        name = f"{self._places.first.name}+{self._spares}"
+        spare = self._make_lane(name, lane.evaluations.sibling())
+        return self._places.add(Place(spare, spare=True, used=self._clock()))
+
+    def _end_idle_spares(self) -> None:
+        now = self._clock()
+        spares = [place for place in self._places if place.spare]
+        for place in spares:
+            if place.has_work:
+                place.used = now
+            elif place.leaving:
+                if place.lane.ended:
+                    self._places.remove(place)
+                    self.ended.add(place.lane.counts)
+            elif now - place.used >= _IDLE_LIMIT and not self._stopping:
+                self._end(place)
+        if spares and self._timer is None and not self._stopping:
+            self._timer = asyncio.get_running_loop().call_later(_IDLE_LOOK, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._end_idle_spares()
+
+    def _end(self, place: Place) -> None:
+        """End a spare lane without work. Its runs move to a usual lane."""
+        usual = min(self._places.usual(), key=lambda other: other.runs)
+        place.leaving = True
+        place.lane.evaluations.move_all(usual.lane.evaluations)
+        self._places.move_all(place, usual)
+        usual.replaced, place.replaced = usual.replaced + place.replaced, 0
+        self._places.open = [other for other in self._places.open if other is not place] or [usual]
+        place.lane.stop()
+
+
+def is_worth_moving(delay: float, steps: int) -> bool:
+    """Whether a run should be executed again on another lane: once it has waited as long as that takes."""
+    return delay >= steps * _SECONDS_PER_STEP

@@ -1,0 +1,125 @@
+"""Reachability: whether the engine answers us.
+
+An outstanding poll proves nothing: it waits just as patiently on a server that is gone. Every few seconds the engine is
+asked for our namespace, over each connection on which a handle polls. `/ready` and `/status` show the result, and the log
+reports when the engine is lost and when it is back; nothing else changes. An engine that cannot be asked (`UNIMPLEMENTED`,
+or a key without permission to describe its namespace) counts as reachable, but only if it has never answered; a busy one
+(`RESOURCE_EXHAUSTED`) counts as answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import sleep
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hourglass._contract.deployments import DescribeNamespace
+from hourglass._contract.service import Connection
+from hourglass.errors import HourglassError, ServiceError
+
+if TYPE_CHECKING:
+    from hourglass._worker.tree.application import Application
+
+logger = logging.getLogger("hourglass.worker")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachLimits:
+    """The interval of queries, and the timeout of an answer, in seconds: a loss shows within their sum."""
+
+    interval: float = 3.0
+    answer: float = 4.0
+
+
+_BUSY = "RESOURCE_EXHAUSTED"
+_CANNOT_BE_ASKED = frozenset({"UNIMPLEMENTED", "PERMISSION_DENIED"})
+_NO_ANSWER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
+
+
+@dataclass(frozen=True)
+class Outage:
+    """The engine does not serve us: the reason, for people, and since when. `kind` stays the same for the same problem."""
+
+    kind: str
+    reason: str
+    since: float
+
+
+class Reachability:
+    """The conclusion from the latest answers. Pure except for the log; the caller passes the time."""
+
+    def __init__(self) -> None:
+        self.outage: Outage | None = None
+        self._has_answered = False
+
+    def answered(self, now: float) -> None:
+        """Record that the engine answered and has our namespace."""
+        self._has_answered = True
+        self._end_outage(now)
+
+    def _end_outage(self, now: float) -> None:
+        outage, self.outage = self.outage, None
+        if outage is not None:
+            logger.info("the engine answers again, after %.0f s", now - outage.since)
+
+    def refused(self, error: BaseException, now: float) -> bool:
+        """Record a missing or negative answer. Return False if this engine cannot be asked and counts as reachable."""
+        status = error.status if isinstance(error, ServiceError) else "UNKNOWN"
+        if status == _BUSY:
+            # The engine is there, but has not shown whether it can be asked: a file whose disk was full for a while
+            # cannot, and would count as lost after its next answer.
+            self._end_outage(now)
+            return True
+        if status in _CANNOT_BE_ASKED and not self._has_answered:
+            self.outage = None
+            return False
+        kind = "UNAVAILABLE" if status in _NO_ANSWER else status
+        before = self.outage
+        # Only our own errors are known to contain no secrets.
+        reason = str(error) if isinstance(error, HourglassError) else f"it failed with {type(error).__name__}"
+        self.outage = Outage(kind, reason, now if before is None else before.since)
+        if before is None or before.kind != kind:
+            logger.warning("the engine is lost: %s. This worker gets no work until it is back", reason)
+        return True
+
+
+async def watch_reachability(app: Application) -> None:
+    """Query for as long as the engine can be asked."""
+    while True:
+        if not await check_reachability(app):
+            logger.debug("this engine cannot report whether it is available")
+            return
+        await sleep(app.reach.interval)
+
+
+async def check_reachability(app: Application) -> bool:
+    """Query once, over every connection on which a handle polls. Return False if this engine cannot be asked."""
+    loop = asyncio.get_running_loop()
+    connections = _connections(app)
+    queries = [_ask(connection, app.reach.answer) for connection in connections]
+    answers = await asyncio.gather(*queries, return_exceptions=True)
+    # A connection that was replaced meanwhile may have been closed during its query.
+    current = _connections(app)
+    valid = [answer for connection, answer in zip(connections, answers, strict=True) if connection in current]
+    errors = [answer for answer in valid if answer is not None]
+    if not valid:
+        return True  # no conclusion yet
+    if errors:
+        return app.reachability.refused(errors[0], loop.time())
+    app.reachability.answered(loop.time())
+    return True
+
+
+def _connections(app: Application) -> list[Connection]:
+    """Return the connections of serving handles; the client's own if there are none."""
+    current = [registration.current for registration in app.tables.registrations.values()]
+    by_id = {id(record.connection): record.connection for record in current if record is not None}
+    return list(by_id.values()) or [app.raw]
+
+
+async def _ask(connection: Connection, limit: float) -> None:
+    # Twice the limit, for a connection that does not respect it.
+    async with asyncio.timeout(2 * limit):
+        await connection.call(DescribeNamespace(rpc_timeout=limit))

@@ -1,0 +1,177 @@
+"""The connection of a client in this process: opened on first use, changeable while it is open, and opened again in a forked
+child, which never uses, nor frees, the connection of its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import weakref
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from hourglass._contract.service import Connection, Remote
+from hourglass._contract.workflows import (
+    UpdateWorkflow,
+)
+from hourglass._forks import ForkStage, at_fork, leak
+from hourglass._worker.portal import Portal
+from hourglass._worker.targets import Target, check_target, open_connection
+from hourglass.errors import UsageError
+
+Opener = Callable[[Target], Coroutine[Any, Any, Connection]]
+
+
+class Link:
+    """The connection of a client in this process, and the portal of its loop. It is opened on first use.
+
+    Servers that load an application and then fork (gunicorn with preload) create their clients before their children. In a child
+    the parent's connection must not be used, nor freed; the link drops it and opens its own on first use. A child is a client of
+    a file even if its parent owns the file. An engine in memory cannot be reached from a child: its link raises an error there.
+    """
+
+    where = Target(kind="memory")
+    """The target, with its credentials."""
+
+    def __init__(
+        self,
+        portal: Portal,
+        connection: Connection | None,
+        opener: Opener | None = None,
+        where: Target | None = None,
+    ) -> None:
+        self.where = where or self.where
+        self.target = str(self.where) if connection is None else connection.target
+        self.namespace = self.where.namespace if connection is None else connection.namespace
+        self.closed = False
+        self.unserved: set[tuple[str, ...]] = set()
+        """The task queues of workflows, and the activities, for which this client has already warned that no worker takes
+        them.
+        """
+        self.requested_updates: dict[str, UpdateWorkflow] = {}
+        """Updates that this client waits for and that no service has reported as accepted, by id."""
+        self._opener = opener
+        self._opening = asyncio.Lock()
+        self._portal: Portal | None = portal
+        self._connection: Connection | None = connection
+        self._others: weakref.WeakSet[Connection] = weakref.WeakSet()
+        self._forget_exit = _nothing if connection is None else portal.at_exit(connection.close)
+        _links.add(self)
+
+    @property
+    def portal(self) -> Portal:
+        """The portal of this process."""
+        if self._portal is None:
+            self._portal = Portal.current()
+        return self._portal
+
+    @property
+    def identity(self) -> str:
+        """The client identity."""
+        return default_identity() if self._connection is None else self._connection.identity
+
+    @property
+    def connection(self) -> Connection:
+        """The open connection, for any thread except the control loop's; a forked child opens it first."""
+        if self._connection is None:
+            return self.portal.call(self.opened())
+        return self._connection
+
+    @property
+    def at_hand(self) -> Connection | None:
+        """The open connection, or None if it must be opened first or is closed. For any thread."""
+        return None if self.closed else self._connection
+
+    async def opened(self) -> Connection:
+        """Return the open connection, on the control loop."""
+        if self.closed:
+            raise UsageError("this client is closed: connect again")
+        if self._connection is not None:
+            return self._connection
+        async with self._opening:
+            if self._connection is None:
+                self._connection = await self._open()
+                self._forget_exit = self.portal.at_exit(self._connection.close)
+        return self._connection
+
+    async def another(self) -> Connection:
+        """Return another connection to the same engine, on the control loop; for an engine in memory the same one."""
+        if self._opener is None:
+            return await self.opened()
+        connection = await self._opener(self.where)
+        self._others.add(connection)  # `change` must reach it
+        return connection
+
+    def change(self, **credentials: Any) -> None:
+        """Use another API key, or other headers, from the next call on: here, and in all workers of this link."""
+        where = check_target(replace(self.where, **credentials))
+        opened: list[Any] = [self._connection, *self._others]
+        for connection in opened:
+            if isinstance(connection, Remote):
+                if "api_key" in credentials:
+                    connection.set_api_key(where.api_key)
+                else:
+                    connection.set_rpc_metadata(where.metadata)
+        self.where = where
+
+    async def close(self) -> None:
+        """Close the connection, on the control loop. Safe to call twice."""
+        if self.closed:
+            return
+        self.closed = True
+        self._forget_exit()
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _open(self) -> Connection:
+        if self._opener is None:
+            raise UsageError(
+                f"the engine of {self.target} lives in the process that connected to it, "
+                "and this is a fork of that: connect again here"
+            )
+        return await self._opener(self.where)
+
+    def forget(self) -> None:
+        """Drop the parent's connection in a forked child, without freeing it."""
+        # Referenced for ever: freeing them here would close sockets and files that the parent uses.
+        leak(self._portal, self._connection, *self._others)
+        self._portal = None
+        self._connection = None
+        self._others = weakref.WeakSet()
+        self._opening = asyncio.Lock()
+        self._forget_exit = _nothing
+
+
+def default_identity() -> str:
+    """Return the default identity: the process and the machine."""
+    return f"{os.getpid()}@{socket.gethostname()}"
+
+
+def _nothing() -> None:
+    pass
+
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for link in list(_links):
+        link.forget()
+
+
+at_fork(ForkStage.CLIENTS, in_child=_after_fork)
+
+
+async def open_link(
+    portal: Portal, target: Target, identity: str | None, timeout: float, lazy: bool = False
+) -> Link:
+    """Connect, on the control loop; with `lazy` on first use, unless the engine is in this process's memory."""
+
+    async def open_one(where: Target) -> Connection:
+        return await open_connection(where, identity or default_identity(), timeout)
+
+    in_memory = target.kind == "memory"
+    connection = None if lazy and not in_memory else await open_one(target)
+    return Link(portal, connection, None if in_memory else open_one, target)

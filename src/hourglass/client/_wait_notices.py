@@ -1,0 +1,358 @@
+"""Notices about waits: a client that waits for a run that cannot proceed logs the reason once.
+
+The reasons: the run's code is parked, an activity fails and is retried, no worker takes the activity, no worker serves the task
+queue, or one of these is true of a child. The first check is after a few seconds, later ones at increasing intervals, until a
+notice was logged. Checks must not disturb the wait: their errors are ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import sleep
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import msgspec
+
+from hourglass._contract.activities import ActivityExecutionStatus, DescribeActivity
+from hourglass._contract.deployments import GetPollers, Pollers
+from hourglass._contract.workflows import (
+    DescribeWorkflow,
+    Description,
+    GetHistory,
+    PendingActivity,
+    WorkflowStatus,
+)
+from hourglass._history.codec import read_event
+from hourglass._history.events import WorkflowTaskFailed
+from hourglass.client._session import ClientSession
+from hourglass.converter import Converter, Failure
+from hourglass.converter._data import is_benign
+from hourglass.errors import (
+    HourglassError,
+    summary,
+)
+
+logger = logging.getLogger("hourglass")
+
+
+SILENCE = 3.0
+"""The time of the first check, in seconds."""
+_LONGEST_SILENCE = 300.0
+# Longer histories are not fetched for a log line.
+_LONGEST_HISTORY = 2000
+# The number of events of a run whose first task no worker has taken; and for how many seconds that is normal if workers have been
+# seen.
+_UNTOUCHED, _PATIENCE = 2, 10.0
+# Only this many levels of children, and children of each run, are checked.
+_DEEPEST, _MOST_CHILDREN = 3, 3
+
+
+class WaitWatcher:
+    """Checks one wait at intervals. Belongs to the control loop."""
+
+    __slots__ = ("_began", "_looking", "_said", "_session", "_timer")
+
+    def __init__(self, session: ClientSession) -> None:
+        loop = asyncio.get_running_loop()
+        self._session = session
+        self._said = False
+        self._began = loop.time()
+        self._looking: asyncio.Task[None] | None = None
+        self._timer = loop.call_later(SILENCE, self._begin)
+
+    def end(self) -> None:
+        """Stop checking, because the wait is over."""
+        self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _begin(self) -> None:
+        self._looking = asyncio.get_running_loop().create_task(self._look_often())
+
+    async def look(self) -> bool:
+        """Check now, unless a notice was logged already. Return whether a notice was logged."""
+        if not self._said:
+            try:
+                self._said = await self._say()
+            except HourglassError:
+                pass
+        return self._said
+
+    async def _look_often(self) -> None:
+        pause = SILENCE
+        while not await self.look():
+            pause = min(2 * pause, _LONGEST_SILENCE)
+            await sleep(pause)
+
+    async def _say(self) -> bool:
+        """Log the reason of a delay, if there is one."""
+        raise NotImplementedError
+
+    def _is_unserved(self, pollers: Pollers) -> bool:
+        """Whether no worker takes such tasks from a queue. The connection itself logs that a file has no worker at all."""
+        target = self._session.link.target
+        on_file = target.startswith("local:") and target != "local:"
+        return not pollers.pollers and (bool(pollers.served) or not on_file)
+
+    def _is_left(self, pollers: Pollers, since_ns: int) -> bool:
+        """Whether the known workers of a queue have ended. A server remembers pollers for minutes: workers that last polled
+        before a task was added, and have not taken it, have ended or are busy.
+        """
+        if not pollers.pollers or asyncio.get_running_loop().time() - self._began < _PATIENCE:
+            return False
+        return max(poller.last_seen_ns for poller in pollers.pollers) < since_ns
+
+    def _is_new(self, *what: str) -> bool:
+        """Whether this was not logged on this connection before; from now on it counts as logged."""
+        reported = self._session.link.unserved
+        if what in reported:
+            return False
+        reported.add(what)
+        return True
+
+    def _say_failing(
+        self, subject: str, activity: PendingActivity, facts: dict[str, object], advice: str = ""
+    ) -> None:
+        most = f" of {activity.maximum_attempts}" if activity.maximum_attempts else ""
+        due = activity.next_attempt_time_ns
+        again = f", next at {datetime.fromtimestamp(due / 1e9):%H:%M:%S}" if due else ""
+        logger.warning(
+            "%s fails and is tried again (attempt %d%s%s): %s%s",
+            subject,
+            activity.attempt,
+            most,
+            again,
+            _in_a_line(activity.last_failure, self._session.converter),
+            advice,
+            extra={**facts, **_facts_of_activity(activity), "attempt": activity.attempt},
+        )
+
+    async def _say_untaken(self, subject: str, activity: PendingActivity, facts: dict[str, object]) -> bool:
+        """Log once for each type, queue and connection that no worker takes an activity from its queue."""
+        name, queue = activity.activity_type, activity.task_queue
+        if not queue or not _is_untouched(activity):
+            return False
+        if ("activity", name, queue) in self._session.link.unserved:
+            return False
+        pollers = await self._session.call(GetPollers(task_queue=queue, activities=True))
+        left = self._is_left(pollers, activity.scheduled_time_ns)
+        if not (left or self._is_unserved(pollers)) or not self._is_new("activity", name, queue):
+            return False
+        if pollers.pollers:
+            reason = f"those of task queue {queue!r} have ended, or take no more work"
+        elif queue in pollers.served:
+            reason = f"the worker of task queue {queue!r} has workflows only"
+        elif pollers.served:
+            reason = f"no worker serves task queue {queue!r}, but {_listed(pollers.served)}"
+        else:
+            reason = f"none polls task queue {queue!r} for activities"
+        logger.warning(
+            "%s is taken by no worker: %s. Give it to one: Worker(client, %r, activities=[%s])",
+            subject,
+            reason,
+            queue,
+            name if name.isidentifier() else "…",
+            extra={**facts, **_facts_of_activity(activity)},
+        )
+        return True
+
+
+class WaitNotice(WaitWatcher):
+    """Checks the wait for a workflow at intervals."""
+
+    __slots__ = ("_workflow_id", "run_id")
+
+    def __init__(self, session: ClientSession, workflow_id: str, run_id: str) -> None:
+        super().__init__(session)
+        self.run_id = run_id
+        """The run that is waited for; each run of a chain is checked separately."""
+        self._workflow_id = workflow_id
+
+    async def _say(self) -> bool:
+        return await self._say_of(self._workflow_id, self.run_id, 0)
+
+    async def _say_of(self, workflow_id: str, run_id: str, depth: int) -> bool:
+        """Log what delays a run, or one of its pending children, if anything does."""
+        description = await self._session.call(DescribeWorkflow(workflow_id=workflow_id, run_id=run_id))
+        if description.summary.status is not WorkflowStatus.RUNNING:
+            return False
+        if description.task_attempt > 1:
+            await self._say_parked(description)
+            return True
+        for activity in description.pending_activities:
+            if _is_failing(activity):
+                advice = f". `hourglass why {description.summary.workflow_id}` tells more"
+                self._say_failing(
+                    self._waits_for(description, activity), activity, _facts(description), advice
+                )
+                return True
+        if await self._say_unserved(description):
+            return True
+        for activity in description.pending_activities:
+            subject = self._waits_for(description, activity)
+            if await self._say_untaken(subject, activity, _facts(description)):
+                return True
+        if depth < _DEEPEST:
+            for child in description.pending_children[:_MOST_CHILDREN]:
+                if await self._say_of(child.workflow_id, "", depth + 1):
+                    return True
+        return False
+
+    async def _say_parked(self, description: Description) -> None:
+        workflow, reason = description.summary, ""
+        if workflow.history_length <= _LONGEST_HISTORY:
+            reason = await _last_task_failure(self._session, workflow.workflow_id, workflow.run_id)
+        logger.warning(
+            "%s is parked: its task has failed and is tried again (attempt %d) until the code is mended; %s",
+            self._named(description, f" (run {workflow.run_id})"),
+            description.task_attempt,
+            f"the last failure was: {reason}" if reason else "the worker's log says why",
+            extra=_facts(description),
+        )
+
+    async def _say_unserved(self, description: Description) -> bool:
+        """Log once for each queue and connection that no worker serves the queue."""
+        queue, link = description.summary.task_queue, self._session.link
+        if ("workflow", queue) in link.unserved:
+            return False
+        pollers = await self._session.call(GetPollers(task_queue=queue))
+        workflow = description.summary
+        left = workflow.history_length == _UNTOUCHED and self._is_left(pollers, workflow.start_time_ns)
+        if not (left or self._is_unserved(pollers)) or not self._is_new("workflow", queue):
+            return False
+        reason = _unserved(pollers, queue, link.target)
+        logger.warning("%s %s", self._named(description), reason, extra=_facts(description))
+        return True
+
+    def _waits_for(self, description: Description, activity: PendingActivity) -> str:
+        return f"{self._named(description)} waits for activity {activity.activity_type}, which"
+
+    def _named(self, description: Description, more: str = "") -> str:
+        name = description.summary.workflow_id
+        if name == self._workflow_id:
+            return f"workflow {name}{more}"
+        return f"workflow {self._workflow_id} waits for workflow {name}{more}, which"
+
+
+@contextmanager
+def told_of(session: ClientSession, workflow_id: str, run_id: str) -> Iterator[None]:
+    """Log what delays a workflow while the block waits for something that the workflow does."""
+    notice = WaitNotice(session, workflow_id, run_id)
+    try:
+        yield
+    finally:
+        notice.end()
+
+
+class ActivityWaitNotice(WaitWatcher):
+    """Checks the wait for a standalone activity at intervals."""
+
+    __slots__ = ("_activity_id", "_run_id")
+
+    def __init__(self, session: ClientSession, activity_id: str, run_id: str) -> None:
+        super().__init__(session)
+        self._activity_id = activity_id
+        self._run_id = run_id
+
+    async def _say(self) -> bool:
+        description = await self._session.call(
+            DescribeActivity(activity_id=self._activity_id, run_id=self._run_id)
+        )
+        listed = description.summary
+        activity = PendingActivity(
+            activity_id=listed.activity_id,
+            activity_type=listed.activity_type,
+            state=description.state,
+            task_queue=listed.task_queue,
+            attempt=description.attempt,
+            maximum_attempts=description.spec.retry_policy.maximum_attempts
+            if description.spec.retry_policy
+            else 0,
+            last_failure=description.last_failure,
+            # An activity with a start delay waits for its time, not for a worker.
+            scheduled_time_ns=0
+            if description.next_attempt_time_ns > listed.schedule_time_ns
+            else listed.schedule_time_ns,
+            next_attempt_time_ns=description.next_attempt_time_ns,
+            last_started_time_ns=description.last_started_time_ns,
+        )
+        subject = f"activity {listed.activity_id} ({listed.activity_type})"
+        facts: dict[str, object] = {"task_queue": listed.task_queue}
+        if listed.status is not ActivityExecutionStatus.RUNNING:
+            return False
+        if _is_failing(activity):
+            self._say_failing(subject, activity, facts)
+            return True
+        return await self._say_untaken(subject, activity, facts)
+
+
+def _unserved(pollers: Pollers, queue: str, target: str) -> str:
+    """Return a message that no worker takes workflow tasks from a queue, with the queues that are served, if known."""
+    if pollers.pollers:
+        return f"has no worker: those of its task queue {queue!r} have ended, or take no more work"
+    if queue in pollers.served:
+        return (
+            f"waits in the task queue {queue!r}, whose worker has activities only: "
+            f"give it the workflow, too: Worker(client, {queue!r}, workflows=[…])"
+        )
+    if pollers.served:
+        where = target.partition("local:")[2] or target
+        return (
+            f"waits in the task queue {queue!r}, which no worker serves: "
+            f"the worker on {where} serves {_listed(pollers.served)}"
+        )
+    return f"has no worker: none polls its task queue {queue!r}"  # a server has no list of served queues
+
+
+def _listed(queues: Sequence[str]) -> str:
+    return ", ".join(repr(queue) for queue in queues)
+
+
+def _facts(description: Description) -> dict[str, object]:
+    workflow = description.summary
+    return {
+        "workflow_id": workflow.workflow_id,
+        "run_id": workflow.run_id,
+        "workflow_type": workflow.workflow_type,
+        "task_queue": workflow.task_queue,
+    }
+
+
+def _facts_of_activity(activity: PendingActivity) -> dict[str, object]:
+    return {"activity_type": activity.activity_type, "activity_id": activity.activity_id}
+
+
+def _is_failing(activity: PendingActivity) -> bool:
+    return activity.last_failure is not None and not is_benign(activity.last_failure)
+
+
+def _is_untouched(activity: PendingActivity) -> bool:
+    """Whether no worker has ever taken the activity, although it is not paused."""
+    never = not activity.last_started_time_ns and activity.last_failure is None
+    return never and activity.state == "SCHEDULED"
+
+
+def _in_a_line(failure: Failure | None, converter: Converter) -> str:
+    return "" if failure is None else summary(converter.from_failure(failure))
+
+
+async def _last_task_failure(session: ClientSession, workflow_id: str, run_id: str) -> str:
+    reason, token = "", b""
+    while True:
+        page = await session.call(GetHistory(workflow_id=workflow_id, run_id=run_id, next_page_token=token))
+        for event in page.events:
+            reason = _task_failure(event, session.converter) or reason
+        token = page.next_page_token
+        if not token:
+            return reason
+
+
+def _task_failure(event: bytes, converter: Converter) -> str:
+    if b"workflowTaskFailedEventAttributes" not in event:
+        return ""
+    failed = read_event(msgspec.json.decode(event)).attributes
+    failure = failed.failure if isinstance(failed, WorkflowTaskFailed) else None
+    return _in_a_line(failure, converter)
