@@ -17,7 +17,7 @@ from hourglass import activity, workflow
 from hourglass._contract.handle import ActivityTask
 from hourglass._evaluator.options import RetryPolicy
 from hourglass._worker.activities.attempts import HEARTBEAT_PAUSE, Attempt, AttemptSurroundings, LoopTimers
-from hourglass._worker.portal import Mailbox
+from hourglass._worker.mailbox import Mailbox
 from hourglass.activity._context import Equipment
 from hourglass.client import Client
 from hourglass.converter import default_converter

@@ -40,7 +40,17 @@ LEVELS: dict[str, tuple[frozenset[str], ...]] = {
     "_worker": (
         frozenset(
             {
-                *("portal", "daemon_executor", "targets", "stop_event", "processors", "interpreter"),
+                *(
+                    "portal",
+                    "portal_calls",
+                    "mailbox",
+                    "activity_metrics",
+                    "daemon_executor",
+                    "targets",
+                    "stop_event",
+                    "processors",
+                    "interpreter",
+                ),
                 *("resolver", "code_origin", "work_log"),
             }
         ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from hourglass._worker.activity_metrics import ActivityMetrics
 from hourglass._worker.tree.worker_metrics import described
-from hourglass._worker.work_log import ActivityMetrics
 from hourglass.metrics import Registry
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "metrics.md"

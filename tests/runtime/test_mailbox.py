@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from hourglass._worker.portal import Mailbox
+from hourglass._worker.mailbox import Mailbox
 
 
 def test_a_burst_wakes_the_loop_once(monkeypatch):
@@ -69,7 +69,7 @@ def test_what_one_letter_raises_harms_no_other(caplog):
         return seen
 
     assert asyncio.run(main()) == [1]
-    assert "what another thread said could not be taken" in caplog.text
+    assert "a call from another thread failed" in caplog.text
 
 
 @pytest.mark.parametrize("times", [1, 3])

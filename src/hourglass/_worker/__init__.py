@@ -3,7 +3,7 @@
 Subpackages; each imports only those above it:
 
     handles          the holder of all handles: registrations, receivers, completions, draining
-    health           hung code, processes that die, parked runs: how they are noticed and handled
+    health           hung code, processes that die, parked runs and runs in quarantine
     lanes            threads that run workflow code, the cache of runs, the evaluation of an activation
     activities       execution of activity attempts: threads, event loops, processes; heartbeats and results
     tree             the supervision tree and its children; dispatch of items to lanes and activities; status
@@ -11,6 +11,8 @@ Subpackages; each imports only those above it:
 Modules shared by them:
 
     portal           calls from any thread or event loop into the control loop
+    portal_calls     the two kinds of these calls: awaited on another loop, or blocking a thread
+    mailbox          calls from other threads to an event loop, with one wake-up for a burst
     daemon_executor  threads for blocking calls that keep no process alive
     targets          the engine that a client connects to, from a str, the environment or a profile
     stop_event       an event that a signal handler may set
@@ -18,5 +20,6 @@ Modules shared by them:
     interpreter      process-wide settings of Python that a worker changes on request
     resolver         lookup of decorated objects by type name
     code_origin      whether a file belongs to us, to a library or to the author
-    work_log         log messages about runs and attempts that fail, time out or are dropped; activity metrics
+    work_log         log messages about runs and attempts that fail, time out or are dropped
+    activity_metrics metrics of activity attempts
 """

@@ -28,7 +28,7 @@ from hourglass._worker.activities.executors import RunnerStatistics
 from hourglass._worker.activities.invocation import call_plainly
 from hourglass._worker.activities.outcomes import ended_by, failed, stopped
 from hourglass._worker.activities.runners import run_in_thread, start_on_loop
-from hourglass._worker.portal import Mailbox
+from hourglass._worker.mailbox import Mailbox
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import Equipment
 from hourglass.activity._options import LIVENESS_TIMEOUT

@@ -97,7 +97,7 @@ class ServedQueue:
     def refuse(self, activation: Activation, reason: str) -> None:
         """Fail the task of an activation without executing anything."""
         self._loop.call(
-            self.handle.answer_activation, task_failed(activation.run_id, "WorkflowParked", reason)
+            self.handle.complete_workflow_task, task_failed(activation.run_id, "WorkflowParked", reason)
         )
 
     def evaluate(self, activation: Activation) -> Verdict:
@@ -106,7 +106,7 @@ class ServedQueue:
 
     def complete(self, verdict: Verdict) -> None:
         """Complete the activation of a verdict."""
-        self._loop.call(self.handle.answer_activation, verdict.completion)
+        self._loop.call(self.handle.complete_workflow_task, verdict.completion)
         for run_id in verdict.evict:
             self.handle.request_eviction(run_id)
 
@@ -126,7 +126,7 @@ class ServedQueue:
 
     def _report(self, result: ActivityResult, performance: Performance | None) -> None:
         if performance is None or not performance.mishap.result_lost:
-            self._loop.call(self.handle.answer_activity, result)
+            self._loop.call(self.handle.complete_activity, result)
 
     def _heartbeat(self, token: bytes, details: Payloads) -> None:
         self.handle.heartbeat(token, details)
@@ -146,7 +146,7 @@ class ServedQueue:
             self.executor.abandon(attempt)
         self.runner.abandon()
         self.evaluations.close()
-        self._loop.do(self.handle.finalize_shutdown())
+        self._loop.do(self.handle.finalize())
 
 
 def queues_of(completion: Completion) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from inspect import signature
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,11 +20,13 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
+    ActivityItem,
     ActivityOk,
     ActivityTask,
     AttemptCancelled,
     AttemptFailed,
     HandleConfig,
+    WorkKind,
 )
 from hourglass._contract.schedules import DeleteSchedule
 from hourglass._embedded.api.requests import HANDLERS
@@ -139,6 +142,25 @@ def test_errors_survive_the_journey(error: errors.HourglassError) -> None:
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
     assert arrived.__dict__ == error.__dict__
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in errors.ServiceError.__subclasses__() if kind.__name__ in errors.__all__],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.ServiceError]) -> None:
+    """Programs catch these errors by class, whichever process owns the file."""
+    parameters = signature(kind).parameters.values()
+    fields = {
+        each.name: f"the {each.name}"
+        for each in parameters
+        if each.kind is each.KEYWORD_ONLY and each.name != "status"
+    }
+    arrived = wire.error_of(wire.problem_of(kind("the message", **fields)))
+    assert type(arrived) is kind
+    assert str(arrived) == "the message"
+    assert {name: getattr(arrived, name) for name in fields} == fields
 
 
 def test_a_foreign_error_says_only_its_name() -> None:
@@ -317,8 +339,8 @@ class Silent:
 
 @pytest.mark.parametrize("end", ["the engine failed", "the connection ended"])
 def test_a_worker_has_only_what_it_was_given(end: str) -> None:
-    """Of two attempts that were sent it has taken one when the owner's engine ends: it will claim that one of the next owner,
-    and not the other, which no worker would ever end.
+    """One attempt was delivered, another one arrived while the worker was paused, when the owner's engine ends: it will claim
+    the first of the next owner, and not the second, which no worker would ever end.
     """
 
     async def body() -> None:
@@ -327,12 +349,15 @@ def test_a_worker_has_only_what_it_was_given(end: str) -> None:
             msgspec.structs.replace(whole(ActivityTask), token=each, is_local=False)
             for each in (b"given", b"waiting")
         )
-        handle.heard(wire.HandleWork(handle=1, tasks=(given, waiting)))
-        assert await handle.poll_activity() == given
-        handle.heard(wire.HandleWork(handle=1, cancels=(ActivityCancel(b"given"),)))
+        delivered: list[ActivityItem] = []
+        handle.start(lambda _: None, delivered.extend, lambda kind, why: None)
+        handle.receive(wire.HandleWork(handle=1, tasks=(given,)))
+        handle.pause(WorkKind.ACTIVITIES)
+        handle.receive(wire.HandleWork(handle=1, tasks=(waiting,), cancels=(ActivityCancel(b"given"),)))
+        assert delivered == [given]
         assert handle.attempts == {b"given"}
         if end == "the engine failed":
-            handle.ended(wire.PollEnded(1, True, end))
+            handle.end(wire.PollEnded(1, True, end))
         else:
             handle.fail(end)
         assert handle.attempts == {b"given"}

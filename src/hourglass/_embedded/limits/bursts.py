@@ -17,9 +17,9 @@ import msgspec
 from hourglass._contract.limits import BURSTS, Burst, DebounceCall, KeptLimit, joined
 from hourglass._contract.workflows import Started, StartWorkflow
 from hourglass._embedded.clock import SECOND, Bell, later
+from hourglass._embedded.runs.due_times import DueTimes
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.starting import check_room, start_workflow
-from hourglass._embedded.runs.timers import DueTimes
 from hourglass._embedded.store.store import NoteChange
 from hourglass._evaluator.specs import Payloads, StartSpec
 from hourglass._history.encoding import plain

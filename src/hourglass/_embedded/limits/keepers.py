@@ -49,9 +49,9 @@ from hourglass._contract.limits import (
 )
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.limits.bursts import NOTE, Bursts, keep_note
+from hourglass._embedded.runs.due_times import DueTimes
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.runs import RunTable
-from hourglass._embedded.runs.timers import DueTimes
 from hourglass._embedded.transitions import children
 from hourglass._history import events as h
 from hourglass.converter import Payload

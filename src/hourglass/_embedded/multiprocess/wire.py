@@ -70,6 +70,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     activity_id: str = ""
     activity_type: str = ""
+    schedule_id: str = ""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -366,6 +367,7 @@ _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {
         errors.NamespaceNotFoundError,
         errors.WorkflowNotFoundError,
         errors.ActivityNotFoundError,
+        errors.ScheduleNotFoundError,
         errors.StorageError,
         errors.ServiceTimeoutError,
     )
@@ -383,28 +385,24 @@ _PLAIN_ERRORS: dict[str, type[errors.HourglassError]] = {
         errors.InternalError,
     )
 }
-_ALREADY_STARTED = errors.WorkflowAlreadyStartedError
+_ALREADY_EXISTS: dict[str, tuple[type[errors.ServiceError], tuple[str, ...]]] = {
+    kind.__name__: (kind, fields)
+    for kind, fields in (
+        (errors.WorkflowAlreadyStartedError, ("workflow_id", "workflow_type", "run_id")),
+        (errors.ActivityAlreadyStartedError, ("activity_id", "activity_type", "run_id")),
+        (errors.ScheduleAlreadyExistsError, ("schedule_id",)),
+    )
+}
+"""Errors with fields that name what exists already."""
 
 
 def problem_of(error: BaseException) -> Problem:
     """Encode an error: one of ours by the nearest class name in the tables, any other as InternalError with its class
     name."""
-    if isinstance(error, _ALREADY_STARTED):
-        return Problem(
-            kind=_ALREADY_STARTED.__name__,
-            message=str(error),
-            workflow_id=error.workflow_id,
-            workflow_type=error.workflow_type,
-            run_id=error.run_id,
-        )
-    if isinstance(error, errors.ActivityAlreadyStartedError):
-        return Problem(
-            kind="ActivityAlreadyStartedError",
-            message=str(error),
-            activity_id=error.activity_id,
-            activity_type=error.activity_type,
-            run_id=error.run_id,
-        )
+    name = type(error).__name__
+    if name in _ALREADY_EXISTS:
+        fields = {field: getattr(error, field) for field in _ALREADY_EXISTS[name][1]}
+        return Problem(kind=name, message=str(error), **fields)
     for kind in type(error).__mro__:
         if kind.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
             return Problem(kind=kind.__name__, message=str(error), status=error.status)
@@ -416,20 +414,9 @@ def problem_of(error: BaseException) -> Problem:
 
 def error_of(problem: Problem) -> errors.HourglassError:
     """Decode an error."""
-    if problem.kind == _ALREADY_STARTED.__name__:
-        return _ALREADY_STARTED(
-            problem.message,
-            workflow_id=problem.workflow_id,
-            workflow_type=problem.workflow_type,
-            run_id=problem.run_id,
-        )
-    if problem.kind == "ActivityAlreadyStartedError":
-        return errors.ActivityAlreadyStartedError(
-            problem.message,
-            activity_id=problem.activity_id,
-            activity_type=problem.activity_type,
-            run_id=problem.run_id,
-        )
+    if problem.kind in _ALREADY_EXISTS:
+        kind, fields = _ALREADY_EXISTS[problem.kind]
+        return kind(problem.message, **{field: getattr(problem, field) for field in fields})
     if problem.kind in _SERVICE_ERRORS:
         return _SERVICE_ERRORS[problem.kind](problem.message, status=problem.status)
     return _PLAIN_ERRORS.get(problem.kind, errors.InternalError)(problem.message)

@@ -1,11 +1,14 @@
 """Runs in memory, ahead of the store.
 
-run            a run in memory, and its next deadline
+run            a run in memory
+wakes          the deadlines of a run
 write_behind   changes on their way to the store, and which of them are durable
 outbox         effects that wait until the change that they depend on is durable
 lost_attempts  attempts whose worker process ended: kept for a while, or lost
 timers         what happens to runs as time passes
-transactions   changes to several runs at once, and requests of runs to other runs
+due_times      due times of schedules and limits, with one alarm
+effects        effects of runs on other runs
+transactions   changes to several runs that become durable together
 runs           all runs in memory, backed by a store
 loading        how a stored run comes into memory
 parking        what becomes of a run that cannot be stored

@@ -44,7 +44,7 @@ def _load(runs: RunTable, stored: Stored, late: bool) -> LoadedRun:
     )
     runs.adopt(record)
     pending = frozenset((*stored.run.activities, *stored.run.timers))
-    earliest = record.look(pending, now)
+    earliest = record.refresh_deadlines(pending, now)
     record.stored_wake_ns = record.wake_ns(now)
     if stored.run.run_id in runs.parked:
         return record

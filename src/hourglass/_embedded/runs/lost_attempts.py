@@ -1,5 +1,5 @@
-"""Attempts whose worker ended with its process. After a takeover, those of workers that live are kept for them (`KeptAttempts`)
-until each has claimed its own; the others are lost, which is said in the log, where no worker is there to say it.
+"""Attempts whose worker ended with its process. After a takeover, those of workers that are alive are kept for them
+(`KeptAttempts`) until each has claimed its own; the others are lost, which is logged if no worker is there to log it.
 
 Must not know: handles, stores, how runs change.
 """
@@ -20,13 +20,16 @@ LOST_WITH_PROCESS = "was lost with the process of its worker"
 
 _REMEMBERED = 1000
 _said: OrderedDict[tuple[str, int, int], None] = OrderedDict()
-"""What this process has said. While a file cannot be written, each look at it finds the same attempts lost again."""
+"""The attempts whose loss this process has logged. While a file cannot be written, each check finds the same attempts lost
+again.
+"""
 
 
 class KeptAttempts:
-    """The attempts that workers had when the process that owned the file ended, and which of these workers live. `took_over`:
-    that process has just ended, and this one goes on with what it had. `living` None: nothing is known of them, as where a
-    client has opened the file for a moment; then all attempts stay as they are, for the next owner to decide.
+    """The attempts in progress when the process that owned the file ended, and which of their workers are alive.
+    `took_over`: that process has just ended, and this one continues its work. `living` is None if nothing is known of the
+    workers, as when a client has opened the file for a moment; then all attempts stay as they are, and the next owner
+    decides.
     """
 
     def __init__(self, *, took_over: bool = False, living: frozenset[str] | None = None) -> None:
@@ -35,7 +38,9 @@ class KeptAttempts:
         self._kept: dict[AttemptToken, str] = {}
 
     def recover(self, run: Run, new_run_id: str, now: int) -> Change:
-        """What follows from the end of the process that served a run. Attempts of workers that live are kept for them."""
+        """Return the change that follows from the end of the process that served a run. Attempts of living workers are kept
+        for them.
+        """
         living = self._living
         if living is None:
             return recover(run, new_run_id, now, keep_attempts=True)
@@ -48,7 +53,7 @@ class KeptAttempts:
         return recover(run, new_run_id, now, at_once=self._took_over, living=living)
 
     def claim(self, token: AttemptToken) -> None:
-        """Its worker still has this attempt."""
+        """Record that its worker still has this attempt."""
         self._kept.pop(token, None)
 
     def give_up(self, of: frozenset[str] | None) -> list[tuple[AttemptToken, str]]:
@@ -65,7 +70,7 @@ class KeptAttempts:
 
 
 def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
-    """Log the attempts of these activities that a change has ended, where no worker is there to log them."""
+    """Log the attempts of these activities that a change has ended, if no worker is there to log them."""
     if not after.is_open:
         return  # it ended with all that it had
     for event_id in ids:

@@ -43,7 +43,7 @@ def park(runs: RunTable, run_id: str, refusal: Refusal) -> LoadedRun | None:
     pending = record.close_unstored(now)
     runs.queues.offer(record.run, pending, now, record.sticky)
     holders = record.holders()
-    record.tell_holders(pending)
+    record.notify_holders(pending)
     runs.note_in_flight(record)
     for holder in holders:
         holder.parked(run_id)

@@ -1,8 +1,8 @@
-"""What the activities of runs publish, for those who follow them: in the memory of this process, in no history, in no file.
+"""Items that the activities of runs publish, for their followers: in the memory of this process, in no history and no file.
 
 Must not know: requests, handles, stores. Invariants: items of one attempt and name are kept in the order of their numbers,
-each once; of one run and name at most `MOST_ITEMS` and `MOST_BYTES` are kept, the newest; of all runs together at most
-`MOST_BYTES_IN_ALL`, those that published last. What is gone is seen as gone: the numbers of what is left say so.
+each once; of one run and name at most the newest `MOST_ITEMS` and `MOST_BYTES` are kept; of all runs together at most
+`MOST_BYTES_IN_ALL`, of those that published last. The numbers of the remaining items show which are gone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Kept:
 
 @dataclass(eq=False, slots=True)
 class _RunProgress:
-    """What one run has published: by name, and which number comes next, by name, activity and attempt."""
+    """The items of one run, by name, and the next number, by name, activity and attempt."""
 
     kept: dict[str, _Kept] = field(default_factory=dict)
     next: dict[tuple[str, str, int], int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class _RunProgress:
 
 
 class ProgressMemory:
-    """See the module. `name` tells this memory from the one of another process, or of a time before."""
+    """The published items of all runs. `name` distinguishes this memory from that of another process or of an earlier one."""
 
     def __init__(self) -> None:
         self.name = new_id()
@@ -56,7 +56,7 @@ class ProgressMemory:
         self._size = 0
 
     def publish(self, run_id: str, publisher: Publisher, published: Iterable[ProgressItems]) -> None:
-        """Keep what is new of these items, and wake those who wait for it."""
+        """Keep the new ones of these items, and wake the followers that wait for them."""
         run = self._of_run(run_id)
         self._runs.move_to_end(run_id)
         before = run.size
@@ -68,8 +68,8 @@ class ProgressMemory:
         run.news.ring()
 
     def read(self, run_id: str, name: str, seen: Mapping[int, tuple[int, int]]) -> tuple[PublishedItem, ...]:
-        """What is new to one who has seen, of each activity, all before this attempt's number; as much as an answer may
-        hold.
+        """Return the items that are new to a follower that has seen, of each activity, all before this attempt's number; as
+        many as an answer may hold.
         """
         run = self._runs.get(run_id)
         kept = None if run is None else run.kept.get(name)
@@ -82,11 +82,11 @@ class ProgressMemory:
         return tuple(found)
 
     def news(self, run_id: str) -> Bell:
-        """Rings when something of this run was published."""
+        """Return the bell that rings when an item of this run was published."""
         return self._of_run(run_id).news
 
     def tidy(self, run_id: str) -> None:
-        """A wait for news of this run is over: forget it if it never published."""
+        """Forget a run that has never published, after a wait for its items."""
         run = self._runs.get(run_id)
         if run is not None and not run.kept and not run.news.waiters:
             del self._runs[run_id]

@@ -18,12 +18,13 @@ from typing import TypeVarTuple, Unpack
 
 from hourglass._embedded.clock import Clock
 from hourglass._embedded.matching.task_queues import TaskQueues
+from hourglass._embedded.runs.effects import EffectsOnOthers, EndListener, LimitKeeping
 from hourglass._embedded.runs.loading import load
 from hourglass._embedded.runs.lost_attempts import KeptAttempts
 from hourglass._embedded.runs.parking import park
-from hourglass._embedded.runs.run import EndListener, LoadedRun
+from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.timers import RunTimers
-from hourglass._embedded.runs.transactions import EffectsOnOthers, LimitKeeping, Part, Transaction
+from hourglass._embedded.runs.transactions import Part, Transaction
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store
@@ -224,7 +225,7 @@ class RunTable:
             self.apply(record, tasks.fail_task(run, cause, None, "history-service", now), _NOTHING, now)
         return ""
 
-    def may_go_on(self, record: LoadedRun) -> bool:
+    def may_change(self, record: LoadedRun) -> bool:
         """Whether a run is open, not paused, within its limits, and may be changed now."""
         run, limits = record.run, self.limits
         return (
@@ -337,7 +338,7 @@ class RunTable:
         earliest = record.update(change, ids, request_ids, now)
         if change.follower is None and not effects and not self._transaction.is_open:
             if to_worker and self.writes.patience and run.task is not None and run.task.started_event_id:
-                self.writes.keep_back(record)
+                self.writes.defer(record)
             elif is_changed or record.wake_ns(now) != record.stored_wake_ns:
                 self.writes.append(record, request_ids, now)
             self.notify(record, ids, earliest, now)
@@ -356,7 +357,7 @@ class RunTable:
         # First the store, then the handles: what a handle takes when it is woken must depend on a change that has a number.
         changes = [(part.change, part.record) for part in parts if part.change is not None]
         if changes or self.writes.has_schedules:
-            self.writes.append_whole(changes)
+            self.writes.append_together(changes)
         for part in parts:
             self.notify(part.record, part.ids, part.earliest, now)
 
@@ -369,7 +370,7 @@ class RunTable:
             self.timers.set(record, earliest, now)
             self.queues.offer(run, ids, now, record.sticky, late=record.late)
         if record.attempts:
-            record.tell_holders(ids)
+            record.notify_holders(ids)
         self.note_in_flight(record)
         if record.changed.waiters:
             record.changed.ring()

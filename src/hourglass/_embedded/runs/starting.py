@@ -1,4 +1,4 @@
-"""Starting a workflow: the policies for ids that are taken or were used, and the first event of a run."""
+"""Starting a workflow: the policies for ids that are in use or were used, and the first event of a run."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlr
 def start_workflow(
     runs: RunTable, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
 ) -> tuple[Started, LoadedRun]:
-    """Start a workflow, or do what the policies say if its id is taken; then send the signal, if there is
-    one. Gives the answer and the run that it speaks of. `last` is the result, and the failure, of the workflow that
-    was started in its place before, where there is such a thing.
+    """Start a workflow, or apply the policies if its id is in use; then send the signal, if there is one. Return the answer
+    and the run that it refers to. `last` has the result and the failure of the previous workflow of a schedule.
     """
     if not request.workflow_id or not request.workflow_type or not request.spec.task_queue:
         raise ServiceError(
@@ -70,7 +69,7 @@ NO_CALLBACKS = "the embedded engine has no Nexus, and no other namespace that co
 
 
 def check_start(runs: RunTable, request: StartWorkflow) -> None:
-    """Raise `ServiceError` for a start that is refused whatever runs: of search attributes that cannot be, or for Nexus."""
+    """Raise `ServiceError` for a start that is always rejected: with invalid search attributes, or for Nexus."""
     if request.callbacks:
         raise ServiceError(NO_CALLBACKS, status="UNIMPLEMENTED")
     if request.time_skipping is not None and request.time_skipping.enabled:
@@ -81,13 +80,13 @@ def check_start(runs: RunTable, request: StartWorkflow) -> None:
 
 
 def check_signals(runs: RunTable, record: LoadedRun) -> None:
-    """Raise `ServiceError` where a run has got as many signals as one may."""
+    """Raise `ServiceError` for a run that has reached the limit of signals."""
     if record.has_signals(runs.limits.signals):
         raise ServiceError(TOO_MANY_SIGNALS, status="INVALID_ARGUMENT")
 
 
 def _check_policies(request: StartWorkflow) -> None:
-    """Refuse policies that contradict each other: a server's rules, in its words."""
+    """Reject policies that contradict each other, by a server's rules and with its messages."""
     reuse, conflict = request.id_reuse_policy, request.id_conflict_policy
     if reuse is IdReusePolicy.TERMINATE_IF_RUNNING and conflict is not IdConflictPolicy.UNSPECIFIED:
         problem = (
@@ -120,7 +119,7 @@ def _check_cron(request: StartWorkflow) -> None:
 
 
 def check_free(existing: LoadedRun) -> None:
-    """Raise `WorkflowAlreadyStartedError` where a workflow's id is taken by a run that is open."""
+    """Raise `WorkflowAlreadyStartedError` if a workflow's id is in use by an open run."""
     if existing.run.is_open:
         raise WorkflowAlreadyStartedError(
             f"workflow {existing.run.started.workflow_id!r} has already started (run {existing.run.run_id})",
@@ -131,14 +130,14 @@ def check_free(existing: LoadedRun) -> None:
 
 
 def check_room(runs: RunTable) -> None:
-    """Raise `StorageError` where the store has no room for new workflows."""
+    """Raise `StorageError` if the store has no room for new workflows."""
     refusal = runs.store.refuses_starts()
     if refusal:
         raise StorageError(f"no new workflow can be started: {refusal}", status="RESOURCE_EXHAUSTED")
 
 
 def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> Started | None:
-    """The answer that was lost, if this very call was carried out before, by whichever run of the workflow."""
+    """Return the answer of this very call if it was carried out before, by any run of the workflow, and its answer was lost."""
     request_id = request.request_id
     if not request_id:
         return None
@@ -152,7 +151,7 @@ def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> St
 def _use_existing(
     runs: RunTable, existing: LoadedRun, request: StartWorkflow, new_run_id: str
 ) -> Started | None:
-    """The answer if the existing run is to be used; None if a new one may start; raises if neither."""
+    """Return the answer if the existing run is used; None if a new one may start. Raises if neither is allowed."""
     run = existing.run
     if not run.is_open:
         if may_reuse(request.id_reuse_policy, run.status):
@@ -226,5 +225,5 @@ def _signal_of(request: StartWorkflow) -> SignalWorkflow:
 
 
 def _signal_id(request_id: str) -> str:
-    """The id of the signal that comes with a start: the start's own id is remembered as the start's."""
+    """Return the id of the signal that comes with a start. The start's own id is stored for the start."""
     return f"{request_id}/signal"

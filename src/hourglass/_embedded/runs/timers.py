@@ -1,36 +1,35 @@
-"""Time. What happens to runs as it passes (`RunTimers`): each has an alarm on the clock at the earliest time that something of it
-needs, and what is due then happens; but for what is overdue only because the engine withheld it, while its store stood
-still. `DueTimes` is the same for schedules and limits: a time for each of many, and one alarm for all.
+"""Timers of runs (`RunTimers`): each run has an alarm on the clock at its earliest deadline, at which the due transitions
+are applied, except for what is overdue only because the engine withheld it while its store wrote nothing.
 
-Must not know: handles, requests, how a store remembers. It decides nothing: what follows from time is a transition's.
-Invariant: an open run that needs a time has an alarm at that time or before.
+Must not know: handles, requests, how a store remembers. It decides nothing: transitions do. Invariant: an open run with a
+deadline has an alarm at that time or before.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Protocol, TypeVarTuple, Unpack
 
-from hourglass._embedded.clock import SECOND, Cancel, Clock
+from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.matching.task_queues import TaskQueues
 from hourglass._embedded.runs.lost_attempts import say_lost
-from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.runs.wakes import run_wake_ns
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import deadline
 from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run
 
 LOOK_AGAIN = 5 * SECOND
-"""When something that is withheld and overdue comes up again, at the latest."""
+"""The time after which a withheld and overdue activity is considered again, at the latest."""
 
 
 Arguments = TypeVarTuple("Arguments")
 
 
 class TimedRuns(Protocol):
-    """What is needed of `runs.RunTable`."""
+    """The part of `runs.RunTable` that timers use."""
 
     clock: Clock
     queues: TaskQueues
@@ -39,15 +38,15 @@ class TimedRuns(Protocol):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether what happens now is a part of a transaction."""
+        """Whether changes that are applied now are part of a transaction."""
         ...
 
-    def may_go_on(self, record: LoadedRun) -> bool:
-        """Whether a run is open, not paused, within its limits, and nothing keeps it from being changed."""
+    def may_change(self, record: LoadedRun) -> bool:
+        """Whether a run is open, not paused, within its limits, and may be changed now."""
         ...
 
     def records(self) -> Iterator[LoadedRun]:
-        """The runs that are in memory."""
+        """Return the runs in memory."""
         ...
 
     def change(
@@ -62,21 +61,21 @@ class TimedRuns(Protocol):
 
 
 class RunTimers:
-    """See the module."""
+    """The alarms of all runs in memory."""
 
     def __init__(self, runs: TimedRuns) -> None:
         self._runs = runs
         self._clock = runs.clock
         self.early_is_harmless = runs.clock.early_is_harmless
-        """Whether an alarm that goes off too early costs nothing but a look."""
+        """Whether an alarm that goes off too early does nothing but compute the next one."""
 
     def set(self, record: LoadedRun, earliest: int, now: int) -> None:
-        """Let the run be looked at when it must be; `earliest` is what the things that changed need."""
+        """Arm the run's timer. `earliest` is the earliest deadline among the changed activities and timers."""
         run = record.run
         if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
             due, task = record.alarm_ns, run.task
-            # Where it is too early it will find nothing due and be set anew. Of the run as a whole, a task's times
-            # alone can be earlier than before.
+            # An alarm that is too early finds nothing due and is armed again. Of the deadlines of the run as a whole, only
+            # a task's can be earlier than before.
             if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
                 return
         wake = record.wakes.next_ns(record.run, now)
@@ -90,13 +89,13 @@ class RunTimers:
             record.alarm = self._clock.call_at(wake, partial(self.elapse, record))
 
     def silence(self, record: LoadedRun) -> None:
-        """Do not look at the run any more."""
+        """Disarm the run's timer."""
         if record.alarm is not None:
             record.alarm()
             record.alarm = None
 
     def elapse(self, record: LoadedRun) -> None:
-        """A run's alarm: what is due happens, but for activities that are overdue only because the disk is slow."""
+        """Apply what is due, except for activities that are overdue only because the disk is slow."""
         self.silence(record)
         still = self.store_stands_still()
         runs, now = self._runs, self._clock.now_ns()
@@ -109,12 +108,12 @@ class RunTimers:
             record.wakes.put_off(withheld, now + LOOK_AGAIN)
             due -= withheld
         ids = runs.queues.policy.due_now(sorted(due))
-        if runs.may_go_on(record) and _only_available(record.run, ids, now):
+        if runs.may_change(record) and _only_available(record.run, ids, now):
             self._offer(record, due, now)
             return
         follower = runs.new_run_id() if record.run.deadline_ns else ""
         before = record.run
-        # Of an attempt that a worker has, the worker is told, and its log tells.
+        # For an attempt that a worker has, the worker is notified and logs it.
         alone = [each for each in ids if each not in record.attempts] if before.activities else ()
         runs.change(
             record,
@@ -127,41 +126,37 @@ class RunTimers:
             runs.queues.dispatch()
 
     def _offer(self, record: LoadedRun, due: frozenset[int], now: int) -> None:
-        """Attempts of a run may be taken from now on. That changes nothing of it but when it must be looked at next, which is
-        stored with the change by which they are taken; where none is, by itself.
+        """Offer attempts that have become available. The run does not change, except for its next deadline, which is stored
+        with the change by which the attempts are received; if none is received, by itself.
         """
         runs = self._runs
-        self.set(record, record.look(due, now), now)
+        self.set(record, record.refresh_deadlines(due, now), now)
         runs.queues.offer(record.run, due, now, record.sticky, late=record.late)
         runs.queues.dispatch()
         if record.wake_ns(now) != record.stored_wake_ns:
             runs.writes.append(record, (), now)
 
-    # --- a clock that jumps ---------------------------------------------------------------------------------
-
     def realign(self) -> None:
-        """Time has jumped: set all alarms anew. What began while the clock was ahead begins now, and what was put off then
-        is put off no more.
+        """Arm all alarms again after the clock has jumped. What began while the clock was ahead begins now, and nothing
+        that was postponed then stays postponed.
         """
         now = self._clock.now_ns()
         for record in tuple(self._runs.records()):
             self.set_back(record, now)
-            record.look((*record.run.activities, *record.run.timers), now)
+            record.refresh_deadlines((*record.run.activities, *record.run.timers), now)
             self.silence(record)
             self.set(record, 0, now)
 
     def set_back(self, record: LoadedRun, now: int) -> None:
-        """What of a run began later than now begins now."""
+        """Let everything of a run that began later than now begin now."""
         if record.run.is_open and transitions.began_later(record.run, now):
             self._runs.change(record, transitions.set_back)
             self.silence(record)
             self.set(record, 0, now)
 
-    # --- a store that stands still --------------------------------------------------------------------------
-
     def store_stands_still(self) -> bool:
-        """Whether the store has written nothing for a while though there is something to write: nothing new reaches a
-        worker then. When it moves again, that time is given back to the activities that waited.
+        """Return whether the store has written nothing for a while although there is something to write, so that nothing
+        new reaches a worker. When it writes again, the waiting activities get that time back.
         """
         writes = self._runs.writes
         since = writes.look()
@@ -182,7 +177,7 @@ class RunTimers:
 
 
 def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still: bool) -> frozenset[int]:
-    """Which of these activities are overdue only because the engine did not give them to a worker."""
+    """Return those of these activities that are overdue only because the engine did not give them to a worker."""
     found: list[int] = []
     for event_id in due:
         activity = record.run.activities.get(event_id)
@@ -195,7 +190,7 @@ def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still:
 
 
 def _only_available(run: Run, ids: Collection[int], now_ns: int) -> bool:
-    """Whether these are activities whose next attempt may be taken from now on, and nothing else is due of a run."""
+    """Whether these are activities whose next attempt becomes available now, and nothing else of the run is due."""
     if not ids or run.needs_first_task or 0 < run_wake_ns(run, now_ns) <= now_ns:
         return False
     for event_id in ids:
@@ -212,75 +207,3 @@ def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:
     spec = activity.spec
     limited = spec.schedule_to_start_timeout or spec.schedule_to_close_timeout
     return bool(limited) and not activity.started_ns and activity.available_ns <= now_ns
-
-
-class DueTimes:
-    """When each of many keys is due, and one alarm on the clock at the earliest of these times, which calls `elapse`; none before
-    `begin`, nor after `stop`.
-    """
-
-    def __init__(self, clock: Clock, elapse: Callable[[], None]) -> None:
-        self._clock = clock
-        self._elapse = elapse
-        self._times: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []  # with entries that count no more, until they come up
-        self._acts = False
-        self._alarm: Cancel | None = None
-        self._alarm_ns = 0
-
-    def begin(self) -> None:
-        """Ring from now on."""
-        self._acts = True
-        if self._heap:
-            self.set_alarm()
-
-    def stop(self) -> None:
-        """Ring no more."""
-        self._acts = False
-        self._silence()
-
-    def set(self, key: str, due_ns: int) -> None:
-        """A key is due at this time; 0: never. The alarm follows at `set_alarm`."""
-        if not due_ns:
-            self._times.pop(key, None)
-        elif self._times.get(key) != due_ns:
-            self._times[key] = due_ns
-            heapq.heappush(self._heap, (due_ns, key))
-
-    def take(self, now_ns: int) -> str | None:
-        """The next key whose time has come, which has none from now on; None: no other is due, or the alarm was stopped."""
-        while self._acts and self._heap and self._heap[0][0] <= now_ns:
-            due = heapq.heappop(self._heap)
-            if self._counts(due):
-                del self._times[due[1]]
-                return due[1]
-        return None
-
-    def set_alarm(self) -> None:
-        """Times may have changed: ring at the earliest."""
-        while self._heap and not self._counts(self._heap[0]):
-            heapq.heappop(self._heap)
-        if not self._acts or not self._heap:
-            self._silence()
-        elif self._alarm is None or self._alarm_ns != self._heap[0][0]:
-            self._silence()
-            self._alarm_ns = self._heap[0][0]
-            self._alarm = self._clock.call_at(self._alarm_ns, self._ring)
-
-    def realign(self) -> None:
-        """Time has jumped: set the alarm anew."""
-        self._silence()
-        self.set_alarm()
-
-    def _counts(self, due: tuple[int, str]) -> bool:
-        return self._times.get(due[1]) == due[0]
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self._elapse()
-        self.set_alarm()
-
-    def _silence(self) -> None:
-        if self._alarm is not None:
-            self._alarm()
-            self._alarm = None

@@ -1,12 +1,12 @@
-"""Looking after the runs of an engine that nothing uses now: opening, waking, dropping, forgetting; and counting what waits where
-no engine does so.
+"""Upkeep of the runs that nothing uses now: opening, waking, eviction, retention; and counting the backlog of a store
+without an engine.
 
-Must not know: transitions, requests. It moves runs between the store and memory and decides nothing about them. The
-work is done in slices, so that a hundred thousand runs do not hold the loop; and runs that are due come as fast as they
-are served (`DueRuns`), so that they fill neither the memory nor the task queues. Invariants: a run that is not in memory
-is brought in when its wake time has come, at the latest a second of real time later (a clock may jump), unless others of
-its task queue came before it and wait for a worker; however many those are, some more come every second; no queue waits
-for another; a closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
+Must not know: transitions, requests. It moves runs between the store and memory and decides nothing about them. The work is
+done in slices, so that a hundred thousand runs do not block the loop; and due runs are loaded as fast as they are served
+(`DueRuns`), so that they fill neither the memory nor the task queues. Invariants: a run that is not in memory is loaded
+when its wake time has come, at most a second of real time later (a clock may jump), unless others of its task queue came
+before it and wait for a worker; some of these are loaded every second, however many there are; no queue waits for another;
+a closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ from hourglass._embedded.transitions.transitions import is_backing_off, try_now
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
-"""Seconds from a run's end until it is forgotten."""
+"""The time in seconds from a run's end until it is forgotten."""
 
 SLICE = 200
-"""So many runs are forgotten, or leave the memory, before others get their turn."""
+"""The number of runs that are forgotten, or evicted from memory, in one slice."""
 
 FEW = 4
-"""So many runs that are due are brought in before others get their turn. Each is read from the store, a fifth of a millisecond,
-and what it leads to is in the next commit: new work waits for both, at every step of it.
+"""The number of due runs that are loaded in one slice. Each takes a fifth of a millisecond to read, and its changes are in
+the next commit: new work waits for both.
 """
 
 SOME = 16
-"""So many are brought in at a time where nothing waits for them,"""
+"""The number of due runs that are loaded in one slice if nothing waits for them,"""
 
 PAUSE = 0.005
-"""and so many seconds are between such slices."""
+"""and the time in seconds between such slices."""
 
 WINDOW = 256
-"""While so much waits on a task queue that was brought in because it was due, what else is due waits in the store."""
+"""The number of late tasks on a task queue from which on its other due runs stay in the store."""
 
 ROOM_PAUSE = 0.01
-"""Seconds between looks for room on the queues, where there is none."""
+"""The time in seconds between checks for room on full queues."""
 
 PAGE = 100
-"""So many runs that are due are read at a time: their ids alone, at less than a hundredth of a millisecond each."""
+"""The number of due runs whose ids are read at a time, at less than a hundredth of a millisecond each."""
 
 FORGET_PAUSE = 0.02
-"""Seconds between slices of closed runs that are forgotten: commits of work in progress come in between."""
+"""The time in seconds between slices of closed runs that are forgotten, for commits of work in progress."""
 
 EVERYTHING = 1 << 40
 FOR_EVER = (1 << 63) - 1
 
 TIME = "clock"
-"""What the store keeps of the clock."""
+"""The name of the note in which the store keeps the clock's time."""
 
 WRITE_TIME = 60.0
-"""So often it is written while something happens."""
+"""The time in seconds after which it is written again, while the engine works."""
 
 _vouched = msgspec.msgpack.Decoder(Vouched)
 
@@ -77,9 +77,9 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 class DueRuns:
-    """The runs that are due and not in memory, as far as the store was asked for them: their ids, by task queue. Each queue
-    has as many in memory as its workers need not to wait for them; the others come when those are served. Where no worker
-    comes, some more do every second: a workflow can time out on a queue that no worker serves.
+    """The ids of due runs that are not in memory, by task queue, as far as they were read from the store. Each queue has as
+    many in memory as its workers need; the others are loaded when those are served. Without a worker some more are loaded
+    every second, because a workflow can time out on a queue that no worker serves.
     """
 
     def __init__(self, runs: RunTable) -> None:
@@ -92,15 +92,15 @@ class DueRuns:
 
     @property
     def is_served(self) -> bool:
-        """Whether some wait for a place on a queue that a worker serves."""
+        """Whether due runs wait for room on a queue that a worker serves."""
         return any(self._runs.queues.pollers(queue) for queue in self._waiting)
 
     def count(self, task_queue: str) -> int:
-        """How many wait for a place on a queue."""
+        """Return the number of due runs that wait for room on a queue."""
         return len(self._waiting.get(task_queue, ()))
 
     def read(self, now_ns: int, is_known: Callable[[str], bool]) -> bool:
-        """Ask the store for the next; whether there may be more."""
+        """Read the next ids from the store. Return whether there may be more."""
         found = self._runs.store.due(now_ns, PAGE, *self._read_to)
         for due in found:
             if not is_known(due.run_id) and due not in self:
@@ -110,13 +110,13 @@ class DueRuns:
         return len(found) == PAGE
 
     def read_again(self) -> None:
-        """Time has jumped: what the store was asked for may not be due any more, and other things may be."""
+        """Read the store again after the clock has jumped."""
         self._waiting.clear()
         self._read_to = (AT_ONCE, LAST_KEY)
 
     def take(self, limit: int, *, in_any_case: int = 0) -> list[str]:
-        """At most so many to bring in now, the queues in turn: as many of each as there is room for on it, or so many
-        `in_any_case`.
+        """Return at most `limit` runs to load now, from the queues in turn: as many of each as there is room for, or at
+        least `in_any_case`.
         """
         taken: list[str] = []
         for queue in tuple(self._waiting):
@@ -132,11 +132,11 @@ class DueRuns:
 
 
 class StoredBacklog:
-    """What waits in a store that no process looks after: counted from its runs as they are stored, and nothing of them is
-    touched. Made once for a few requests, for the store is open for a moment only.
+    """The backlog of a store without an engine, counted from its runs as they are stored; nothing of them changes. It is
+    made once for a few requests, because the store is open for a moment only.
 
-    Of `MOST` runs it is read what each waits for. If more are due, which is a queue that no worker has served for long, they
-    count as one workflow task each.
+    The work of at most `MOST` runs is read. If more are due, on a queue that no worker has served for long, they count as
+    one workflow task each.
     """
 
     MOST = 500
@@ -161,12 +161,12 @@ class StoredBacklog:
                 break
 
     def stats(self, task_queue: str, *, activities: bool) -> QueueStats:
-        """What waits on a queue, and since when at most. Nothing comes or goes, as far as the store knows."""
+        """Return the backlog of a queue and the age of its oldest task. The rates are unknown."""
         count, since = self._waiting.get((task_queue, activities), (0, self._now))
         return QueueStats(count, max(0, self._now - since) / 1e9)
 
     def _look(self, run: Run) -> None:
-        """What the next worker would be given of a run: its task, or what a timer that is due leads to; its attempts."""
+        """Count what the next worker would receive of a run: its task, or the task that a due timer leads to; its attempts."""
         if run.paused is not None or not run.is_open:
             return
         task = run.task
@@ -188,7 +188,7 @@ class StoredBacklog:
 
 
 class Upkeep:
-    """The care of one engine's runs; begins with `open`, and does nothing before."""
+    """The upkeep of one engine's runs. It begins with `open`."""
 
     _runs: RunTable
     _due: DueRuns
@@ -215,24 +215,24 @@ class Upkeep:
         self._newest_then = -1
 
     def resume_clock(self, clock: Clock, store: Store) -> None:
-        """Let a clock go on where the last process that used the store ended. Raises `StorageError`."""
+        """Let a clock continue where the last process that used the store ended. Raises `StorageError`."""
         data = store.note(TIME)
         try:
             vouched = _vouched.decode(data) if data else None
         except msgspec.MsgspecError:
             vouched = None  # as in a new file, of which nothing is known
-        # Up to a tenth of the retention without a process is believed: if it was the wall clock that was wrong,
-        # closed runs are forgotten too early by so much, and not by more.
+        # Up to a tenth of the retention without a process is believed. If the wall clock was wrong, closed runs are
+        # forgotten too early by that much, and not by more.
         clock.resume(store.latest_ns, vouched, self._retention_ns // 10)
 
     def _keep_time(self) -> None:
-        """Keep in the store how late it is, now and then: seldom where nothing happens."""
+        """Store the clock's time now and then, and seldom if nothing happens."""
         idle = self._newest_then == self._runs.writes.newest
         if monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
             self._write_time()
 
     def end(self) -> None:
-        """The engine will be closed: the next process must know how late it was."""
+        """Store the clock's time before the engine is closed, for the next process."""
         if self._open:
             self._write_time()
 
@@ -252,13 +252,13 @@ class Upkeep:
         die: Callable[[StorageError], None],
         sample: Callable[[], None],
     ) -> None:
-        """Bring in what was in flight or is due, and keep doing it. `durable`, `die` and `sample` are the engine's; the last is
-        called every few seconds.
+        """Load the runs that were in flight or are due, and keep doing so. `durable`, `die` and `sample` are the engine's;
+        the last is called every few seconds.
         """
         self._runs, self._durable, self._die, self._sample = runs, durable, die, sample
         self._due, self._is_paced = DueRuns(runs), isinstance(runs.clock, RealClock)
         await self._in_slices(runs.store.without_wake(), self._bring_in)
-        # On real time the rest comes as it is served; and reading what is due may take long if it is much.
+        # On real time the others are loaded as these are served; and reading many due runs may take long.
         for _ in range(2 * WINDOW // FEW if self._is_paced else EVERYTHING):
             if runs.stopped or not self._bring_in_due(runs.clock.now_ns()):
                 break
@@ -277,7 +277,7 @@ class Upkeep:
         self._retries = asyncio.create_task(self._try_parked())
 
     async def _in_slices(self, run_ids: Sequence[str], act: Callable[[str], None]) -> None:
-        """Do something with many runs, letting others have their turn in between, until the engine stops."""
+        """Call `act` for many runs, in slices, until the engine stops."""
         for begin in range(0, len(run_ids), SOME):
             for run_id in run_ids[begin : begin + SOME]:
                 act(run_id)
@@ -296,11 +296,11 @@ class Upkeep:
         self._silence()
 
     def due(self, task_queue: str) -> int:
-        """How many runs that are due wait in the store for a place on a queue."""
+        """Return the number of due runs that wait in the store for room on a queue."""
         return self._due.count(task_queue) if self._open else 0
 
     def tick(self) -> None:
-        """What is done every second."""
+        """Do the regular work of every second."""
         if not self._open:
             return
         self._ticker = asyncio.get_running_loop().call_later(TICK, self.tick)
@@ -319,14 +319,14 @@ class Upkeep:
             self._watch_store()
 
     def _guarded(self, read: Callable[[], None]) -> None:
-        """Do something with the store; if it cannot be used any more, the engine hears of it."""
+        """Call `read`. If it shows that the store is unusable, notify the engine."""
         try:
             read()
         except StorageError as error:
             self._die(error)
 
     def _watch_room(self) -> None:
-        """Say when the room on the disk begins to be short, and when it no longer is."""
+        """Log when the space on the disk becomes short, and when it no longer is."""
         trouble = self._runs.store.refuses_starts()
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
@@ -345,7 +345,7 @@ class Upkeep:
             self._look_at_all()
 
     def _look_at_all(self) -> None:
-        """What sleeps in the store since the clock was ahead would sleep too long: bring all of it in, once."""
+        """Load all runs once, because those that were stored while the clock was ahead would wake too late."""
         if self._sweep is None or self._sweep.done():
             self._sweep = asyncio.get_running_loop().create_task(self._bring_in_all())
 
@@ -375,7 +375,7 @@ class Upkeep:
             asyncio.get_running_loop().call_soon(self._drop_some, idle)
 
     async def _try_parked(self) -> None:
-        """The code may have been mended since the last owner failed with it: no run waits out its back-off."""
+        """Retry parked runs at once: their code may have been fixed since the last owner failed with it."""
         now = self._runs.clock.now_ns()
 
         def try_at_once(run_id: str) -> None:
@@ -391,10 +391,8 @@ class Upkeep:
         except StorageError as error:
             self._die(error)
 
-    # --- runs that sleep in the store -----------------------------------------------------------------------
-
     def wake_sleepers(self) -> None:
-        """Bring in the runs whose time has come, a slice at a time, and see to be called for the next."""
+        """Load the runs whose time has come, a slice at a time, and arrange the next call."""
         if self._open:
             self._guarded(self._wake_due)
 
@@ -411,15 +409,15 @@ class Upkeep:
             self._call_at(now if more else self._runs.store.next_due_ns(now))
 
     def _bring_in_due(self, now: int) -> bool:
-        """Bring in a slice of what is due, as far as there is room for it. Says whether more could follow at once."""
-        # Read on in any case: what is next for one queue may stand far behind what is due for another.
+        """Load a slice of the due runs, as far as there is room for them. Return whether more could follow at once."""
+        # Read on in any case: the next run of one queue may come long after those of another.
         more = self._due.read(now, self._is_known)
         some = self._due.take(FEW) if self._is_paced else self._due.take(EVERYTHING, in_any_case=EVERYTHING)
         self._bring_in_all_of(some)
         return more or bool(some)
 
     def _bring_in_some(self) -> None:
-        """Every second, whether there is room or not: where no worker serves a queue, time passes all the same."""
+        """Load some runs every second, whether there is room or not: timeouts pass on queues without workers, too."""
         self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=SOME))
 
     def _bring_in_all_of(self, run_ids: Iterable[str]) -> None:
@@ -468,10 +466,8 @@ class Upkeep:
         self._alarm = self._next_slice = None
         self.wake_sleepers()
 
-    # --- years and accidents --------------------------------------------------------------------------------
-
     def _forget_closed(self) -> None:
-        """Forget what is older than the retention: all of it, however much closes, a slice at a time."""
+        """Forget all runs older than the retention, a slice at a time."""
         self._forgetting = None
         before = self._runs.clock.trusted_ns - self._retention_ns
         if self._runs.store.forget_closed(before, SLICE) == SLICE:
@@ -479,7 +475,7 @@ class Upkeep:
             self._forgetting = loop.call_later(FORGET_PAUSE, self._guarded, self._forget_closed)
 
     def _watch_store(self) -> None:
-        """A store that dies while no handle and no request waits for a commit must be noticed, too."""
+        """Notice the failure of a store while no handle and no request waits for a commit."""
         runs = self._runs
         if self._watch is None and not runs.writes.is_all_stored():
             self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.writes.newest))

@@ -1,9 +1,9 @@
-"""The engine is ahead of its store (`WriteBehind`): what has changed in memory goes to the store as changes, each with a number,
-and is durable a while later. What leaves the engine waits for the number of the change that it rests on.
+"""Deferred writing (`WriteBehind`): the engine is ahead of its store. Changes in memory go to the store in order, each with
+a number, and become durable a while later. Effects wait for the number of their change (see `outbox`).
 
 Must not know: transitions, queues, handles. Invariants: the changes of a run go to the store in the order in which they
-happened; what was kept back of a run is in its next change, or goes as one when its number is asked for, or after a moment;
-a request that was carried out is found from then on, durable or not.
+happened; a deferred change is part of the run's next change, or is flushed when its number is needed, or after a moment; a
+request that was carried out is found from then on, durable or not.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import RunChange, ScheduleChange, Store
 
 STANDSTILL = SECOND // 4
-"""A store that has not written a change for so long stands still."""
+"""The time without a commit after which a store counts as stalled."""
 
 MANY = 100
-"""While so many changes are on their way to the disk nothing more is begun of what is late already: what clients ask for now
-would wait for all of it to be written.
+"""The number of changes on their way to the disk at which work that is late already is not started: the changes of new
+requests would wait for all of it to be written.
 """
 
 _NOTHING: frozenset[int] = frozenset()
 
 
 class CarriedOut:
-    """The runs that carried out requests, by workflow id and request id, each with the number of the change: until
-    that is durable, and the store knows them.
+    """The runs that carried out requests, by workflow id and request id, each with the number of the change, until that is
+    durable and the store has them.
     """
 
     def __init__(self, store: Store) -> None:
@@ -41,7 +41,7 @@ class CarriedOut:
         self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
 
     def note(self, change: RunChange, number: int) -> None:
-        """A change carries out requests. Of earlier ones the store knows by now; they need not be kept here."""
+        """Add the requests of a change. Entries that the store has by now are removed."""
         unstored = self._unstored
         for request_id in change.request_ids:
             key = (change.run.started.workflow_id, request_id)
@@ -49,50 +49,48 @@ class CarriedOut:
             unstored.append((number, key))
         while unstored and self._is_durable(unstored[0][0]):
             earlier, key = unstored.popleft()
-            # Several runs of one change may carry out the same request: then it is gone already.
+            # Several runs of one change may carry out the same request: then the entry is gone already.
             if self._runs.get(key, ("", 0))[1] == earlier:
                 del self._runs[key]
 
     def find(self, workflow_id: str, request_id: str) -> str:
-        """The run id of the run that carried out a request; empty if none did."""
+        """Return the id of the run that carried out a request; an empty string if none did."""
         run_id, number = self._runs.get((workflow_id, request_id), ("", 0))
         return self._store.find_request(workflow_id, request_id) if self._is_durable(number) else run_id
 
 
 class WriteBehind:
-    """See the module."""
+    """The changes of an engine on their way to its store."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self.is_durable: Callable[[int], bool] = store.is_durable
-        """Whether what rests on this change may leave the engine."""
+        """Whether the change of this number is durable."""
         self.appended = 0
-        """The number of the newest change that the store was given."""
+        """The number of the newest change that the store has received."""
         self.patience = store.patience
-        """Seconds that a change may be kept back for; 0: none is."""
+        """The time in seconds for which a change may be deferred; 0: changes are not deferred."""
         self._stopped = False
-        self._kept_back: dict[str, LoadedRun] = {}
-        self._kept_long: list[LoadedRun] = []
+        self._deferred: dict[str, LoadedRun] = {}
+        self._deferred_long: list[LoadedRun] = []
         self._timer_runs = False
         self._schedules: dict[tuple[type[ScheduleChange], str], ScheduleChange] = {}
         self._requests = CarriedOut(store)
         self.find_request: Callable[[str, str], str] = self._requests.find
-        """The run id of the run that carried out a request, by workflow id and request id; empty if none did."""
+        """Return the id of the run that carried out a request, by workflow id and request id; an empty string if none did."""
         self._watched = 0  # a change whose commit is watched for, and since when it is on its way
         self._watched_since_ns = 0
         self._still_since_ns = 0
 
     def stop(self) -> None:
-        """Nothing is given to the store any more by itself."""
+        """Flush nothing more by itself."""
         self._stopped = True
 
-    # --- changes ----------------------------------------------------------------------------------------------
-
     def change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> RunChange:
-        """What the store has not got yet of a run; from now on it has."""
-        if self._kept_back:
-            self._kept_back.pop(record.run.run_id, None)
+        """Return the run's unsaved changes and mark them as handed to the store."""
+        if self._deferred:
+            self._deferred.pop(record.run.run_id, None)
         events, begin = record.events, record.stored_events
         change = RunChange(
             run=record.run,
@@ -115,8 +113,8 @@ class WriteBehind:
         if not self._still_since_ns and self.is_durable(self._watched):
             self._watched, self._watched_since_ns = number, now
 
-    def append_whole(self, changes: Iterable[tuple[RunChange, LoadedRun]]) -> None:
-        """Give the store what several runs became together, and the schedules that were kept, as one change."""
+    def append_together(self, changes: Iterable[tuple[RunChange, LoadedRun]]) -> None:
+        """Append the changes of several runs and the pending schedules to the store's queue as one change."""
         schedules, self._schedules = self._schedules, {}
         pairs = list(changes)
         parts: list[RunChange | ScheduleChange] = [*(change for change, _ in pairs), *schedules.values()]
@@ -133,7 +131,7 @@ class WriteBehind:
                 self._requests.note(change, number)
 
     def keep_schedule(self, change: ScheduleChange) -> None:
-        """A schedule is stored with the next `append_whole`."""
+        """Store a schedule with the next `append_together`."""
         self._schedules[type(change), change.schedule_id] = change
 
     @property
@@ -142,83 +140,79 @@ class WriteBehind:
         return bool(self._schedules)
 
     def forget(self, run_id: str) -> int:
-        """Have the store forget a run that has closed; gives the number of the change."""
-        self._kept_back.pop(run_id, None)
+        """Let the store forget a closed run. Return the number of the change."""
+        self._deferred.pop(run_id, None)
         self.appended = self._store.forget(run_id)
         return self.appended
 
     def forget_newest(self) -> None:
-        """The newest change will never be written: a wait for all changes need not wait for it."""
+        """Exclude the newest change, which can never be written, from waits for all changes."""
         self.appended -= 1
 
     def is_behind(self) -> bool:
-        """Whether `MANY` changes are on their way."""
+        """Whether at least `MANY` changes are on their way."""
         return not self.is_durable(self.appended - MANY)
 
     def when_caught_up(self, told: Callable[[], None]) -> None:
-        """Have `told` called once that is no longer so."""
+        """Call `told` once fewer than `MANY` of the current changes are on their way."""
         self._store.when_durable(self.appended - MANY, lambda _: told())
 
-    # --- changes that are kept back -------------------------------------------------------------------------
-
-    def keep_back(self, record: LoadedRun) -> None:
-        """A worker has the run's task, and nothing else waits for what led to that: it is stored together with the
-        answer, as one change; or when a call asks for its number; or after a moment. A crash before that loses no
-        more than one before a commit does.
+    def defer(self, record: LoadedRun) -> None:
+        """Defer this write: a worker has the run's task, and nothing else waits for the change. It is merged with the
+        worker's completion, or flushed after `patience` seconds or when its number is needed. A crash loses no more by that
+        than one before a commit.
         """
-        self._kept_back[record.run.run_id] = record
+        self._deferred[record.run.run_id] = record
         if not self._timer_runs:
             self._timer_runs = True
             asyncio.get_running_loop().call_later(self.patience, self._store_what_waits_long)
 
     def _store_what_waits_long(self) -> None:
-        for record in self._kept_long:
-            if self._kept_back.get(record.run.run_id) is record and not self._stopped:
+        for record in self._deferred_long:
+            if self._deferred.get(record.run.run_id) is record and not self._stopped:
                 self.append(record, (), self._clock.now_ns())
-        self._kept_long = list(self._kept_back.values())
-        self._timer_runs = bool(self._kept_long)
+        self._deferred_long = list(self._deferred.values())
+        self._timer_runs = bool(self._deferred_long)
         if self._timer_runs:
             asyncio.get_running_loop().call_later(self.patience, self._store_what_waits_long)
 
     def drop(self, run_id: str) -> None:
-        """What was kept back of a run is not to be stored."""
-        self._kept_back.pop(run_id, None)
+        """Discard the deferred changes of a run."""
+        self._deferred.pop(run_id, None)
 
     def number_of(self, record: LoadedRun) -> int:
-        """The number of the newest change of a run: the store is given what was kept back of it."""
-        if record.run.run_id in self._kept_back:
+        """Return the number of the newest change of a run, after flushing its deferred changes."""
+        if record.run.run_id in self._deferred:
             self.append(record, (), self._clock.now_ns())
         return record.number
 
     def is_stored(self, record: LoadedRun) -> bool:
-        """Whether all changes of a run are durable, so that it can be loaded again. Deferred changes are given to the store."""
+        """Whether all changes of a run are durable, so that it can be loaded again. Flushes its deferred changes."""
         return self.is_durable(self.number_of(record))
 
     def is_all_stored(self) -> bool:
-        """Whether all changes of all runs are durable. Deferred changes are given to the store."""
+        """Whether all changes of all runs are durable. Flushes deferred changes."""
         return self.is_durable(self.newest)
 
     @property
     def newest(self) -> int:
-        """The number of the newest change of all: the store is given all that was kept back."""
-        if self._kept_back:
+        """The number of the newest change of all, after flushing deferred changes."""
+        if self._deferred:
             self.store_all()
         return self.appended
 
     def store_all(self) -> None:
-        """Give the store all that was kept back."""
-        for record in tuple(self._kept_back.values()):
+        """Flush all deferred changes."""
+        for record in tuple(self._deferred.values()):
             self.append(record, (), self._clock.now_ns())
-
-    # --- a store that stands still --------------------------------------------------------------------------
 
     @property
     def stands_still(self) -> bool:
-        """Whether the store has written nothing for a while though there is something to write, as far as was noticed."""
+        """Whether the store has written nothing for a while although there is something to write, as of the last check."""
         return self._still_since_ns != 0
 
     def look(self) -> int:
-        """Look whether the store moves; if it stood still until now, gives since when."""
+        """Check whether the store writes. If it was stalled until now, return since when; otherwise 0."""
         now = self._clock.now_ns()
         since = 0
         if self.is_durable(self._watched):

@@ -22,10 +22,10 @@ from itertools import islice
 
 from hourglass._contract.workflows import CancelWorkflow, Page, TerminateWorkflow
 from hourglass._embedded.clock import SECOND, RealClock, later
+from hourglass._embedded.runs.due_times import DueTimes
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.starting import start_workflow
-from hourglass._embedded.runs.timers import DueTimes
 from hourglass._embedded.schedules.search import ScheduleSearch
 from hourglass._embedded.schedules.transitions import (
     Running,

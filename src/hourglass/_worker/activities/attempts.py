@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, get_type_hints
 from hourglass._contract.handle import ActivityResult, ActivityTask, context_of
 from hourglass._evaluator.options import RetryPolicy, policy_from
 from hourglass._evaluator.specs import ActivitySpec, Payloads
-from hourglass._worker.portal import Mailbox
+from hourglass._worker.mailbox import Mailbox
 from hourglass._worker.work_log import facts_of
 from hourglass.activity import Info
 from hourglass.activity._context import ActivityContext, Equipment

@@ -37,8 +37,8 @@ from hourglass._worker.activities.attempts import (
 )
 from hourglass._worker.activities.automatic_heartbeats import AutomaticHeartbeats
 from hourglass._worker.activities.outcomes import stopped
-from hourglass._worker.portal import Mailbox
-from hourglass._worker.work_log import ActivityMetrics
+from hourglass._worker.activity_metrics import ActivityMetrics
+from hourglass._worker.mailbox import Mailbox
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._context import PAYLOAD_LIMIT, Equipment
 
@@ -257,7 +257,7 @@ class ActivityExecutor:
         """Cancel an attempt, and give it up after a grace period if the engine no longer waits for it."""
         is_new = reason in _REPORTED and attempt.context.cancel_reason not in _UNWANTED
         if is_new and not self._is_quiet:
-            work_log.say_unwanted(attempt.task, reason, self._around.timers.time() - attempt.since)
+            work_log.log_unwanted(attempt.task, reason, self._around.timers.time() - attempt.since)
         attempt.context.cancel(reason)
         if attempt.work is not None:
             attempt.work.cancel(reason)
@@ -325,4 +325,4 @@ class ActivityExecutor:
         # By the engine's clock, which in tests is not this machine's.
         ran_ns = round((self._around.timers.time() - attempt.since) * 1e9)
         now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time_ns()
-        work_log.say_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)
+        work_log.log_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)

@@ -9,6 +9,7 @@ evaluation       the evaluation of one activation on a lane
 run_log          the log of a lane's runs
 counts           the figures of a lane
 cache            the state of runs between activations
+turn_rules       the order of turns for runs that temporalio began
 generations      the depth of a run in its family of parents and children
 watcher          detection of calls that workflow code must not make
 passed_handlers  the `except` clauses that let a failure pass although their author meant to catch it

@@ -1,18 +1,16 @@
-"""What is kept of runs between activations: states for all lanes, live fibers for the lane that made them.
+"""The state of runs between activations: states for all lanes, live fibers for the lane that made them.
 
-`StateCache` maps (task queue, run id, generation of the handle) to the state of a run and outlives lanes and handles.
-It mirrors the engine's sticky cache: least recently used first, and bounded; what is too much is given back by asking
-the engine for its eviction, and so is a run whose journal has grown too long. Each state has one owner, a lane's
-`Evaluations`, which alone may touch it. When a lane is replaced its states go to its successor, without their fibers,
-and those of runs that wait behind code that does not come back go to another lane; the former owner finds nothing any
-more.
+`StateCache` maps (task queue, run id, generation of the handle) to the state of a run. It survives lanes and handles,
+mirrors the engine's sticky cache, and is bounded: the least recently used runs are evicted by a request to the
+engine, and so is a run whose journal is too long. Each state has one owner, a lane's `Evaluations`, and only the
+owner uses it. When a lane is replaced, its states move to the replacement lane without their fibers; runs that wait
+behind slow code move to another lane. The former owner does not find them any more.
 
-`LiveRuns` is a lane's own list of runs that hold live fibers, the cheap loss: beyond its limit they are dropped
-first, and the journal brings them back. Neither drops fibers; the lane does, on its thread, because a greenlet cannot
-leave the thread that made it.
+`LiveRuns` lists the runs of one lane that hold live fibers. Beyond its limit these are dropped first, because the
+journal restores them. Neither class drops fibers: the lane does, on its thread, because a greenlet cannot leave the
+thread that made it.
 
-Two more remember something of runs that are gone: `LostJournals` what they did, `TurnRules` which turns those take that
-temporalio began.
+`LostJournals` remembers what removed runs have done.
 """
 
 from __future__ import annotations
@@ -28,46 +26,42 @@ from typing import TypeAlias
 
 import msgspec
 
-from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.evaluator import Evaluator
-from hourglass._evaluator.events import Activation, ActivityCompleted, ChildCompleted, RunEvicted
+from hourglass._evaluator.events import Activation, ActivityCompleted, ChildCompleted
 
-# What an activation costs in a journal beside its payloads.
-_ACTIVATION_BYTES = 110
+_ACTIVATION_BYTES = 110  # of an activation in a journal, without its payloads
 _LARGE = 1000  # events, commands and fibers of a run
-# What a journal grows by is counted in such parts of the limit, 4 KiB, and not after every activation.
-_GRAINS = 2**17
-
+_GRAINS = 2**17  # a journal's growth is counted when it exceeds this fraction of the limit, 4 KiB
 
 FEWEST_CACHED = 1000
-"""So many runs are kept where the user says nothing, however little memory there is."""
+"""The default number of cached runs, however little memory there is."""
 
 _MOST_CACHED = 100_000
-_BYTES_EACH = 32 * 1024  # of a small run, in the engine and here
+_BYTES_PER_RUN = 32 * 1024  # of a small run, in the engine and here
 _PART_OF_MEMORY = 8
 
 
 def most_cached() -> int:
-    """How many runs may be kept while all are busy, where the user says nothing: an eighth of the memory that this
-    process may have, a container's limit included.
-    """
-    return max(FEWEST_CACHED, min(_MOST_CACHED, memory_limit() // _PART_OF_MEMORY // _BYTES_EACH))
+    """Return the default limit of cached runs that are all busy: an eighth of the memory of this process or its
+    container."""
+    return max(FEWEST_CACHED, min(_MOST_CACHED, memory_limit() // _PART_OF_MEMORY // _BYTES_PER_RUN))
 
 
 def memory_limit() -> int:
-    """The bytes of memory that this process may have: the machine's, or less where its control group says so."""
+    """Return the bytes of memory that this process may use: the machine's, or the limit of its control group."""
     try:
-        found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    except (ValueError, OSError, AttributeError):  # a system that does not say
-        found = [1 << 31]
+        limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    except (ValueError, OSError, AttributeError):  # the system does not report it
+        limits = [1 << 31]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # there is no such group, or it has no limit ("max")
-            found.append(int(Path(path).read_text(encoding="ascii")))
-    return min(each for each in found if each > 0)
+            limits.append(int(Path(path).read_text(encoding="ascii")))
+    return min(limit for limit in limits if limit > 0)
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Which run: a handle that was opened anew for the same queue has another generation and begins with nothing."""
+    """The identity of a run on one handle. A new handle of the same queue has another generation, and starts without
+    runs."""
 
     task_queue: str
     run_id: str
@@ -76,11 +70,11 @@ class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 @dataclass(frozen=True)
 class CacheLimits:
-    """How much is kept: live fibers per lane, states per task queue, and how much their journals may take in all.
+    """The limits of the cache: live fibers per lane, states per task queue, and the size of their journals.
 
-    A journal above either limit of its own is not kept between activations: then every task begins with the whole
-    history, which makes a run cost the square of its length. No history that Temporal allows (51,200 events, 50 MB)
-    gets there; what many such runs take together is limited instead.
+    A run whose journal exceeds `journal_entries` or `journal_bytes` is evicted after each task: every task then
+    begins with the whole history, so that the run costs the square of its length. No history that Temporal allows
+    (51,200 events, 50 MB) is that long. `all_journals_bytes` limits all journals together.
     """
 
     live: int = 1000
@@ -92,7 +86,7 @@ class CacheLimits:
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """A run and what the cache knows of it."""
+    """A cached run."""
 
     key: Key
     run: Evaluator
@@ -102,18 +96,20 @@ class Entry:
     journal_bytes: int = 0
     eviction_requested: bool = field(default=False, repr=False)
     checked_work: int = 0
-    checked: int = 0  # so many activations were executed again, and compared
-    counted_bytes: int = 0  # what the cache has counted of its journal
-    noted: bytes = b""  # what a lane writes down while it executes the run, where it does (see `lane_notes`)
+    checked: int = 0  # the number of activations at the last verification
+    counted_bytes: int = 0  # of its journal, in the cache's total
+    noted: bytes = b""  # the note of a lane that executes it (see `lane_notes`)
 
     def grown(self, activation: Activation) -> None:
-        """The run has handled an activation that its journal keeps."""
+        """Count an activation that was added to the journal."""
         self.activations += 1
         self.journal_bytes += weight(activation)
 
     def is_to_be_checked(self, first: int = 1) -> bool:
-        """Whether to execute the run again, to compare: at activations 1, 2, 4, 8 … from this one on, but a large one
-        only when it has grown by half since: what it takes in all stays a small multiple of the run itself.
+        """Whether to verify the run now: at activations 1, 2, 4, 8 … from `first` on.
+
+        A large run is verified only when it has grown by half since the last time, so that the total cost stays a
+        small multiple of the run itself.
         """
         if self.activations < first:
             return False
@@ -126,7 +122,7 @@ class Entry:
         return True
 
     def without_fibers(self) -> Entry:
-        """The same run as data, for another lane: the old one's fibers cannot leave its thread."""
+        """Return a copy without fibers for another lane, because fibers cannot leave their thread."""
         old = self.run
         state = msgspec.structs.replace(old.state, journal=list(old.state.journal))
         run = Evaluator(old.definition, state.run_id, old.settings, state)
@@ -151,7 +147,7 @@ _Queue: TypeAlias = tuple[str, int]
 
 
 class StateCache:
-    """States by key, each with its owner. For several threads; no code but its own runs under its lock."""
+    """The states of runs by key, each with its owner. Thread-safe; only its own code runs under its lock."""
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self.limits = limits or CacheLimits()
@@ -162,49 +158,49 @@ class StateCache:
         self._bytes = 0
 
     def __len__(self) -> int:
-        return sum(len(each) for each in list(self._queues.values()))
+        return sum(len(queue) for queue in list(self._queues.values()))
 
     def admit(self, owner: object) -> None:
-        """Let `owner` have states: one that was never admitted, or was released, keeps nothing."""
+        """Allow `owner` to have states. Before that, and after its release, it cannot store any."""
         with self._lock:
             self._owned.setdefault(owner, {})
 
     def count(self, owner: object) -> int:
-        """How many states `owner` has."""
+        """Return the number of states of an owner."""
         return len(self._owned.get(owner, ()))
 
     def owned(self, owner: object) -> list[Entry]:
-        """The states of `owner`."""
+        """Return the states of an owner."""
         with self._lock:
             return list(self._owned.get(owner, _NOTHING).values())
 
     def get(self, key: Key, owner: object) -> Entry | None:
-        """The owner's run, which becomes the most recently used; None on a miss."""
+        """Return a run of the owner, which becomes the most recently used; None on a miss."""
         with self._lock:
             entry = self._owned.get(owner, _NOTHING).get(key)
             if entry is not None:
                 queue = self._queues[key.task_queue, key.generation]
-                # Behind all others: a plain dict keeps that order too, in half the room of an OrderedDict.
+                # To the end: a plain dict keeps this order too, in half the memory of an OrderedDict.
                 del queue[key]
                 queue[entry.key] = entry
             return entry
 
     def put(self, entry: Entry, owner: object) -> bool:
-        """Keep a run, in place of one with the same key; False if the owner is no longer admitted."""
+        """Store a run, replacing one with the same key. Return False if the owner is no longer admitted."""
         key = entry.key
         with self._lock:
             owned = self._owned.get(owner)
             if owned is None:
                 return False
-            for others in self._owned.values():
-                others.pop(key, None)
+            for states in self._owned.values():
+                states.pop(key, None)
             owned[key] = entry
             self._unlist(key)
             self._queues.setdefault((key.task_queue, key.generation), {})[key] = entry
             return True
 
     def remove(self, key: Key, owner: object) -> Entry | None:
-        """Forget a run of the owner's; the caller drops its fibers."""
+        """Remove a run of the owner. The caller drops its fibers."""
         with self._lock:
             entry = self._owned.get(owner, _NOTHING).pop(key, None)
             if entry is not None:
@@ -212,55 +208,57 @@ class StateCache:
             return entry
 
     def discard(self, key: Key) -> Entry | None:
-        """Forget a run, of any owner, while none of its activations is out; gives it if it holds fibers, which its
-        lane must drop.
+        """Remove a run of any owner, while none of its activations is in progress.
+
+        Return it if it holds fibers, which its lane must drop.
         """
-        gone: Entry | None = None
+        removed: Entry | None = None
         with self._lock:
             for owned in self._owned.values():
-                gone = owned.pop(key, gone)
+                removed = owned.pop(key, removed)
             self._unlist(key)
-        return gone if gone is not None and gone.run.live is not None else None
+        return removed if removed is not None and removed.run.live is not None else None
 
     def hand_over(self, owner: object, successor: object, without: Key | None = None) -> Entry | None:
-        """All states of an owner go to its successor, as data, but for one, which is forgotten and returned. The
-        owner has none, and gets none, from now on.
+        """Move all states of an owner to its successor, without fibers. Remove and return the one `without`.
+
+        The owner is released.
         """
         with self._lock:
             owned = self._owned.pop(owner, {})
             left = owned.pop(without, None) if without is not None else None
             if left is not None:
                 self._unlist(left.key)
-            inherited = self._owned.setdefault(successor, {})
+            states = self._owned.setdefault(successor, {})
             for key, entry in owned.items():
-                fresh = entry.without_fibers()
-                inherited[key] = fresh
-                self._queues[key.task_queue, key.generation][key] = fresh
+                copy = states[key] = entry.without_fibers()
+                self._queues[key.task_queue, key.generation][key] = copy
             return left
 
-    def pass_on(self, key: Key, owner: object, other: object) -> Entry | None:
-        """One run of an owner goes to another, as data; gives what the owner had, whose fibers it must drop."""
+    def move(self, key: Key, owner: object, target: object) -> Entry | None:
+        """Move one run to another owner, without fibers. Return the original, whose fibers the former owner must
+        drop."""
         with self._lock:
-            inherited = self._owned.get(other)
-            entry = self._owned.get(owner, _NOTHING).pop(key, None) if inherited is not None else None
-            if entry is None or inherited is None:
+            states = self._owned.get(target)
+            entry = self._owned.get(owner, _NOTHING).pop(key, None) if states is not None else None
+            if entry is None or states is None:
                 return None
-            fresh = inherited[key] = entry.without_fibers()
-            self._queues[key.task_queue, key.generation][key] = fresh
+            copy = states[key] = entry.without_fibers()
+            self._queues[key.task_queue, key.generation][key] = copy
             return entry
 
     def find(self, key: Key) -> Entry | None:
-        """A run, of any owner; it stays as recently used as it was."""
+        """Return a run of any owner, without changing when it was last used."""
         return self._queues.get((key.task_queue, key.generation), _NOTHING).get(key)
 
     def release(self, owner: object) -> None:
-        """Forget an owner and all its states."""
+        """Remove an owner with all its states."""
         with self._lock:
             for key in self._owned.pop(owner, {}):
                 self._unlist(key)
 
     def pop_older(self, task_queue: str, generation: int, owner: object) -> list[Entry]:
-        """Forget the owner's runs of a queue's former handles; the caller drops their fibers."""
+        """Remove the owner's runs of earlier handles of a queue. The caller drops their fibers."""
         with self._lock:
             owned = self._owned.get(owner, _NOTHING)
             old = [key for key in owned if key.task_queue == task_queue and key.generation < generation]
@@ -269,13 +267,14 @@ class StateCache:
             return [owned.pop(key) for key in old]
 
     def to_evict(self, entry: Entry) -> list[Key]:
-        """The runs of the same handle whose eviction must be asked for now, each named once: too long a journal, too
-        many states, or too much in all.
+        """Return the runs of the same handle whose eviction must be requested now, each once.
+
+        Their journal is too long, or there are too many states, or all journals are too large.
         """
         key, limits = entry.key, self.limits
         is_long = entry.activations > limits.journal_entries or entry.journal_bytes > limits.journal_bytes
         if not is_long and entry.counted_bytes and entry.journal_bytes - entry.counted_bytes < self._grain:
-            return []  # there are no more states than before, and they take hardly more
+            return []  # no new state, and hardly more bytes
         with self._lock:
             queue = self._queues.get((key.task_queue, key.generation), _NOTHING)
             if queue.get(key) is entry:
@@ -287,38 +286,38 @@ class StateCache:
                 return []
             chosen = [entry] if is_long else []
             chosen.extend(_oldest(queue, entry, excess_bytes))
-            chosen.extend(each for each in list(queue.values())[: max(0, excess)] if each is not entry)
-            fresh = [each for each in dict.fromkeys(chosen) if not each.eviction_requested]
-            for each in fresh:
-                each.eviction_requested = True
-        return [each.key for each in fresh]
+            chosen.extend(oldest for oldest in list(queue.values())[: max(0, excess)] if oldest is not entry)
+            evicted = [run for run in dict.fromkeys(chosen) if not run.eviction_requested]
+            for run in evicted:
+                run.eviction_requested = True
+        return [run.key for run in evicted]
 
     def _unlist(self, key: Key) -> None:
         queue = self._queues.get((key.task_queue, key.generation))
         if queue is not None:
-            gone = queue.pop(key, None)
-            self._bytes -= gone.counted_bytes if gone is not None else 0
+            entry = queue.pop(key, None)
+            self._bytes -= entry.counted_bytes if entry is not None else 0
             if not queue:
                 del self._queues[key.task_queue, key.generation]
 
 
 def _oldest(queue: dict[Key, Entry], but: Entry, excess: int) -> list[Entry]:
-    """The runs to give up, least recently used first, that take as much as is too much."""
-    found = []
+    """Return the least recently used runs whose journals together exceed `excess` bytes."""
+    oldest = []
     for entry in queue.values():
         if excess <= 0:
             break
         if entry is not but:
-            found.append(entry)
+            oldest.append(entry)
             excess -= entry.counted_bytes
-    return found
+    return oldest
 
 
-_NOTHING: dict[Key, Entry] = {}  # stands for what has no owner; never filled
+_NOTHING: dict[Key, Entry] = {}  # always empty
 
 
 class LiveRuns:
-    """The runs that hold live fibers on one lane, least recently used first. Not for several threads."""
+    """The runs that hold live fibers on one lane, least recently used first. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -331,28 +330,29 @@ class LiveRuns:
         return entry in self._runs
 
     def settle(self, entry: Entry) -> bool:
-        """Note whether a run holds live fibers now; True if too many do."""
+        """Update a run that was used. Return whether too many runs hold live fibers."""
         self._runs.pop(entry, None)
         if entry.run.live is not None:
             self._runs[entry] = None
         return len(self._runs) > self._limit
 
     def excess(self) -> Entry | None:
-        """The run whose fibers must be dropped next, None if there is room. Settle it afterwards."""
+        """Return the run whose fibers must be dropped next, None if the limit is kept."""
         return self.oldest() if len(self._runs) > self._limit else None
 
     def oldest(self) -> Entry | None:
-        """The least recently used run."""
+        """Return the least recently used run, None if there is none."""
         return next(iter(self._runs), None)
 
     def discard(self, entry: Entry) -> None:
-        """Forget a run."""
+        """Remove a run."""
         self._runs.pop(entry, None)
 
 
 class LostJournals:
-    """The journals of runs that were lost a moment ago, for a while and a few MiB: should the engine send one of
-    them again, its log messages have been written already. For several threads.
+    """The journals of recently removed runs: if the engine sends one of them again, its log messages are not repeated.
+
+    Thread-safe. At most `most` journals and `most_bytes` are remembered.
     """
 
     def __init__(self, *, most: int = 100, most_bytes: int = 8 * 1024 * 1024) -> None:
@@ -360,32 +360,30 @@ class LostJournals:
         self._most_bytes = most_bytes
         self._bytes = 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[list[Activation], int]] = OrderedDict()
+        self._journals: OrderedDict[str, tuple[list[Activation], int]] = OrderedDict()
 
     def keep(self, run_id: str, journal: list[Activation], size: int) -> None:
-        """Keep a journal; the oldest ones go."""
+        """Remember a journal, and forget the oldest ones beyond the limits."""
         with self._lock:
             self._take(run_id)
-            self._kept[run_id] = (journal, size)
+            self._journals[run_id] = (journal, size)
             self._bytes += size
-            while len(self._kept) > self._most or self._bytes > self._most_bytes:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
+            while len(self._journals) > self._most or self._bytes > self._most_bytes:
+                self._bytes -= self._journals.popitem(last=False)[1][1]
 
     def take(self, run_id: str) -> Sequence[Activation]:
-        """The journal of a run that comes back, empty if it is not kept."""
+        """Return and forget the journal of a run that comes back; empty if there is none."""
         with self._lock:
             return self._take(run_id)
 
     def _take(self, run_id: str) -> Sequence[Activation]:
-        kept = self._kept.pop(run_id, None)
-        if kept is None:
-            return ()
-        self._bytes -= kept[1]
-        return kept[0]
+        journal, size = self._journals.pop(run_id, ((), 0))
+        self._bytes -= size
+        return journal
 
 
 def weight(activation: Activation) -> int:
-    """About how many bytes an activation takes in a journal."""
+    """Return the approximate size of an activation in a journal, in bytes."""
     total = _ACTIVATION_BYTES
     for event in activation.events:
         if isinstance(event, (ActivityCompleted, ChildCompleted)):
@@ -394,44 +392,3 @@ def weight(activation: Activation) -> int:
             for argument in getattr(event, "arguments", ()):
                 total += len(argument.data)
     return total
-
-
-# --- turns of runs that temporalio began --------------------------------------------------------------------
-
-
-_MOST_TURNS = 10_000
-
-
-class TurnRules:
-    """Which Python's turns the runs take that temporalio began, by trial: histories do not say.
-
-    From Python 3.12 on `asyncio.wait_for`, and with it temporalio's `wait_condition`, and `asyncio.gather` of what is
-    done already take a turn less than before. A run of theirs that moves here takes the older turns first; where the
-    engine finds that its commands differ from those on record, the newer ones the next time, and so on by turns.
-
-    Must not know: lanes, engines, what a run does. For several threads: a run may come back to another lane.
-    Invariant: it holds at most `_MOST_TURNS` run ids; one that was pushed out is tried by the older rule again, and
-    costs one more failed task.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._newer: dict[str, None] = {}
-
-    def settings(self, run_id: str, usual: RunSettings) -> RunSettings:
-        """The settings of a run that begins here."""
-        return msgspec.structs.replace(usual, newer_turns=True) if run_id in self._newer else usual
-
-    def learn(self, evicted: RunEvicted, entry: Entry | None) -> bool:
-        """Switch a run that does not fit its history to the other turn rules. Return whether these are untried yet."""
-        if evicted.reason != "NONDETERMINISM" or entry is None or not entry.run.behaviour.python_is_unknown:
-            return False
-        run_id = entry.key.run_id
-        with self._lock:
-            if run_id in self._newer:
-                del self._newer[run_id]
-                return False
-            self._newer[run_id] = None
-            if len(self._newer) > _MOST_TURNS:
-                del self._newer[next(iter(self._newer))]
-            return True

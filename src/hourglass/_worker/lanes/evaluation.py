@@ -1,8 +1,8 @@
 """Evaluation of one activation on a lane: find or create the run, evaluate, verify, and answer. Knows no threads and
 no engine.
 
-`Evaluations` belongs to one lane, and runs on that lane's thread, because fibers cannot leave it. Only `RunTransfer`
-(its methods that move runs) is called on the control loop. `LaneContext` is what all lanes of a worker share.
+`Evaluations` belongs to one lane, and runs on that lane's thread, because fibers cannot leave it. Only the
+methods that move runs are called on the control loop. `LaneContext` is what all lanes of a worker share.
 
 Invariants:
 
@@ -37,10 +37,11 @@ from hourglass._worker.health.lane_notes import LaneNotes, packed
 from hourglass._worker.health.parked import ParkedRuns, cache_miss, task_failed
 from hourglass._worker.health.quarantine import HeldRun, Quarantine, digest_of, rejection
 from hourglass._worker.health.stopping import LaneStopped
-from hourglass._worker.lanes.cache import Entry, Key, LiveRuns, LostJournals, StateCache, TurnRules
+from hourglass._worker.lanes.cache import Entry, Key, LiveRuns, LostJournals, StateCache
 from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.lanes.generations import Generations
 from hourglass._worker.lanes.run_log import MISFIT, RunLog, place_of
+from hourglass._worker.lanes.turn_rules import TurnRules
 from hourglass._worker.lanes.watcher import Watcher
 from hourglass.errors import HourglassError, UsageError
 
@@ -197,7 +198,7 @@ class Evaluations:
     def move(self, run_id: str, generation: int, target: Evaluations) -> Entry | None:
         """Move a run that waits to another lane. Return the entry whose fibers this lane must drop. On the control
         loop."""
-        left = self._cache.pass_on(Key(self._settings.task_queue, run_id, generation), self, target)
+        left = self._cache.move(Key(self._settings.task_queue, run_id, generation), self, target)
         return left if left is not None and left.run.live is not None else None
 
     def move_all(self, target: Evaluations) -> None:

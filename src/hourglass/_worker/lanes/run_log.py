@@ -27,12 +27,12 @@ class RunLog:
         self._task_queue = task_queue
         self._parked = parked
         self._quarantine = quarantine
-        self.is_verbose = work_log.tells_of_runs()
+        self.is_verbose = work_log.logs_runs()
         """Whether runs that begin and end well are logged."""
 
     def begun(self, started: RunStarted, run_id: str) -> None:
         """Log the start of a run."""
-        work_log.say_begun(started, run_id, self._task_queue)
+        work_log.log_begun(started, run_id, self._task_queue)
 
     def closed(self, entry: Entry, activation: Activation) -> None:
         """Log the end of a run."""
@@ -40,7 +40,7 @@ class RunLog:
         if live is not None and live.started is not None:
             result, now_ns = entry.run.state.result, activation.timestamp_ns
             hint = passed_handler(live.let_out)
-            work_log.say_closed(live.started, activation.run_id, self._task_queue, result, now_ns, hint)
+            work_log.log_closed(live.started, activation.run_id, self._task_queue, result, now_ns, hint)
 
     def progressed(self, entry: Entry, activation: Activation, *, only_queries: bool) -> None:
         """Log the notices of a run, and release it if it was parked or in quarantine."""

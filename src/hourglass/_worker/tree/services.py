@@ -18,6 +18,7 @@ from hourglass._worker.activities.executors import ActivityExecutor, ExecutorLim
 from hourglass._worker.activities.publishing import ProgressSender
 from hourglass._worker.activities.reporting import HeartbeatSender, ResultSender
 from hourglass._worker.activities.runners import worker_runner
+from hourglass._worker.activity_metrics import ActivityMetrics
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._worker.health import guarded
@@ -29,7 +30,6 @@ from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.lanes.watcher import Watcher
 from hourglass._worker.targets import resolve
 from hourglass._worker.tree.plan import Plan
-from hourglass._worker.work_log import ActivityMetrics
 from hourglass.activity._context import Equipment
 from hourglass.errors import HourglassError, TargetError
 

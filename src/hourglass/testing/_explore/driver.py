@@ -14,15 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import zlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
-from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
+from hourglass._contract.handle import ActivityItem, ActivityTask
 from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
@@ -37,8 +36,6 @@ from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Step
 from hourglass.testing._stuck import explain
 from hourglass.testing._trouble import QuietTroubles
-
-T = TypeVar("T")
 
 
 class GatedQueue(ServedQueue):
@@ -59,27 +56,11 @@ class GatedQueue(ServedQueue):
 
     def take_task(self) -> Activation | None:
         """Take one activation, if the engine may dispatch one."""
-        return self._once(self.handle.poll_activation)
+        return self._loop.call(self.handle.next_activation)
 
     def take_attempt(self) -> ActivityItem | None:
         """Take one attempt, or the cancellation of one, if the engine may dispatch one."""
-        return self._once(self.handle.poll_activity)
-
-    def _once(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Poll, and do not wait."""
-        coro = poll()
-        asyncio._set_running_loop(self._loop)
-        try:
-            coro.send(None)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        except Shutdown:
-            return None
-        finally:
-            asyncio._set_running_loop(None)
-        coro.close()
-        return None
+        return self._loop.call(self.handle.next_activity)
 
 
 _MOST_STEPS = 10_000

@@ -1,0 +1,279 @@
+"""The effects of runs on other runs (`EffectsOnOthers`): starts of children, their ends, signals, cancellations, close
+policies.
+
+Must not know: queues, handles, the store. Nothing here decides what a transition decides; it finds the other run and
+applies transitions to both.
+
+A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on two
+machines. Here both are in one engine, so effects are carried out right after the change that requested them, in the same
+turn of the loop, and all of it becomes durable as one change. So there is no intent to keep and none to repeat: after a
+crash either all of it has happened or nothing, and the task that requested it is tried again. Behavior of a server that can
+be observed is kept: a run that closes in the very task that requests something has sent no signal and started no child,
+whatever the policies say.
+
+Invariant: a run that cannot be read counts as missing for the run that refers to it, and disturbs no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, assert_never
+
+from hourglass._embedded.clock import Clock
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.transitions import children
+from hourglass._embedded.transitions.run import (
+    ApplyClosePolicy,
+    Change,
+    Effect,
+    NotifyParent,
+    NotifySchedule,
+    OpenChild,
+    ReleaseClaims,
+    Run,
+    SendCancel,
+    SendSignal,
+    StartChild,
+)
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator.specs import IdReusePolicy, ParentClosePolicy, VersioningOverride
+from hourglass._history import events as h
+from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass.embedded")
+
+_TAKEN = h.StartChildFailedCause.WORKFLOW_ALREADY_EXISTS
+_NOT_FOUND = h.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
+
+
+class LimitKeeping(Protocol):
+    """The part of the limits that runs use (see `limits.keepers`)."""
+
+    def keeps(self, id: str) -> bool:
+        """Whether the engine manages this limit now."""
+        ...
+
+    def read(self, signal: h.SignalExternalWorkflowExecutionInitiated) -> Any:
+        """Return the message of a run to a limit's manager; None if the engine cannot read it."""
+        ...
+
+    def receive(self, sender: LoadedRun, id: str, message: Any) -> None:
+        """Receive a message of a run to a limit's manager."""
+        ...
+
+    def run_closed(self, run_id: str) -> None:
+        """Handle the end of a run that holds or waits for a slot of a limit."""
+        ...
+
+    def realign(self) -> None:
+        """Arm alarms again after the clock has jumped."""
+        ...
+
+
+class Runs(Protocol):
+    """The part of `runs.RunTable` that effects use."""
+
+    clock: Clock
+    limits: Limits
+    new_run_id: Callable[[], str]
+    awaiting: EndListener
+    keeping: LimitKeeping
+
+    has_version: Callable[[VersioningOverride, str], bool]
+
+    def record(self, run_id: str) -> LoadedRun | None:
+        """Return the run of this id."""
+        ...
+
+    def current(self, workflow_id: str) -> LoadedRun | None:
+        """Return the latest run of a workflow."""
+        ...
+
+    def open(self, started: h.WorkflowExecutionStarted) -> LoadedRun:
+        """Open a run."""
+        ...
+
+    def change(self, record: LoadedRun, transition: Callable[[Run, int], Change]) -> str:
+        """Apply a transition. Return the reason if the run was terminated instead."""
+        ...
+
+
+class EffectsOnOthers:
+    """The effects of runs on other runs of the same engine."""
+
+    def __init__(self, runs: Runs, namespace: str) -> None:
+        self._runs = runs
+        self._namespace = namespace
+
+    def carry_out(self, record: LoadedRun, effect: Effect) -> None:
+        """Carry out one effect of a run on another."""
+        match effect:
+            case StartChild(child):
+                self._start(record, child)
+            case SendSignal():
+                self._signal(record, effect)
+            case SendCancel():
+                self._cancel(record, effect)
+            case ApplyClosePolicy(child):
+                self._leave(record, child)
+            case NotifyParent():
+                self._tell_parent(record)
+            case NotifySchedule():
+                self._runs.awaiting.ended(record)
+            case ReleaseClaims():
+                self._runs.keeping.run_closed(record.run.run_id)
+            case _:
+                assert_never(effect)
+
+    def _start(self, parent: LoadedRun, child: OpenChild) -> None:
+        if not parent.run.is_open:
+            return
+        initiated = child.initiated_event_id
+        cause = self._why_not(child)
+        if cause is not None:
+            self._runs.change(parent, lambda run, now: children.child_not_started(run, initiated, cause, now))
+            return
+        run_id = self._runs.new_run_id()
+        self._runs.open(children.first_event(parent.run, child, run_id, self._runs.clock.now_ns()))
+        self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
+
+    def _why_not(self, child: OpenChild) -> h.StartChildFailedCause | None:
+        """Return the cause why a child cannot start, after making room for it as its policy demands; None if it can."""
+        asked = child.initiated
+        if asked.namespace != self._namespace:
+            return h.StartChildFailedCause.NAMESPACE_NOT_FOUND
+        override = asked.child.versioning_override
+        if override is not None and not self._runs.has_version(override, asked.spec.task_queue):
+            return h.StartChildFailedCause.INVALID_VERSIONING_OVERRIDE
+        try:
+            existing = self._runs.current(asked.workflow_id)
+        except StorageError as error:
+            logger.error("the latest run of workflow %r cannot be read: %s", asked.workflow_id, error)
+            return _TAKEN
+        if self._runs.keeping.keeps(asked.workflow_id):
+            return _TAKEN  # the engine keeps this limit, and a second keeper would give out the same again
+        if existing is None:
+            return None
+        if not existing.run.is_open:
+            return None if children.may_reuse(asked.child.id_reuse_policy, existing.run.status) else _TAKEN
+        if asked.child.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
+            return _TAKEN
+        reason = "TerminateIfRunning WorkflowIdReusePolicy Policy"
+        self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))
+        return None
+
+    def _leave(self, parent: LoadedRun, child: OpenChild) -> None:
+        """Apply the close policy of a child, which is found along its runs."""
+        policy = child.initiated.child.parent_close_policy
+        if policy is ParentClosePolicy.ABANDON:
+            return
+        target = self._find(child.initiated.workflow_id, "")
+        if target is None or not target.run.is_open or target.run.started.first_run_id != child.run_id:
+            return
+        if not children.is_child_of(target.run, parent.run):
+            return  # it was begun by the run that this one was reset from: a server leaves it alone
+        if policy is ParentClosePolicy.REQUEST_CANCEL:
+            self._runs.change(target, lambda run, now: children.cancelled_by(run, parent.run, "", 0, now))
+        else:
+            reason = "by parent close policy"
+            self._runs.change(target, lambda run, now: children.terminated_by_engine(run, reason, now))
+
+    def _tell_parent(self, record: LoadedRun) -> None:
+        started = record.run.started
+        parent = self._find(started.parent_workflow_id, started.parent_run_id)
+        while parent is not None and parent.run.reset_run_id:  # what was its child is the other run's
+            parent = self._find(started.parent_workflow_id, parent.run.reset_run_id)
+        initiated = started.parent_initiated_event_id
+        child = None if parent is None or not parent.run.is_open else parent.run.children.get(initiated)
+        # A parent that was reset may have requested another child with the event of this one's request.
+        if parent is not None and child is not None and child.run_id == started.first_run_id:
+            self._runs.change(parent, lambda run, now: children.child_ended(run, initiated, record.run, now))
+
+    def _signal(self, sender: LoadedRun, effect: SendSignal) -> None:
+        if not sender.run.is_open:
+            return
+        target = self._target(sender, effect)
+        if isinstance(target, LoadedRun) and not (target.run.is_open and _may_reach(sender, target, effect)):
+            target = _NOT_FOUND
+        message = self._runs.keeping.read(effect.spec) if target is _NOT_FOUND else None
+        cause: h.ExternalFailedCause | None = None
+        if message is None:
+            cause = self._deliver(sender, effect, target)
+        self._runs.change(sender, lambda run, now: children.signal_sent(run, effect, cause, now))
+        if message is not None:
+            self._runs.keeping.receive(sender, effect.spec.workflow_id, message)
+
+    def _deliver(
+        self, sender: LoadedRun, effect: SendSignal, target: LoadedRun | h.ExternalFailedCause
+    ) -> h.ExternalFailedCause | None:
+        """Deliver a signal to another run. Return the cause if that is impossible."""
+        if not isinstance(target, LoadedRun):
+            return target
+        if target.has_signals(self._runs.limits.signals):
+            return h.ExternalFailedCause.SIGNAL_COUNT_LIMIT_EXCEEDED
+        ended = self._runs.change(
+            target, lambda run, now: children.signalled_by(run, sender.run, effect, now)
+        )
+        return _NOT_FOUND if ended else None  # it had outgrown its limits, and was ended instead
+
+    def _cancel(self, sender: LoadedRun, effect: SendCancel) -> None:
+        if not sender.run.is_open:
+            return
+        target = self._target(sender, effect)
+        cause: h.ExternalFailedCause | None = None
+        if not isinstance(target, LoadedRun):
+            cause = target
+        elif target.run.is_open and not _may_reach(sender, target, effect):
+            cause = _NOT_FOUND
+        elif target.run.is_open:  # one that has closed does not mind
+            reason, initiated = effect.spec.reason, effect.initiated_event_id
+            self._runs.change(
+                target, lambda run, now: children.cancelled_by(run, sender.run, reason, initiated, now)
+            )
+        self._runs.change(sender, lambda run, now: children.cancel_sent(run, effect, cause, now))
+
+    def _target(
+        self, sender: LoadedRun, effect: SendSignal | SendCancel
+    ) -> LoadedRun | h.ExternalFailedCause:
+        spec = effect.spec
+        if spec.namespace != self._namespace:
+            return h.ExternalFailedCause.NAMESPACE_NOT_FOUND
+        if spec.workflow_id == sender.run.started.workflow_id:
+            return _NOT_FOUND  # a workflow cannot reach itself, whichever run is meant: a server's rule
+        return self._find(spec.workflow_id, spec.run_id) or _NOT_FOUND
+
+    def _find(self, workflow_id: str, run_id: str) -> LoadedRun | None:
+        try:
+            record = self._runs.record(run_id) if run_id else self._runs.current(workflow_id)
+        except StorageError as error:
+            logger.error("a run of workflow %r cannot be read: %s", workflow_id, error)
+            return None
+        is_meant = (
+            record is not None
+            and record.run.started.workflow_id == workflow_id
+            and not record.run.is_standalone_activity
+        )
+        return record if is_meant else None
+
+
+def _may_reach(sender: LoadedRun, target: LoadedRun, effect: SendSignal | SendCancel) -> bool:
+    return not effect.spec.child_only or children.is_child_of(target.run, sender.run)
+
+
+class EndListener(Protocol):
+    """The part of schedules that runs use: schedules wait for the ends of workflows. An end is the end of a whole chain:
+    retries, continuations and resets continue under the same id.
+    """
+
+    def awaits(self, workflow_id: str) -> bool:
+        """Whether a schedule waits for the end of this workflow."""
+        ...
+
+    def ended(self, record: LoadedRun) -> None:
+        """Handle the end of a run that a schedule waits for. The consequences are part of the same change."""
+        ...
+
+    def realign(self) -> None:
+        """Arm alarms again after the clock has jumped."""
+        ...

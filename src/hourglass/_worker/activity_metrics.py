@@ -1,0 +1,101 @@
+"""The metrics of activity attempts (`ActivityMetrics`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hourglass._contract.handle import (
+    ActivityDeferred,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
+)
+from hourglass.metrics import Registry
+from hourglass.metrics._samples import Labels, labels_of
+
+_OUTCOMES: dict[type[ActivityResult], str] = {
+    ActivityOk: "completed",
+    AttemptFailed: "failed",
+    AttemptCancelled: "cancelled",
+    ActivityDeferred: "deferred",
+}
+
+
+class _Series(NamedTuple):
+    """The series of one activity type, with the values that are not recorded in them yet."""
+
+    plain: Labels
+    outcomes: dict[type[ActivityResult], Labels]
+    waits: list[float]
+    seconds: list[float]
+    ends: dict[type[ActivityResult], list[float]]
+
+
+_BATCH = 256
+
+
+class ActivityMetrics:
+    """Counts the attempts of one task queue, their outcomes, durations and waiting times.
+
+    Belongs to the control loop. Values are recorded in batches, because every step passes here, unless a sink wants
+    each of them.
+    """
+
+    def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
+        self._registry = registry
+        self._common = {"namespace": namespace, "task_queue": task_queue}
+        self._series_by_type: dict[str, _Series] = {}
+        self._executions = registry.metric(
+            "hourglass_activity_executions", "counter", "Attempts of activities that have ended, by outcome."
+        )
+        self._seconds = registry.metric(
+            "hourglass_activity_execution_seconds", "histogram", "How long attempts of activities took.", "s"
+        )
+        self._waits = registry.metric(
+            "hourglass_activity_schedule_to_start_seconds",
+            "histogram",
+            "How long attempts waited in their task queue.",
+            "s",
+        )
+
+    def began(self, task: ActivityTask) -> None:
+        """Record the waiting time of an attempt that begins."""
+        since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
+        if since and until and not task.is_local:
+            series = self._series_by_type.get(task.activity_type) or self._series(task.activity_type)
+            waited = (until - since) / 1e9 if until > since else 0.0
+            if self._registry.sinks:
+                self._waits.record(waited, series.plain)
+            else:
+                series.waits.append(waited)
+
+    def ended(self, task: ActivityTask, result: ActivityResult, seconds: float) -> None:
+        """Record the outcome and the duration of an attempt."""
+        series = self._series_by_type.get(task.activity_type) or self._series(task.activity_type)
+        if self._registry.sinks:
+            self._executions.record(1, series.outcomes[type(result)])
+            self._seconds.record(seconds, series.plain)
+            return
+        series.ends[type(result)].append(1)
+        series.seconds.append(seconds)
+        if len(series.seconds) >= _BATCH:
+            for metric in (self._waits, self._executions, self._seconds):
+                metric.fold()
+
+    def _series(self, activity_type: str) -> _Series:
+        plain = {**self._common, "activity_type": activity_type}
+        labels = labels_of(plain)
+        outcomes = {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()}
+        if len(self._series_by_type) >= self._registry.max_series:
+            # Clients choose the names, and the metrics accept no more of them either.
+            return _Series(labels, outcomes, [], [], {kind: [] for kind in _OUTCOMES})
+        series = self._series_by_type[activity_type] = _Series(
+            labels,
+            outcomes,
+            self._waits.pending(labels),
+            self._seconds.pending(labels),
+            {kind: self._executions.pending(outcome) for kind, outcome in outcomes.items()},
+        )
+        return series

@@ -1,0 +1,62 @@
+"""Calls from other threads to an event loop, with one wake-up for a burst (`Mailbox`).
+
+Waking a loop costs a write to a pipe, and often a switch of threads. Calls that are posted while the loop is already
+being woken are delivered together.
+
+Invariants: calls are delivered in the order in which they were posted; an exception in one does not affect the
+others; in a forked process nothing is delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hourglass import _forks
+
+T = TypeVar("T")
+
+logger = logging.getLogger("hourglass.worker")
+
+
+class Mailbox:
+    """Calls from any thread to the loop on which the mailbox was created."""
+
+    __slots__ = ("_calls", "_pid", "_woken", "loop")
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._pid = _forks.here
+        self._calls: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._woken = False
+
+    def post(self, callback: Callable[[T], object], argument: T) -> None:
+        """Call `callback(argument)` on the loop. From any thread."""
+        if _forks.here != self._pid:
+            return
+        self._calls.append((callback, argument))
+        if self._woken:
+            return
+        self._woken = True
+        try:
+            self.loop.call_soon_threadsafe(self._deliver)
+        except RuntimeError:
+            pass  # the loop is closed
+
+    def _deliver(self) -> None:
+        self._woken = False  # first: what is posted from now on wakes the loop again
+        try:
+            while self._calls:
+                callback, argument = self._calls.popleft()
+                try:
+                    callback(argument)
+                except Exception:
+                    logger.exception("a call from another thread failed")
+        finally:
+            # A cancellation or an exit ended this delivery: continue in the next turn.
+            if self._calls and not self._woken:
+                self._woken = True
+                self.loop.call_soon(self._deliver)

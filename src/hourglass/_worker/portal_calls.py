@@ -1,0 +1,93 @@
+"""Coroutines on the control loop for which a caller waits: on another loop (`ForeignCall`) or in a thread
+(`BlockingCall`).
+
+A `ForeignCall` costs one future, a `BlockingCall` one lock. `asyncio.run_coroutine_threadsafe`, with
+`asyncio.wrap_future` for a loop, costs a future of each kind, a condition and two wake-ups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
+
+from hourglass._worker.mailbox import Mailbox
+
+T = TypeVar("T")
+
+
+class ForeignCall(Generic[T]):
+    """A coroutine on the control loop that is awaited on another loop. The future `answer` belongs to that loop."""
+
+    __slots__ = ("_answer", "_coro", "_mailbox", "_task")
+
+    def __init__(self, coro: Coroutine[Any, Any, T], answer: asyncio.Future[T], mailbox: Mailbox) -> None:
+        self._answer = answer
+        self._coro = coro
+        self._mailbox = mailbox
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Start the coroutine. On the control loop."""
+        self._task = asyncio.get_running_loop().create_task(self._coro)
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Cancel the coroutine. On the control loop, after `begin`: both are scheduled by one thread."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        self._mailbox.post(self._settle, task)
+
+    def _settle(self, task: asyncio.Task[T]) -> None:
+        """Set the answer. On the caller's loop."""
+        if (
+            self._answer.done()
+        ):  # the caller does not wait any more; the exception is read, or asyncio logs it
+            if not task.cancelled():
+                task.exception()
+        elif task.cancelled():
+            self._answer.cancel()
+        elif (error := task.exception()) is not None:
+            self._answer.set_exception(error)
+        else:
+            self._answer.set_result(task.result())
+
+
+class BlockingCall(Generic[T]):
+    """A coroutine on the control loop for which a thread waits, blocked on a lock."""
+
+    __slots__ = ("_bell", "_coro", "_task")
+
+    def __init__(self, coro: Coroutine[Any, Any, T]) -> None:
+        self._coro = coro
+        self._task: asyncio.Task[T] | None = None
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def begin(self) -> None:
+        """Start the coroutine. On the control loop."""
+        self._task = asyncio.get_running_loop().create_task(self._coro)
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Cancel the coroutine. On the control loop, after `begin`: both are scheduled by one thread."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # read, or asyncio logs it if the caller does not wait any more
+        self._bell.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most this long for the end. Return whether it has ended; must not be called again then."""
+        return self._bell.acquire(timeout=seconds)
+
+    def result(self) -> T:
+        """Return the result after the end. Raises `asyncio.CancelledError` if the control loop cancelled the
+        coroutine."""
+        assert self._task is not None
+        return self._task.result()
