@@ -40,6 +40,7 @@ TIERS = {
     "tests/architecture/test_suite.py": CONTRACT,
     "tests/bridge": UNIT,
     "tests/bridge/test_server.py": CAMPAIGN,
+    "tests/bridge/test_handle_contract.py": CONTRACT,
     "tests/check": UNIT,
     "tests/check/test_command.py": CONTRACT,
     "tests/compat": UNIT,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from .scripted import VIOLATIONS, RawScriptedHandle, ScriptedEngine, ScriptedHandle
+from .scripted import VIOLATIONS, ScriptedEngine, ScriptedHandle, SlowScriptedHandle
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def _no_violations() -> Iterator[None]:
     assert VIOLATIONS == []
 
 
-@pytest.fixture(params=[ScriptedHandle, RawScriptedHandle], ids=["tasks", "raw calls"])
+@pytest.fixture(params=[ScriptedHandle, SlowScriptedHandle], ids=["at once", "later"])
 def both_kinds_of_handles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test holds for handles of both kinds."""
     monkeypatch.setattr(ScriptedEngine, "handle_type", request.param)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tests.specs import made
@@ -17,16 +17,22 @@ from hourglass._contract.handle import (
     ActivityItem,
     ActivityResult,
     ActivityTask,
+    CompletionResult,
     HandleConfig,
+    OnActivations,
+    OnActivities,
+    OnEnd,
     Shutdown,
+    WorkKind,
 )
-from hourglass._evaluator.commands import Completion, Succeeded
+from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, RunEvicted, SignalReceived
 from hourglass._evaluator.specs import Payloads
 from hourglass._worker.handles.calls import Condition
 from hourglass._worker.handles.handles import HandleRecord
 from hourglass._worker.handles.holder import BridgeHolder, HandleTables
 from hourglass._worker.handles.life import HandleLimits
+from hourglass.converter import Failure
 
 Q = "orders"
 
@@ -56,23 +62,25 @@ def done(run_id: str = "run-1") -> Succeeded:
 
 
 class ScriptedHandle:
-    """Implements `hourglass._contract.handle.Handle`."""
+    """Implements `hourglass._contract.handle.Handle`. It takes completions at once, as the embedded engine does."""
 
-    def __init__(self, config: HandleConfig) -> None:
-        self.config = config
+    takes_time = False
+
+    def __init__(self, config: HandleConfig | None = None) -> None:
+        self.config = HandleConfig(task_queue=Q) if config is None else config
         self.given: dict[str, deque[Any]] = {"workflow": deque(), "activity": deque()}
-        self.errors: dict[str, BaseException] = {}
+        self.errors: dict[str, Exception] = {}
         self.open_runs: set[str] = set()
         self.open_attempts: set[bytes] = set()
         self.resting: set[str] = (
             set()
-        )  # runs whose task waits for local activities: their polls do not end before it
+        )  # runs whose task waits for local activities: the handle does not end before it
         self.completions: list[Completion] = []
         self.results: list[ActivityResult] = []
         self.beats: list[bytes] = []
+        self.heartbeats: list[tuple[bytes, Payloads]] = []
         self.evictions: list[str] = []
         self.log: list[str] = []
-        self.polling = 0
         self.calls = 0
         self.cancelled = 0
         self.closing = False
@@ -80,37 +88,84 @@ class ScriptedHandle:
         # How it misbehaves.
         self.gates: dict[str, asyncio.Event] = {}  # run id -> when its completion returns
         self.refusals: deque[BaseException] = deque()  # what completing raises, one after another
+        self.rejected = 0  # completions that the engine does not accept; the handle fails their tasks
         self.result_errors: deque[BaseException] = deque()
         self.slow_results: asyncio.Event | None = None
-        self.deaf = False  # its polls never end
+        self.deaf = False  # it never ends
         self.hangs_at_the_end = False
         self.error_at_the_end: BaseException | None = None
         self.shutdown_error: BaseException | None = None
         self.changed = Condition()
+        self._receivers: tuple[OnActivations, OnActivities, OnEnd] | None = None
+        self._brought: deque[Activation | ActivityItem] = deque()
+        self._paused: set[str] = set()
+        self._ended: set[str] = set()
+
+    def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
+        self._receivers = on_activations, on_activities, on_end
+        self.wake()
+
+    def pause(self, kind: WorkKind) -> None:
+        if not self.closing:
+            self._paused.add(kind.value)
+
+    def resume(self, kind: WorkKind) -> None:
+        self._paused.discard(kind.value)
+        self.wake()
+
+    @property
+    def polling(self) -> int:
+        """How many kinds of work it delivers now."""
+        return 0 if self._receivers is None else len({"workflow", "activity"} - self._paused - self._ended)
 
     def give(self, item: Activation | ActivityItem) -> None:
-        """Something for the next poll."""
+        """Something to deliver, in a turn of its own."""
         self.given["workflow" if isinstance(item, Activation) else "activity"].append(item)
-        self.changed.notify_all()
+        self.wake()
 
-    def break_poll(self, kind: str, error: BaseException) -> None:
-        """What the poll of this kind raises from now on."""
+    def bring(self, item: Activation | ActivityItem) -> None:
+        """Deliver an item although its kind is paused, as a raw poll does that was out by then."""
+        self._brought.append(item)
+        self.wake()
+
+    def break_poll(self, kind: str, error: Exception) -> None:
+        """End this kind with an error."""
         self.errors[kind] = error
+        self.wake()
+
+    def wake(self) -> None:
+        """Look in the loop's next turn what can be delivered."""
         self.changed.notify_all()
+        asyncio.get_running_loop().call_soon(self._deliver)
 
-    in_process = None
+    def _deliver(self) -> None:
+        if self._receivers is None:
+            return
+        while self._brought:
+            item = self._brought.popleft()
+            self._is_out(item)
+            self._receivers[0 if isinstance(item, Activation) else 1]((item,))  # type: ignore[arg-type]
+        for kind in WorkKind:
+            name, given = kind.value, self.given[kind.value]
+            while given and name not in self._paused | self._ended and name not in self.errors:
+                item = given.popleft()
+                self._is_out(item)
+                self._receivers[0 if kind is WorkKind.WORKFLOWS else 1]((item,))
+            if name in self._ended:
+                continue
+            if name in self.errors:
+                self._end(kind, self.errors[name])
+            elif self.closing and not given and self._is_empty(kind) and not self.deaf:
+                self._end(kind, Shutdown("over"))
 
-    async def poll_activation(self) -> Activation:
-        item: Activation = await self._poll("workflow", lambda: not (self.open_runs or self.resting))
-        self._is_out(item)
-        return item
+    def _end(self, kind: WorkKind, why: Exception) -> None:
+        assert self._receivers is not None
+        self._ended.add(kind.value)
+        self._receivers[2](kind, why)
 
-    async def poll_activity(self) -> ActivityItem:
-        item: ActivityItem = await self._poll(
-            "activity", lambda: not (self.open_runs or self.open_attempts or self.resting)
-        )
-        self._is_out(item)
-        return item
+    def _is_empty(self, kind: WorkKind) -> bool:
+        open_attempts = kind is WorkKind.ACTIVITIES and self.open_attempts
+        return not (self.open_runs or self.resting or open_attempts)
 
     def _is_out(self, item: Activation | ActivityItem) -> None:
         if isinstance(item, Activation):
@@ -120,57 +175,70 @@ class ScriptedHandle:
             if item.is_local:
                 self.resting.add(item.run_id)
 
-    async def _poll(self, kind: str, empty: Callable[[], bool]) -> Any:
-        self.polling += 1
-        try:
-            while True:
-                if kind in self.errors:
-                    raise self.errors[kind]
-                if self.given[kind]:
-                    return self.given[kind].popleft()
-                if self.closing and empty() and not self.deaf:
-                    raise Shutdown("over")
-                await self.changed.wait()
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        finally:
-            self.polling -= 1
-
-    async def complete_activation(self, completion: Completion) -> None:
+    def complete_workflow_task(
+        self, completion: Completion
+    ) -> CompletionResult | asyncio.Future[CompletionResult]:
+        self.log.append(f"begin {completion.run_id}")
+        if not self.takes_time and completion.run_id not in self.gates:
+            return self._take_completion(completion)
         self.calls += 1
+        return asyncio.ensure_future(self._complete_later(completion))
+
+    async def _complete_later(self, completion: Completion) -> CompletionResult:
         try:
-            self.log.append(f"begin {completion.run_id}")
             if completion.run_id in self.gates:
                 await self.gates[completion.run_id].wait()
-            if self.refusals:
-                raise self.refusals.popleft()
-            self.log.append(f"end {completion.run_id}")
-            self.completions.append(completion)
-            self.open_runs.discard(completion.run_id)
-            self.resting.discard(completion.run_id)
-            self.changed.notify_all()
+            return self._take_completion(completion)
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
         finally:
             self.calls -= 1
 
-    async def complete_activity(self, result: ActivityResult) -> None:
+    def _take_completion(self, completion: Completion) -> CompletionResult:
+        if self.refusals:
+            raise self.refusals.popleft()
+        result = CompletionResult.TAKEN
+        if self.rejected:
+            self.rejected -= 1
+            completion = TaskFailed(completion.run_id, Failure("malformed completion"))
+            result = CompletionResult.REFUSED
+        self.log.append(f"end {completion.run_id}")
+        self.completions.append(completion)
+        self.open_runs.discard(completion.run_id)
+        self.resting.discard(completion.run_id)
+        self.wake()
+        return result
+
+    def complete_activity(self, result: ActivityResult) -> asyncio.Future[None] | None:
+        if not self.takes_time and self.slow_results is None:
+            self._take_result(result)
+            return None
         self.calls += 1
+        return asyncio.ensure_future(self._report_later(result))
+
+    async def _report_later(self, result: ActivityResult) -> None:
         try:
-            if self.result_errors:
-                raise self.result_errors.popleft()
             if self.slow_results is not None:
                 await self.slow_results.wait()
-            self.results.append(result)
-            self.open_attempts.discard(result.token)
-            self.changed.notify_all()
+            self._take_result(result)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
         finally:
             self.calls -= 1
+
+    def _take_result(self, result: ActivityResult) -> None:
+        if self.result_errors:
+            raise self.result_errors.popleft()
+        self.results.append(result)
+        self.open_attempts.discard(result.token)
+        self.wake()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         self.beats.append(token)
+        self.heartbeats.append((token, details))
+        self.changed.notify_all()
 
     def request_eviction(self, run_id: str) -> None:
         self.evictions.append(run_id)
@@ -178,11 +246,12 @@ class ScriptedHandle:
     def initiate_shutdown(self) -> None:
         self.log.append("shutdown")
         self.closing = True
-        self.changed.notify_all()
+        self._paused.clear()
+        self.wake()
         if self.shutdown_error is not None:
             raise self.shutdown_error
 
-    async def finalize_shutdown(self) -> None:
+    async def finalize(self) -> None:
         self.log.append("finalize")
         self.finalized += 1
         if self.finalized > 1:
@@ -194,38 +263,17 @@ class ScriptedHandle:
         if self.error_at_the_end is not None:
             raise self.error_at_the_end
 
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that the worker's calls bring about."""
+        async with asyncio.timeout(20):
+            while not holds():
+                await self.changed.wait()
 
-class RawScriptedHandle(ScriptedHandle):
-    """Implements `hourglass._contract.handle.RawCalls`, too, as Core's does: what is there goes to the receiver while a poll
-    is out, and does not wake it.
-    """
 
-    on_activations: Callable[[Sequence[Activation]], object] | None = None
-    on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
+class SlowScriptedHandle(ScriptedHandle):
+    """A handle that takes completions in a later turn of the loop, as Core's does."""
 
-    def give(self, item: Activation | ActivityItem) -> None:
-        """Something for the receiver, in a turn of its own; for the next poll if there is no receiver."""
-        asyncio.get_running_loop().call_soon(self._deliver, item)
-
-    def _deliver(self, item: Activation | ActivityItem) -> None:
-        receiver: Any = self.on_activations if isinstance(item, Activation) else self.on_activities
-        if receiver is None or not self.polling:
-            super().give(item)
-        else:
-            self._is_out(item)
-            receiver((item,))
-
-    def send_activation(self, completion: Completion) -> asyncio.Future[None]:
-        return asyncio.ensure_future(self.complete_activation(completion))
-
-    async def mend_activation(self, completion: Completion, error: BaseException) -> None:
-        raise error
-
-    def send_activity(self, result: ActivityResult) -> asyncio.Future[None]:
-        return asyncio.ensure_future(self.complete_activity(result))
-
-    async def mend_activity(self, result: ActivityResult, error: BaseException) -> None:
-        raise error
+    takes_time = True
 
 
 class ScriptedConnection:

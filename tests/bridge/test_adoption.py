@@ -93,7 +93,7 @@ def test_what_came_while_the_worker_was_dead_is_its_successors() -> None:
         await settle()
         await dies(world)
         await asyncio.gather(polling, return_exceptions=True)
-        world.handle.give(activation())
+        world.handle.bring(activation())
         await settle()
         (kept,) = world.tables.records[1].runs.open.values()
         await world.register()

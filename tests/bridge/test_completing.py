@@ -218,12 +218,12 @@ def test_nobody_waits_for_ever_for_a_completion() -> None:
     run(body)
 
 
-def test_a_refused_completion_fails_its_task() -> None:
-    """A completion that the engine refuses leaves the activation open, so the task is failed instead."""
+def test_a_refused_completion_is_counted() -> None:
+    """The handle fails the task of a completion that its engine refuses, and says so; it goes on serving."""
 
     async def body() -> None:
         world = await World.started()
-        world.handle.refusals.append(ValueError("malformed"))
+        world.handle.rejected = 1
         await complete(world.holder, await taken(world), done())
         assert [type(each) for each in world.handle.completions] == [TaskFailed]
         assert world.counters.refused_completions == 1
@@ -235,8 +235,8 @@ def test_a_refused_completion_fails_its_task() -> None:
 
 @pytest.mark.parametrize(
     "errors",
-    [[HandleBroken("gone")], [RustPanic("oh")], [ValueError("one"), ValueError("two")]],
-    ids=["broken", "panic", "refused twice"],
+    [[HandleBroken("gone")], [RustPanic("oh")], [ValueError("a bug of the handle")]],
+    ids=["broken", "panic", "bug"],
 )
 def test_a_handle_that_cannot_complete_is_recycled(errors: list[BaseException]) -> None:
     """Whoever completes hears nothing of it; the queue gets a new handle."""
@@ -303,7 +303,7 @@ def test_sending_again_goes_on_until_a_connection_works() -> None:
 
     async def body() -> None:
         world = await World.started()
-        world.handle.result_errors.append(RuntimeError("not now"))
+        world.handle.result_errors.append(HandleBroken("gone"))
         connection = world.engine.connections[0]
         connection.answers.extend(
             [
@@ -312,9 +312,12 @@ def test_sending_again_goes_on_until_a_connection_works() -> None:
             ]
         )
         generation = await taken_attempt(world)
+        old = world.handle
         await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
-        assert len(connection.requests) == 2
-        world.handle.open_attempts.clear()
+        requests = [request for each in world.engine.connections for request in each.requests]
+        assert len(requests) == 2
+        old.open_attempts.clear()
+        old.wake()
         await world.holder.stop()
 
     run(body)
@@ -325,7 +328,7 @@ def test_sending_again_outlasts_the_patience_of_its_caller() -> None:
 
     async def body() -> None:
         world = await World.started()
-        world.handle.result_errors.append(RuntimeError("not now"))
+        world.handle.slow_results = asyncio.Event()
         connection = world.engine.connections[0]
         connection.answers.extend([StorageError("no room", status="RESOURCE_EXHAUSTED")] * 20)
         generation = await taken_attempt(world)
@@ -335,7 +338,7 @@ def test_sending_again_outlasts_the_patience_of_its_caller() -> None:
         assert loop.time() - began <= 30.0, "its caller waits no longer than that"
         await asyncio.sleep(300.0)  # on a loop whose time is virtual
         assert len(connection.requests) == 21
-        world.handle.open_attempts.clear()
+        world.handle.slow_results.set()
         await world.holder.stop()
 
     run(body)
@@ -369,7 +372,7 @@ def test_the_end_of_an_attempt_on_a_broken_handle_is_sent_through_the_connection
         old = world.handle
         await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
         old.open_attempts.clear()
-        old.changed.notify_all()
+        old.wake()
         sent = [request for each in world.engine.connections for request in each.requests]
         assert sent == [CompleteActivity(token=b"a-1")]
         await settle()

@@ -227,7 +227,7 @@ def test_polls_that_do_not_end_are_left_behind() -> None:
         world.handle.deaf = True
         await world.holder.stop()
         assert now() == pytest.approx(6.0)
-        assert (world.counters.abandoned, world.handle.finalized, world.handle.cancelled) == (1, 0, 2)
+        assert (world.counters.abandoned, world.handle.finalized, world.handle.cancelled) == (1, 0, 0)
         assert world.engine.connections[0].closed == 1
         assert world.ended == [(Q, 1)]
 
@@ -388,7 +388,7 @@ def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
         await settle()
         await complete(world.holder, world.dispatched[-1], done("run"))
         handle.resting.clear()
-        handle.changed.notify_all()
+        handle.wake()
         await world.holder.stop()
         assert now() == pytest.approx(6.9)
         assert [type(each) for each in handle.completions] == [Succeeded, Succeeded]
@@ -444,8 +444,10 @@ def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
             "one": TaskFailed,
             "two": TaskFailed,
         }
-        failed = [each.failure.info for each in handle.results if isinstance(each, AttemptFailed)]
-        assert [each.non_retryable for each in failed] == [True, True]
+        assert [each.is_last_here for each in handle.results if isinstance(each, AttemptFailed)] == [
+            True,
+            True,
+        ]
 
     run(body)
 

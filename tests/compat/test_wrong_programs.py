@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +234,14 @@ def taken_for_right(mutant: Mutant, paths: list[Path]) -> list[str]:
             ok = replayer.try_replay(history).ok
         if not ok:
             continue
-        asked = told(Recorder.last, history, values=compare) if Recorder.last is not None else []
+        wrong = told(Recorder.last, history, values=compare) if Recorder.last is not None else []
         with Replayer(workflows=[right], compare_arguments=compare) as replayer:
-            replayer.try_replay(history)
-        if Recorder.last is not None and asked != told(Recorder.last, history, values=compare):
-            found.append(f"{mutant.name} on {path.stem}")
+            error = replayer.try_replay(history).error
+        right_commands = told(Recorder.last, history, values=compare) if Recorder.last is not None else wrong
+        if wrong != right_commands:
+            pairs = zip_longest(wrong, right_commands)
+            first = next((task, pair) for task, pair in enumerate(pairs) if pair[0] != pair[1])
+            found.append(f"{mutant.name} on {path.stem}: in task {first}; the right program: {error}")
     return found
 
 

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from tests.polled import PolledEngine
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import GetHistory, Started, StartWorkflow, WaitForClose
 from hourglass._embedded import EngineConnection, VirtualClock
-from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
@@ -56,7 +56,7 @@ async def settle() -> None:
 class World:
     """An engine on a virtual clock, a handle, and what its worker saw."""
 
-    def __init__(self, connection: EngineConnection, clock: VirtualClock, handle: EngineHandle) -> None:
+    def __init__(self, connection: EngineConnection, clock: VirtualClock, handle: PolledEngine) -> None:
         self.connection = connection
         self.clock = clock
         self.handle = handle
@@ -86,7 +86,7 @@ class World:
             await engine.open_existing(took_over=bool(living), living=living)
         connection = EngineConnection(engine, identity="client", owns_engine=True)
         options = {"task_queue": queue, "identity": "worker", **config}
-        return World(connection, clock, await connection.open_handle(HandleConfig(**options)))
+        return World(connection, clock, PolledEngine(await connection.open_handle(HandleConfig(**options))))
 
     @property
     def has_out(self) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.polled import PolledEngine
 from tests.specs import made
 
 from hourglass._contract.handle import HandleConfig
@@ -213,7 +214,7 @@ async def engine_by(hands: Hands, store: MemoryStore) -> World:
     engine = Engine(store=store, clock=hands.restarted())
     await engine.open_existing()
     connection = EngineConnection(engine, identity="client", owns_engine=True)
-    handle = await connection.open_handle(HandleConfig(task_queue="q", identity="worker"))
+    handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q", identity="worker")))
     clock: Any = engine.clock
     return World(connection, clock, handle)
 

@@ -308,7 +308,7 @@ def test_starts_without_an_owner_share_an_opening(tmp_path: Path, monkeypatch: p
         other = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")
         handle = await other.open_handle(HandleConfig(task_queue="q", identity="one"))
         assert openings == [True, False]
-        await handle.finalize_shutdown()
+        await handle.finalize()
 
     run_async(body)
 

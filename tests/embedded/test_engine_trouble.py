@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import pytest
+from tests.polled import PolledEngine
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.activations.cursor import Cursor
@@ -50,7 +51,7 @@ def test_an_answer_that_was_taken_is_not_refused_for_what_comes_after_it(
         await settle()
         world.engine.queues._tasks["q"].put("nobody's", 3)  # so that it looks for work
         break_once(monkeypatch, type(world.engine.tasks), "take")
-        assert world.handle.answer_activation(Succeeded(activation.run_id, (DONE,)))
+        assert world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
         assert not world.has_out
         await settle()
         await world.start("another")
@@ -68,7 +69,9 @@ def test_who_serves_another_queue_is_woken_all_the_same(
 
     async def body() -> None:
         world = await World.new()
-        second = await world.connection.open_handle(HandleConfig(task_queue="q2", identity="other"))
+        second = PolledEngine(
+            await world.connection.open_handle(HandleConfig(task_queue="q2", identity="other"))
+        )
         polls = [
             asyncio.ensure_future(world.handle.poll_activation()),
             asyncio.ensure_future(second.poll_activation()),
@@ -107,7 +110,7 @@ def test_a_run_that_cannot_be_walked_harms_no_other(
             elif activation.run_id == started.run_id and not evicted:
                 await world.complete(activation.run_id, c.StartTimer(1, 5_000_000_000))
             else:
-                world.handle.answer_activation(Succeeded(activation.run_id, (DONE,)))
+                world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
                 closed = True
         if method == "step_over":
             world.clock.advance(6.0)

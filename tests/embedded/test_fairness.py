@@ -10,6 +10,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 import pytest
+from tests.polled import PolledEngine
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import RealClock
@@ -217,7 +218,9 @@ def test_what_is_due_on_one_queue_is_found_behind_a_backlog_of_another(
 
     async def body() -> None:
         world = await opened(await filled(300, last="o"))
-        handle = await world.connection.open_handle(HandleConfig(task_queue="o", identity="other"))
+        handle = PolledEngine(
+            await world.connection.open_handle(HandleConfig(task_queue="o", identity="other"))
+        )
         other = asyncio.create_task(handle.poll_activation())
         served = 0
         while not other.done():
@@ -238,7 +241,9 @@ def test_a_worker_that_comes_later_has_the_rest(monkeypatch: pytest.MonkeyPatch)
     async def body() -> None:
         store = await filled(60)
         world = await opened(store, queue="o")
-        handle = await world.connection.open_handle(HandleConfig(task_queue="q", identity="later"))
+        handle = PolledEngine(
+            await world.connection.open_handle(HandleConfig(task_queue="q", identity="later"))
+        )
         seen = set()
         for _ in range(60):
             activation = await handle.poll_activation()

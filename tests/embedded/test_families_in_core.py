@@ -23,13 +23,13 @@ async def replay(handle: ReplayHandle, member: Member) -> tuple[list[Batch], e.R
     """What Core tells a run, and its verdict."""
     told: list[Batch] = []
     while True:
-        activation = await handle.poll_activation()
+        activation = await handle.next_activation()
         first = activation.events[0]
         if isinstance(first, e.RunEvicted):
-            await handle.complete_activation(c.Succeeded(activation.run_id))
+            await handle.complete(c.Succeeded(activation.run_id))
             return told, first
         told.append((activation.events, activation.timestamp_ns, activation.history_length))
-        await handle.complete_activation(c.Succeeded(activation.run_id, tuple(member.answer(activation))))
+        await handle.complete(c.Succeeded(activation.run_id, tuple(member.answer(activation))))
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -62,8 +62,8 @@ def test_core_tells_families_what_the_engine_told_them(part: int) -> None:
         assert {e.ChildStarted, e.ChildStartFailed, e.ExternalCancelResolved} <= kinds
         handle.initiate_shutdown()
         with pytest.raises(Shutdown):
-            await handle.poll_activation()
-        await handle.finalize_shutdown()
+            await handle.next_activation()
+        await handle.finalize()
 
     run_async(body)
 

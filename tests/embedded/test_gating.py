@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.polled import PolledEngine
 from tests.specs import made
 
 from effort import cases
@@ -292,7 +293,9 @@ def test_a_handle_that_shuts_down_gives_back_what_it_did_not_give_out() -> None:
         poll = await started(world.handle.poll_activity())
         assert store.appended[-1].run.activities[5].started_ns
         world.handle.initiate_shutdown()
-        other = await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        other = PolledEngine(
+            await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        )
         second = await started(other.poll_activity())
         store.commit()
         item = await second
@@ -385,8 +388,8 @@ def test_connections_share_an_engine() -> None:
         other = EngineConnection(world.engine)
         assert (other.target, other.namespace) == ("local:", "default")
         for _ in range(3):
-            handle = await other.open_handle(HandleConfig(task_queue="q2"))
-            await handle.finalize_shutdown()
+            handle = PolledEngine(await other.open_handle(HandleConfig(task_queue="q2")))
+            await handle.finalize()
         assert not other._handles
         await other.open_handle(HandleConfig(task_queue="q2"))
         await other.close()

@@ -509,7 +509,7 @@ def test_a_worker_that_leaves_hands_its_pauses_over() -> None:
         for poll in (world.handle.poll_activation, world.handle.poll_activity):
             with pytest.raises(Shutdown):
                 await poll()
-        await world.handle.finalize_shutdown()
+        await world.handle.finalize()
         assert world.kinds()[-2:] == ["WorkflowTaskCompleted", "WorkflowTaskScheduled"]
         await world.close()
 
@@ -532,7 +532,7 @@ def test_a_worker_that_leaves_waits_for_its_attempts() -> None:
         for poll in (world.handle.poll_activation, world.handle.poll_activity):
             with pytest.raises(Shutdown):
                 await poll()
-        await world.handle.finalize_shutdown()
+        await world.handle.finalize()
         await world.close()
 
     run_async(body)

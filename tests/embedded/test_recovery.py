@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.polled import PolledEngine
 from tests.specs import made
 
 from hourglass._contract import activities as ac
@@ -198,7 +199,9 @@ def test_an_attempt_waits_only_for_a_worker_that_has_not_said_what_it_has() -> N
     async def body() -> None:
         first = await World.new(max_concurrent_activities=1)
         await to_first_answer(first, activity(1), activity(2))
-        other = await first.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        other = PolledEngine(
+            await first.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        )
         mine = await first.activity()
         others = await other.poll_activity()
         assert isinstance(others, ActivityTask)

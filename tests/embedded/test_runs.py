@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.polled import PolledEngine
 from tests.specs import made
 
 from hourglass._contract import workflows as wf
@@ -400,7 +401,9 @@ def test_two_handles_share_a_queue_and_inherit_when_one_ends() -> None:
 
     async def body() -> None:
         world = await World.new()
-        other = await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        other = PolledEngine(
+            await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
+        )
         run_id = (await world.start()).run_id
         await world.activation()
         await world.complete(run_id)

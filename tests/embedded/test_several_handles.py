@@ -25,29 +25,19 @@ from .memory_world import World, run_async, settle, text
 
 
 class Receiver:
-    """A worker of a process of its own: polls are out, and what comes is kept here."""
+    """A worker in a process of its own: the items that its handle delivers are kept here."""
 
     def __init__(self, world: World, *, process_id: int = 4711, **config: Any) -> None:
         options = HandleConfig(task_queue="q", identity=config.pop("identity", "other"), **config)
         self.handle = EngineHandle(world.engine, options, process_id=process_id, process_key=id(self))
         self.activations: list[Activation] = []
         self.activities: list[Any] = []
-        self._polls = [asyncio.create_task(self._tasks()), asyncio.create_task(self._attempts())]
-
-    async def _tasks(self) -> None:
-        while True:
-            self.activations.append(await self.handle.poll_activation())
-
-    async def _attempts(self) -> None:
-        while True:
-            self.activities.append(await self.handle.poll_activity())
+        self.handle.start(self.activations.extend, self.activities.extend, lambda kind, why: None)
 
     def complete(self, run_id: str, *commands: c.Command) -> None:
-        self.handle.take_answer(Succeeded(run_id, commands))
+        self.handle.complete_workflow_task(Succeeded(run_id, commands))
 
     def lose(self) -> None:
-        for each in self._polls:
-            each.cancel()
         self.handle.lose()
 
 
@@ -110,7 +100,7 @@ def test_one_step_after_the_other_stays_with_one_worker() -> None:
             await settle()
             task = holder.activities[-1]
             assert task.activity_id == str(seq)
-            holder.handle.answer_activity(ActivityOk(task.token, text("done")))
+            holder.handle.complete_activity(ActivityOk(task.token, text("done")))
             await settle()
         assert len(holder.activations) == 5
         assert not other.activations
@@ -196,8 +186,8 @@ def test_the_attempt_of_a_lost_worker() -> None:
         world.clock.advance(2.0)
         await settle()
         assert [task.attempt for task in last.activities] == [3]
-        lost[0].handle.answer_activity(ActivityOk(lost[0].activities[0].token, text("late")))
-        last.handle.answer_activity(ActivityOk(last.activities[0].token, text("done")))
+        lost[0].handle.complete_activity(ActivityOk(lost[0].activities[0].token, text("late")))
+        last.handle.complete_activity(ActivityOk(last.activities[0].token, text("done")))
         await settle()
         assert two.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
 
@@ -270,7 +260,7 @@ def test_the_local_activity_of_a_lost_worker_begins_anew() -> None:
         await settle()
         (task,) = two.activities
         assert (task.is_local, task.attempt) == (True, 1)
-        two.handle.answer_activity(ActivityOk(task.token, text("done")))
+        two.handle.complete_activity(ActivityOk(task.token, text("done")))
         await settle()
         assert two.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
 
@@ -302,7 +292,7 @@ def test_a_worker_gets_what_it_knows() -> None:
         assert [task.activity_type for task in new.activities] == ["later"] * 3, (
             "it asks for what it does not know"
         )
-        old.handle.answer_activity(ActivityOk(old.activities[0].token, text("done")))
+        old.handle.complete_activity(ActivityOk(old.activities[0].token, text("done")))
         await world.start("u", workflow_type="unknown")
         await settle()
         assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"

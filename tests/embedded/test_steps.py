@@ -87,12 +87,7 @@ class Worker:
         self.handed: list[ActivityItem] = []
         self.asked: dict[str, int] = {}
         self.ended: dict[str, int] = {}
-        world.handle.on_activations = self._activated
-        world.handle.on_activities = self._handed
-        self.polls = [
-            asyncio.ensure_future(world.handle.poll_activation()),
-            asyncio.ensure_future(world.handle.poll_activity()),
-        ]
+        world.handle.start(self._activated, self._handed)
 
     def _activated(self, given: Sequence[Activation]) -> None:
         self.activations += given
@@ -113,7 +108,7 @@ class Worker:
                 self._answer(self.activations.pop(self.chance.randrange(len(self.activations))))
             else:
                 item = self.attempts.pop(self.chance.randrange(len(self.attempts)))
-                self.world.handle.answer_activity(ActivityOk(item.token, text("r")))
+                self.world.handle.inner.complete_activity(ActivityOk(item.token, text("r")))
             await settle()
 
     async def _signal(self, number: int) -> None:
@@ -135,7 +130,9 @@ class Worker:
             self.asked[run_id] = asked + len(commands)
         else:
             commands = [c.CompleteRun(text(str(asked)))]
-        self.world.handle.answer_activation(Succeeded(run_id, tuple(commands), () if asked else (1001,)))
+        self.world.handle.inner.complete_workflow_task(
+            Succeeded(run_id, tuple(commands), () if asked else (1001,))
+        )
 
 
 async def _led(seed: int) -> tuple[object, ...]:
@@ -148,8 +145,6 @@ async def _led(seed: int) -> tuple[object, ...]:
         await world.start(f"w{number}")
     await worker.work(signals=3)
     runs = [store.load(f"run-{number}") for number in (1, 2, 3)]
-    for poll in worker.polls:
-        poll.cancel()
     await world.close()
     return runs, worker.heard, worker.handed
 
@@ -177,11 +172,9 @@ def test_an_answer_that_cannot_be_encoded_fails_its_task_and_no_other() -> None:
         await settle()
         (first,) = worker.activations
         broken = c.ScheduleActivity(1, "1", "echo", ActivitySpec(), (object(),))  # type: ignore[arg-type]
-        world.handle.answer_activation(Succeeded(first.run_id, (broken,)))
+        world.handle.forgets(Succeeded(first.run_id, (broken,)))
         await settle()
         assert world.kinds()[-1] == "WorkflowTaskFailed"
-        for poll in worker.polls:
-            poll.cancel()
         await world.close()
 
     run_async(body)
@@ -206,8 +199,6 @@ def test_a_workflow_that_is_executed_is_answered_once_at_its_end() -> None:
         answer = await call
         assert isinstance(answer.outcome, RunCompleted)
         assert await answer_request(world.engine, ExecuteWorkflow(start=request)) == answer
-        for poll in worker.polls:
-            poll.cancel()
         await world.close()
 
     run_async(body)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.polled import PolledEngine
 from tests.specs import made
 
 from hourglass._contract import activities as ac
@@ -305,7 +306,7 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
         engine = Engine(store=MemoryStore(), clock=clock)
         await engine.open_existing()
         connection = EngineConnection(engine, owns_engine=True)
-        handle = await connection.open_handle(HandleConfig(task_queue="q"))
+        handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q")))
         start = made(wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="")
         run_id = (await connection.call(start)).run_id
         await handle.poll_activation()
@@ -372,7 +373,7 @@ def test_a_task_that_waits_since_the_clock_was_ahead_may_be_taken(ahead: float) 
         place.set(ahead)
         run_id = await place.start()
         place.set(0.0)
-        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
         async with asyncio.timeout(1.0):  # on this clock no time passes: it is there, or never comes
             assert (await handle.poll_activation()).run_id == run_id
         await place.connection.close()
@@ -389,7 +390,7 @@ def test_a_task_that_may_be_taken_still_may_a_moment_later_though_time_goes_slow
         place.watch.passed += 0.0199
         run_id = await place.start()
         place.watch.passed += 0.0002  # in between the wall clock is looked at again
-        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
         async with asyncio.timeout(1.0):
             assert (await handle.poll_activation()).run_id == run_id
         await place.connection.close()
@@ -403,14 +404,14 @@ def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its
     async def body() -> None:
         place = await Place.new(Watch())
         place.set(20.0)
-        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
         run_id = await place.start()
         for _ in range(2):
             await handle.poll_activation()
             await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
             await handle.poll_activation()  # the eviction
             await handle.complete_activation(c.Succeeded(run_id))
-        await handle.finalize_shutdown()
+        await handle.finalize()
         place.passes(12.0)  # its pause of ten seconds is over
         record = place.engine.runs.in_memory(run_id)
         assert record is not None
@@ -428,7 +429,7 @@ def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its
 
 async def _with_a_retry(place: Place, pause: float) -> Handle:
     """A run whose activity has failed once, and is tried again after so many seconds; the handle that had it."""
-    handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
     run_id = await place.start()
     await handle.poll_activation()
     rule = RetryRule(initial_interval=pause, backoff_coefficient=1.0)
@@ -464,7 +465,7 @@ def test_a_failed_task_that_is_due_by_a_jump_of_the_clock_may_be_taken() -> None
 
     async def body() -> None:
         place = await Place.new(Watch())
-        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
         run_id = await place.start()
         for _ in range(2):  # the first is tried again at once
             await handle.poll_activation()
@@ -507,7 +508,7 @@ def test_what_was_put_off_while_the_clock_was_ahead_is_put_off_no_more() -> None
 
     async def body() -> None:
         place = await Place.new(Watch())
-        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
         run_id = await place.start()
         await handle.poll_activation()
         spec = made(ActivitySpec, start_to_close_timeout=60.0)
@@ -532,7 +533,7 @@ def test_a_local_activity_that_is_tried_again_does_not_wait_for_a_clock_that_was
 
     async def body() -> None:
         place = await Place.new(Watch())
-        handle = await place.connection.open_handle(HandleConfig(task_queue="q"))
+        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
         place.set(3 * 3600.0)
         run_id = await place.start()
         await handle.poll_activation()

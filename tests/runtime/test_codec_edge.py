@@ -4,13 +4,16 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
+from tests.polled import Polled
+
+from bridge.scripted import ScriptedHandle
 from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
 from hourglass._evaluator.commands import CompleteRun, FailRun, Succeeded, TaskFailed
 from hourglass._evaluator.events import RunStarted
 from hourglass._worker.handles.codec_edge import CodecHandle
 from hourglass.converter import ApplicationFailure, Failure, Payload, default_converter
 
-from .scripted import ScriptedHandle, attempt, evict, payloads, start
+from .scripted import attempt, evict, payloads, start
 
 
 class Reverse:
@@ -37,10 +40,10 @@ def with_codec(script):
 
     async def main():
         inner, codec = ScriptedHandle(), Reverse()
-        edge = CodecHandle(inner, codec, default_converter)
+        edge = Polled(CodecHandle(inner, codec, default_converter))
         async with asyncio.timeout(20):
             await script(edge, inner, codec)
-            await edge.finalize_shutdown()
+            await edge.stop()
         assert all(name.startswith("hourglass-codec") for name in codec.threads)
 
     asyncio.run(main())
@@ -52,7 +55,7 @@ def test_payloads_are_opened_on_the_way_in_and_sealed_on_the_way_out():
     async def script(edge, inner, codec):
         sealed = Reverse().encode(payloads("hello"))
         event = RunStarted(workflow_type="w", workflow_id="i", arguments=tuple(sealed))
-        inner.activations.put_nowait(start("r", "w").__class__(run_id="r", events=(event,)))
+        inner.give(start("r", "w").__class__(run_id="r", events=(event,)))
         activation = await edge.poll_activation()
         assert activation.events[0].arguments == payloads("hello")
         await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("bye")[0]),)))
@@ -78,15 +81,16 @@ def test_what_the_codec_refuses_is_answered_as_failed():
     """A payload that was not sealed fails its task or attempt, and the next item is served."""
 
     async def script(edge, inner, codec):
-        inner.activations.put_nowait(start("r", "w", "plain"))
-        inner.activations.put_nowait(evict("s"))
+        inner.give(start("r", "w", "plain"))
+        inner.give(evict("s"))
         assert (await edge.poll_activation()).run_id == "s"
         assert isinstance(inner.completions[0], TaskFailed)
         assert "codec" in inner.completions[0].failure.message
-        inner.activities.put_nowait(attempt("a", "plain"))
-        inner.activities.put_nowait(ActivityCancel(b"other"))
+        inner.give(attempt("a", "plain"))
+        inner.give(ActivityCancel(b"other"))
         assert await edge.poll_activity() == ActivityCancel(b"other")
         assert isinstance(inner.results[0], AttemptFailed)
+        await edge.complete_activation(Succeeded("s"))
 
     with_codec(script)
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from tests.activities.executing import AwaitedExecutor
+from tests.polled import Polled
 from tests.specs import made
 
 from hourglass import activity, workflow
-from hourglass._contract.handle import ActivityTask, Handle, HandleConfig, Shutdown
+from hourglass._contract.handle import ActivityTask, HandleConfig, Shutdown
 from hourglass._contract.workflows import StartWorkflow, StillOpen, WaitForClose
 from hourglass._embedded import connect_memory
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded, TaskFailed
@@ -152,7 +153,7 @@ def hangs_once(number: int) -> int:
     return double(first)
 
 
-async def _workflows(handle: Handle, lanes: LaneSet) -> None:
+async def _workflows(handle: Polled, lanes: LaneSet) -> None:
     """A poll loop without supervision, until the handle has shut down."""
     sending = []
     while True:
@@ -164,13 +165,13 @@ async def _workflows(handle: Handle, lanes: LaneSet) -> None:
     await asyncio.gather(*sending)
 
 
-async def _evaluate(handle: Handle, lanes: LaneSet, task: Activation) -> None:
+async def _evaluate(handle: Polled, lanes: LaneSet, task: Activation) -> None:
     answer = asyncio.get_running_loop().create_future()
     lanes.submit(task, answer.set_result)
     await handle.complete_activation((await answer).completion)
 
 
-async def _activities(handle: Handle, executor: AwaitedExecutor) -> None:
+async def _activities(handle: Polled, executor: AwaitedExecutor) -> None:
     async def execute(task: ActivityTask) -> None:
         await handle.complete_activity(await executor.execute(task))
 
@@ -193,7 +194,7 @@ def test_a_hang_under_a_real_engine_costs_one_task():
     async def main():
         clock = Clock()
         connection = await connect_memory(identity="test")
-        handle = await connection.open_handle(HandleConfig(task_queue="q", identity="test"))
+        handle = Polled(await connection.open_handle(HandleConfig(task_queue="q", identity="test")))
         resolver = Resolver(workflows=[bystander, hangs_once], activities=[double, gate])
         settings = RunSettings(task_queue="q")
         lanes = LaneSet(LaneContext(resolver.workflow, settings, verify="always"), ["lane-0"], clock=clock)
@@ -224,7 +225,7 @@ def test_a_hang_under_a_real_engine_costs_one_task():
                 results[name] = await connection.call(WaitForClose(workflow_id=name))
         handle.initiate_shutdown()
         await worker
-        await handle.finalize_shutdown()
+        await handle.finalize()
         lanes.stop()
         executor.stop()
         assert await asyncio.to_thread(lanes.join, 10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from hourglass._contract.handle import (
     ActivityResult,
     ActivityTask,
     HandleConfig,
-    Shutdown,
+    WorkKind,
 )
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
@@ -74,7 +74,7 @@ def one_activity(activation: ev.Activation) -> tuple[cmd.Command, ...]:
 
 
 class Loops:
-    """Two poll loops over a handle: the least that makes a worker."""
+    """A worker over a handle: the least that makes one. It may be paused at any instant."""
 
     def __init__(self, handle: CoreHandle, evaluate: Evaluate, execute: Execute = echo) -> None:
         self.handle = handle
@@ -83,32 +83,32 @@ class Loops:
         self._evaluate = evaluate
         self._execute = execute
         self._work: set[asyncio.Task[None]] = set()
-        self.loops = {"workflows": self._go(self._workflows()), "activities": self._go(self._activities())}
+        self._ends: dict[WorkKind, Exception] = {}
+        self._ended = asyncio.Event()
+        handle.start(self._activated, self._handed, self._end)
+
+    def _activated(self, activations: Sequence[ev.Activation]) -> None:
+        for activation in activations:
+            self._keep(self._evaluated(activation))
+
+    def _handed(self, items: Sequence[ActivityItem]) -> None:
+        for item in items:
+            self._keep(self._executed(item))
+
+    def _end(self, kind: WorkKind, why: Exception) -> None:
+        self._ends[kind] = why
+        if len(self._ends) == len(WorkKind):
+            self._ended.set()
 
     def _go(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         return task
 
     def recycle(self, which: str) -> None:
-        """Cancel a loop in whatever it is doing, and begin a new one."""
-        self.loops[which].cancel()
-        self.loops[which] = self._go(self._workflows() if which == "workflows" else self._activities())
-
-    async def _workflows(self) -> None:
-        while True:
-            try:
-                activation = await self.handle.poll_activation()
-            except Shutdown:
-                return
-            self._keep(self._evaluated(activation))
-
-    async def _activities(self) -> None:
-        while True:
-            try:
-                item = await self.handle.poll_activity()
-            except Shutdown:
-                return
-            self._keep(self._executed(item))
+        """Pause one kind of work in whatever it is doing, and take it up again in a later turn."""
+        kind = WorkKind.WORKFLOWS if which == "workflows" else WorkKind.ACTIVITIES
+        self.handle.pause(kind)
+        asyncio.get_running_loop().call_soon(self.handle.resume, kind)
 
     def _keep(self, work: Any) -> None:
         task = self._go(work)
@@ -119,7 +119,7 @@ class Loops:
         self.seen.append(activation)
         evicted = any(isinstance(event, ev.RunEvicted) for event in activation.events)
         commands = () if evicted else self._evaluate(activation)
-        await self.handle.complete_activation(cmd.Succeeded(activation.run_id, commands))
+        await self.handle.complete_workflow_task(cmd.Succeeded(activation.run_id, commands))
 
     async def _executed(self, item: ActivityItem) -> None:
         result = await self._execute(item)
@@ -127,12 +127,12 @@ class Loops:
             await self.handle.complete_activity(result)
 
     async def stop(self) -> None:
-        """Shut down in order: no new work, polls to their end, work done, handle freed."""
+        """Shut down in order: no new work, everything that is left done, handle freed."""
         self.handle.initiate_shutdown()
-        await asyncio.gather(*self.loops.values(), return_exceptions=True)
+        await self._ended.wait()
         if self._work:
             await asyncio.gather(*self._work)
-        await self.handle.finalize_shutdown()
+        await self.handle.finalize()
 
     def events(self, kind: type[ev.Event]) -> list[ev.Event]:
         """All events of a kind that came so far."""

@@ -11,11 +11,20 @@ from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from hourglass._contract.handle import ActivityDeferred, HandleBroken, HandleConfig, Shutdown
+from hourglass._contract.handle import (
+    ActivityDeferred,
+    AttemptFailed,
+    CompletionResult,
+    HandleBroken,
+    HandleConfig,
+    Shutdown,
+    WorkKind,
+)
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
 from hourglass._temporal import core
-from hourglass._temporal.handle import CoreHandle, Poll
+from hourglass._temporal.handle import CoreHandle
+from hourglass.converter import ApplicationFailure, Failure
 
 from . import examples as ex
 from . import live
@@ -64,7 +73,11 @@ class FakeWorker:
         return done
 
 
-def handle(worker: FakeWorker) -> CoreHandle:
+def handle(worker: FakeWorker, *, workflow_polls_only: bool = False) -> CoreHandle:
+    """A handle over the fake. `workflow_polls_only`: the raw polls for activities are out of sight, and never return."""
+    if workflow_polls_only:
+        never = asyncio.get_running_loop().create_future()
+        worker.poll_activity_task = lambda: never  # type: ignore[method-assign]
     return CoreHandle(core.Ref(core._WORKER, worker), HandleConfig(task_queue="q"), "ns")
 
 
@@ -81,34 +94,136 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_cancelled_poll_keeps_its_result() -> None:
-    """What arrives after, before or while its asker is cancelled goes to the next who asks; nothing is polled twice."""
+class Received:
+    """The receivers of a handle, which is started."""
+
+    def __init__(self, it: CoreHandle) -> None:
+        self.activations: list[Any] = []
+        self.activities: list[Any] = []
+        self.ends: list[tuple[WorkKind, Exception]] = []
+        it.start(
+            self.activations.extend, self.activities.extend, lambda kind, why: self.ends.append((kind, why))
+        )
+
+    @property
+    def run_ids(self) -> list[str]:
+        return [activation.run_id for activation in self.activations]
+
+
+def only(kind: str) -> HandleConfig:
+    """A handle that serves one kind of work."""
+    return HandleConfig(task_queue="q", workflows=kind == "workflows", activities=kind == "activities")
+
+
+def cancellation(token: bytes) -> bytes:
+    data: bytes = ex.fill(TaskMessage(), {"task_token": token, "cancel": {"reason": 1}}).SerializeToString()
+    return data
+
+
+def completions(worker: FakeWorker) -> list[tuple[str, str | None]]:
+    """What was sent: each run, and whether its completion is a success or a failure."""
+    sent = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
+    return [(each.run_id, each.WhichOneof("status")) for each in sent]
+
+
+def test_items_are_delivered_as_they_come() -> None:
+    """Each raw poll's result goes to the receiver in the turn in which it comes, and the next raw poll is made; one at a time."""
 
     async def test() -> None:
-        for arrives in ("after", "before", "never"):
-            worker = FakeWorker()
-            it = handle(worker)
-            asker = asyncio.create_task(it.poll_activation())
+        worker = FakeWorker()
+        got = Received(handle(worker, workflow_polls_only=True))
+        for number in range(3):
+            assert len(worker.polls) == number + 1
+            worker.polls[number].set_result(activation(f"r{number}", TIMER))
             await settle()
-            if arrives == "before":
-                worker.polls[0].set_result(activation("r", TIMER))
-            asker.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asker
-            assert not worker.polls[0].cancelled()
-            if arrives == "after":
-                worker.polls[0].set_result(activation("r", TIMER))
-            following = asyncio.create_task(it.poll_activation())
-            await settle()
-            if arrives == "never":
-                worker.polls[0].set_result(activation("r", TIMER))
-            assert (await following).events == (ev.TimerFired(1),)
-            assert len(worker.polls) == 1
+        assert got.run_ids == ["r0", "r1", "r2"]
+        assert got.activations[0].events == (ev.TimerFired(1),)
 
     live.run(test)
 
 
-def test_a_refused_completion_is_failed_though_its_caller_has_gone() -> None:
+def test_a_handle_that_is_paused_keeps_its_raw_poll() -> None:
+    """It is neither cancelled nor repeated: its result is delivered, and polling goes on when the handle is resumed."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker, workflow_polls_only=True)
+        got = Received(it)
+        it.pause(WorkKind.WORKFLOWS)
+        await settle()
+        assert not worker.polls[0].cancelled()
+        worker.polls[0].set_result(activation("on its way", TIMER))
+        await settle()
+        assert (got.run_ids, len(worker.polls)) == (["on its way"], 1)
+        it.resume(WorkKind.WORKFLOWS)
+        it.resume(WorkKind.WORKFLOWS)
+        assert len(worker.polls) == 2
+        worker.polls[1].set_result(activation("next", TIMER))
+        await settle()
+        assert got.run_ids == ["on its way", "next"]
+
+    live.run(test)
+
+
+def test_a_raw_poll_that_somebody_cancels_is_made_again() -> None:
+    """Against the rules, and yet the worker does not become one that polls nothing."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        got = Received(handle(worker, workflow_polls_only=True))
+        worker.polls[0].cancel()
+        await settle()
+        worker.polls[1].set_result(activation("r", TIMER))
+        await settle()
+        assert got.run_ids == ["r"]
+
+    live.run(test)
+
+
+def test_a_handle_that_shuts_down_polls_to_the_end() -> None:
+    """Also while it is paused: Core's shutdown would hang on what is not fetched."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker, workflow_polls_only=True)
+        got = Received(it)
+        it.pause(WorkKind.WORKFLOWS)
+        worker.polls[0].set_result(activation("first", TIMER))
+        await settle()
+        it.initiate_shutdown()
+        it.pause(WorkKind.WORKFLOWS)
+        worker.polls[1].set_result(activation("left", TIMER))
+        await settle()
+        worker.polls[2].set_exception(core.PollShutdown())
+        await settle()
+        assert got.run_ids == ["first", "left"]
+        assert len(worker.polls) == 3
+
+    live.run(test)
+
+
+@pytest.mark.parametrize("kind", ["workflows", "activities"])
+def test_a_kind_that_is_switched_off_ends_with_the_shutdown(kind: str) -> None:
+    """It makes no raw poll, and ends no sooner. (Where there are workflows there are local activities.)"""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = CoreHandle(core.Ref(core._WORKER, worker), only(kind), "ns")
+        got = Received(it)
+        await settle()
+        assert (len(worker.polls), got.ends) == (2 if kind == "workflows" else 1, [])
+        it.initiate_shutdown()
+        it.initiate_shutdown()
+        for poll in worker.polls:
+            poll.set_exception(core.PollShutdown())
+        await settle()
+        assert sorted(end.value for end, _ in got.ends) == ["activity", "workflow"]
+        assert {type(why) for _, why in got.ends} == {Shutdown}
+
+    live.run(test)
+
+
+def test_a_refused_completion_is_failed_though_nobody_waits() -> None:
     """The call is seen to its end, and the handle is not freed before."""
 
     async def test() -> None:
@@ -116,36 +231,14 @@ def test_a_refused_completion_is_failed_though_its_caller_has_gone() -> None:
         it = handle(worker)
         raw: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         worker.answers.append(raw)
-        completing = asyncio.create_task(it.complete_activation(cmd.Succeeded("r")))
+        it.complete_workflow_task(cmd.Succeeded("r")).cancel()
+        ending = asyncio.create_task(it.finalize())
         await settle()
-        completing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await completing
-        ending = asyncio.create_task(it.finalize_shutdown())
-        await settle()
-        assert worker.finalized == 0
+        assert (worker.finalized, raw.cancelled()) == (0, False)
         raw.set_exception(ValueError("malformed"))
         await ending
-        sent = WorkflowActivationCompletion.FromString(worker.completions[1])
-        assert sent.WhichOneof("status") == "failed"
-        assert (len(worker.completions), worker.finalized) == (2, 1)
-
-    live.run(test)
-
-
-def test_two_askers_get_one_item_each() -> None:
-    """Two who ask at once share the poll in flight, and each item goes to one of them."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker)
-        askers = [asyncio.create_task(it.poll_activation()) for _ in range(2)]
-        await settle()
-        assert len(worker.polls) == 1
-        worker.polls[0].set_result(activation("a", TIMER))
-        await settle()
-        worker.polls[1].set_result(activation("b", TIMER))
-        assert {(await asker).run_id for asker in askers} == {"a", "b"}
+        assert completions(worker) == [("r", "successful"), ("r", "failed")]
+        assert worker.finalized == 1
 
     live.run(test)
 
@@ -159,149 +252,37 @@ def test_two_askers_get_one_item_each() -> None:
     ],
 )
 def test_how_polls_end(error: BaseException, expected: type[Exception]) -> None:
-    """Core's shutdown is `Shutdown`, every other error and a panic `HandleBroken`; both are final."""
+    """Core's shutdown is `Shutdown`, every other error and a panic `HandleBroken`; both are final, and said once per kind."""
 
     async def test() -> None:
         worker = FakeWorker()
         it = handle(worker)
-        for poll in (it.poll_activation, it.poll_activity):
-            asker = asyncio.create_task(poll())
-            await settle()
-            worker.polls[-1].set_exception(error)
-            with pytest.raises(expected):
-                await asker
-            with pytest.raises(expected):
-                await poll()
+        got = Received(it)
+        for poll in tuple(worker.polls):
+            poll.set_exception(error)
+        await settle()
+        for kind in WorkKind:
+            it.resume(kind)
+        it.initiate_shutdown()
+        await settle()
+        assert [(kind, type(why)) for kind, why in got.ends] == [(kind, expected) for kind in WorkKind]
         assert len(worker.polls) == 2
 
     live.run(test)
 
 
-def test_a_receiver_is_given_what_comes_while_a_poll_waits() -> None:
-    """Items go to the receiver, in order, and wake no poll; without a receiver, or a poll that waits, they are polled."""
+def test_activities_have_a_receiver_of_their_own() -> None:
+    """Activity tasks and cancellations; kinds that we do not know are passed over."""
 
     async def test() -> None:
         worker = FakeWorker()
-        it = handle(worker)
-        got: list[Any] = []
-        it.on_activations = got.extend
-        asker = asyncio.create_task(it.poll_activation())
-        await settle()
-        for number in range(3):
-            worker.polls[number].set_result(activation(f"r{number}", TIMER))
-            await settle()
-        assert [each.run_id for each in got] == ["r0", "r1", "r2"]
-        assert not asker.done()
-        assert len(worker.polls) == 4
-        it.on_activations = None
-        worker.polls[3].set_result(activation("polled", TIMER))
-        assert (await asker).run_id == "polled"
-        it.on_activations = got.extend
-        cancelled = asyncio.create_task(it.poll_activation())
-        await settle()
-        cancelled.cancel()
-        await settle()
-        worker.polls[4].set_result(activation("kept", TIMER))  # no poll waits: it is in no worker's hands yet
-        await settle()
-        assert len(got) == 3
-        assert len(worker.polls) == 5
-        assert (await it.poll_activation()).run_id == "kept"
-
-    live.run(test)
-
-
-def test_a_receiver_hears_of_activities_too() -> None:
-    """Activity tasks and cancellations go to their own receiver; kinds that we do not know are passed over."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker)
-        got: list[Any] = []
-        it.on_activities = got.extend
-        asker = asyncio.create_task(it.poll_activity())
-        await settle()
+        got = Received(CoreHandle(core.Ref(core._WORKER, worker), only("activities"), "ns"))
         worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())
         await settle()
-        message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": 1}})
-        worker.polls[1].set_result(message.SerializeToString())
+        worker.polls[1].set_result(cancellation(b"t"))
         await settle()
-        assert [each.token for each in got] == [b"t"]
-        assert not asker.done()
-        asker.cancel()
-
-    live.run(test)
-
-
-def test_a_result_that_a_caller_has_taken_is_not_given_again() -> None:
-    """A caller may come by between a call's end and the news of it: the item is its own, and no call is lost."""
-
-    async def test() -> None:
-        calls: list[asyncio.Future[bytes]] = []
-        given: list[bytes] = []
-
-        def start() -> asyncio.Future[bytes]:
-            calls.append(asyncio.get_running_loop().create_future())
-            return calls[-1]
-
-        def give(data: bytes) -> bool:
-            given.append(data)
-            return True
-
-        poll = Poll(start, give)
-        first = asyncio.create_task(poll.take())
-        await asyncio.sleep(0)
-        first.cancel()
-        calls[0].set_result(b"one")  # what is to be done then is done in the loop's next turn
-        with pytest.raises(StopIteration) as taken:
-            poll.take().send(None)
-        later = poll.take()
-        later.send(None)
-        await asyncio.gather(first, return_exceptions=True)
-        assert (taken.value.value, given, len(calls)) == (b"one", [], 2)
-        later.close()
-
-    live.run(test)
-
-
-def test_what_a_receiver_cannot_be_given_is_the_polls() -> None:
-    """An activation that we cannot read fails its task though there is a receiver; the ends are raised by the poll."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker)
-        got: list[Any] = []
-        it.on_activations = got.extend
-        asker = asyncio.create_task(it.poll_activation())
-        await settle()
-        worker.polls[0].set_result(activation("odd", {"resolve_nexus_operation": {"seq": 1}}))
-        await settle()
-        worker.polls[1].set_result(activation("fine", TIMER))
-        await settle()
-        assert [each.run_id for each in got] == ["fine"]
-        (failed,) = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
-        assert (failed.run_id, failed.WhichOneof("status")) == ("odd", "failed")
-        worker.polls[2].set_exception(core.PollShutdown())
-        with pytest.raises(Shutdown):
-            await asker
-
-    live.run(test)
-
-
-def test_a_worker_that_is_gone_ends_the_poll_and_not_the_receiver() -> None:
-    """If no further raw poll can be made, the poll that waits says so; what was given before stays given."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker)
-        got: list[Any] = []
-        it.on_activations = got.extend
-        asker = asyncio.create_task(it.poll_activation())
-        await settle()
-        it._worker.drop()
-        worker.polls[0].set_result(activation("last", TIMER))
-        with pytest.raises(HandleBroken):
-            await asker
-        assert [each.run_id for each in got] == ["last"]
+        assert [item.token for item in got.activities] == [b"t"]
+        assert len(worker.polls) == 3
 
     live.run(test)
 
@@ -311,14 +292,12 @@ def test_an_unsupported_event_fails_its_task() -> None:
 
     async def test() -> None:
         worker = FakeWorker()
-        it = handle(worker)
-        asker = asyncio.create_task(it.poll_activation())
-        await settle()
+        got = Received(handle(worker, workflow_polls_only=True))
         worker.polls[0].set_result(activation("odd", {"resolve_nexus_operation": {"seq": 1}}))
         await settle()
         worker.polls[1].set_result(activation("fine", TIMER))
-        assert (await asker).run_id == "fine"
         await settle()
+        assert got.run_ids == ["fine"]
         (failed,) = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
         assert (failed.run_id, failed.WhichOneof("status")) == ("odd", "failed")
         assert "resolve_nexus_operation" in failed.failed.failure.message
@@ -326,19 +305,32 @@ def test_an_unsupported_event_fails_its_task() -> None:
     live.run(test)
 
 
-def test_an_unknown_activity_item_is_skipped() -> None:
-    """An activity item of a kind that we do not know is passed over."""
+def test_bytes_that_cannot_be_read_end_the_handle() -> None:
+    """Which run they concern is unknown, so nothing can be failed: the handle is replaced."""
 
     async def test() -> None:
         worker = FakeWorker()
-        it = handle(worker)
-        asker = asyncio.create_task(it.poll_activity())
+        got = Received(handle(worker, workflow_polls_only=True))
+        worker.polls[0].set_result(b"\xff")
         await settle()
-        worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())
+        assert [(kind, type(why)) for kind, why in got.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
+        assert len(worker.polls) == 1
+
+    live.run(test)
+
+
+def test_a_worker_that_is_gone_ends_the_handle() -> None:
+    """If no further raw poll can be made the kind ends; what was delivered before stays delivered."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        it = handle(worker, workflow_polls_only=True)
+        got = Received(it)
+        it._worker.drop()
+        worker.polls[0].set_result(activation("last", TIMER))
         await settle()
-        message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": 1}})
-        worker.polls[1].set_result(message.SerializeToString())
-        assert (await asker).token == b"t"
+        assert got.run_ids == ["last"]
+        assert [(kind, type(why)) for kind, why in got.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
 
     live.run(test)
 
@@ -350,10 +342,20 @@ def test_a_refused_completion_becomes_a_failed_task(error: Exception) -> None:
     async def test() -> None:
         worker = FakeWorker()
         worker.answers = [error]
-        await handle(worker).complete_activation(cmd.Succeeded("r"))
-        first, second = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
-        assert (first.run_id, first.WhichOneof("status")) == ("r", "successful")
-        assert (second.run_id, second.WhichOneof("status")) == ("r", "failed")
+        assert await handle(worker).complete_workflow_task(cmd.Succeeded("r")) is CompletionResult.REFUSED
+        assert completions(worker) == [("r", "successful"), ("r", "failed")]
+
+    live.run(test)
+
+
+def test_a_completion_that_cannot_be_encoded_becomes_a_failed_task() -> None:
+    """It never reaches Core, which would wait for it."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        broken = cmd.Succeeded("r", (object(),))  # type: ignore[arg-type]
+        assert await handle(worker).complete_workflow_task(broken) is CompletionResult.REFUSED
+        assert completions(worker) == [("r", "failed")]
 
     live.run(test)
 
@@ -371,6 +373,20 @@ def test_a_refused_result_becomes_a_failed_attempt() -> None:
     live.run(test)
 
 
+@pytest.mark.parametrize("is_last_here", [False, True])
+def test_a_local_attempt_that_is_the_last_here_is_final_for_core(is_last_here: bool) -> None:
+    """Core would begin it again on the very handle that shuts down, and never end."""
+
+    async def test() -> None:
+        worker = FakeWorker()
+        failure = Failure("stopped", ApplicationFailure(type="WorkerShutdown"))
+        await handle(worker).complete_activity(AttemptFailed(b"t", failure, is_last_here))
+        (sent,) = (ActivityTaskCompletion.FromString(data) for data in worker.completions)
+        assert sent.result.failed.failure.application_failure_info.non_retryable is is_last_here
+
+    live.run(test)
+
+
 def test_a_completion_that_is_refused_twice() -> None:
     """A handle that refuses even the failed task, or panics, is broken."""
 
@@ -379,26 +395,22 @@ def test_a_completion_that_is_refused_twice() -> None:
             worker = FakeWorker()
             worker.answers = list(answers)
             with pytest.raises(HandleBroken):
-                await handle(worker).complete_activation(cmd.Succeeded("r"))
+                await handle(worker).complete_workflow_task(cmd.Succeeded("r"))
 
     live.run(test)
 
 
 def test_a_cancelled_completion_goes_through() -> None:
-    """Whoever completes may be cancelled: the completion itself is not, and freeing the handle waits for it."""
+    """A future that a caller cancels is not Core's: the completion goes on, and freeing the handle waits for it."""
 
     async def test() -> None:
         worker = FakeWorker()
         held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         worker.answers = [held]
         it = handle(worker)
-        completing = asyncio.create_task(it.complete_activation(cmd.Succeeded("r")))
-        await settle()
-        completing.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await completing
+        it.complete_workflow_task(cmd.Succeeded("r")).cancel()
         assert not held.cancelled()
-        freeing = asyncio.create_task(it.finalize_shutdown())
+        freeing = asyncio.create_task(it.finalize())
         await settle()
         assert worker.finalized == 0
         held.set_result(None)

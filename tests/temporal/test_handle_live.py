@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.polled import Polled
 from tests.specs import made
 
 from hourglass._contract import activities as ac
@@ -270,11 +271,11 @@ def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: 
 
 
 def test_shutdown(server: DevServer) -> None:
-    """After `initiate_shutdown` both polls say so, again and again; then the handle is freed and refuses everything."""
+    """After `initiate_shutdown` both kinds end, once; then the handle is freed and refuses everything."""
 
     async def test() -> None:
         async with live.connected(server.target) as connection:
-            handle = await connection.open_handle(HandleConfig(task_queue=live.unique("q")))
+            handle = Polled(await connection.open_handle(HandleConfig(task_queue=live.unique("q"))))
             polls = [
                 asyncio.create_task(handle.poll_activation()),
                 asyncio.create_task(handle.poll_activity()),
@@ -286,8 +287,8 @@ def test_shutdown(server: DevServer) -> None:
                 assert isinstance(outcome, Shutdown)
             with pytest.raises(Shutdown):
                 await handle.poll_activation()
-            await handle.finalize_shutdown()
-            await handle.finalize_shutdown()
+            await handle.finalize()
+            await handle.inner.finalize()
             handle.initiate_shutdown()
             with pytest.raises(HandleBroken):
                 await handle.complete_activation(cmd.Succeeded("r"))
@@ -308,7 +309,7 @@ def test_what_is_switched_off_waits_for_the_end(server: DevServer, off: str) -> 
             config = HandleConfig(
                 task_queue=live.unique("q"), workflows=off != "workflows", activities=off != "activities"
             )
-            handle = await connection.open_handle(config)
+            handle = Polled(await connection.open_handle(config))
             polls = [
                 asyncio.create_task(handle.poll_activation()),
                 asyncio.create_task(handle.poll_activity()),
@@ -318,7 +319,7 @@ def test_what_is_switched_off_waits_for_the_end(server: DevServer, off: str) -> 
             handle.initiate_shutdown()
             for outcome in await asyncio.gather(*polls, return_exceptions=True):
                 assert isinstance(outcome, Shutdown)
-            await handle.finalize_shutdown()
+            await handle.finalize()
 
     live.run(test)
 

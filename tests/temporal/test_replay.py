@@ -77,10 +77,10 @@ def sleeper(activation: ev.Activation) -> tuple[cmd.Command, ...]:
 async def replayed(handle: ReplayHandle, evaluate: Evaluate) -> ev.RunEvicted:
     """Answer activations until the run is evicted, and say why it was."""
     while True:
-        activation = await handle.poll_activation()
+        activation = await handle.next_activation()
         evicted = [event for event in activation.events if isinstance(event, ev.RunEvicted)]
         commands = () if evicted else evaluate(activation)
-        await handle.complete_activation(cmd.Succeeded(activation.run_id, commands))
+        await handle.complete(cmd.Succeeded(activation.run_id, commands))
         if evicted:
             return evicted[0]
 
@@ -88,8 +88,8 @@ async def replayed(handle: ReplayHandle, evaluate: Evaluate) -> ev.RunEvicted:
 async def close(handle: ReplayHandle) -> None:
     handle.initiate_shutdown()
     with pytest.raises(Shutdown):
-        await handle.poll_activation()
-    await handle.finalize_shutdown()
+        await handle.next_activation()
+    await handle.finalize()
 
 
 def test_a_history_that_fits() -> None:
@@ -135,17 +135,16 @@ def test_a_malformed_history_never_reaches_core() -> None:
 
 
 def test_shutdown_without_a_history() -> None:
-    """A replay handle that was never fed shuts down, also while it is polled; activities end with it."""
+    """A replay handle that was never fed shuts down, also while it is polled."""
 
     async def test() -> None:
         handle = ReplayHandle()
-        poll = asyncio.create_task(handle.poll_activation())
-        activities = asyncio.create_task(handle.poll_activity())
-        await asyncio.wait([poll, activities], timeout=0.05)
+        poll = asyncio.create_task(handle.next_activation())
+        await asyncio.wait([poll], timeout=0.05)
         handle.initiate_shutdown()
-        for outcome in await asyncio.gather(poll, activities, return_exceptions=True):
-            assert isinstance(outcome, Shutdown)
-        await handle.finalize_shutdown()
+        with pytest.raises(Shutdown):
+            await poll
+        await handle.finalize()
 
     live.run(test)
 

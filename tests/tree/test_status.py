@@ -94,17 +94,16 @@ def test_a_worker_that_cannot_poll_is_alive_and_not_ready(client):
 
 
 def test_a_handle_on_which_nobody_polls_is_not_ready(client):
-    """Both loops are alive in the tree and wait: what counts is whether a poll is out."""
+    """Both loops are alive in the tree and wait: what counts is whether the handle takes work."""
     from hourglass._worker.tree.status import status_report
 
     with worker(client) as working:
         (record,) = working._app.tables.records.values()
-        line = record.activities
-        call, line.call = line.call, None
+        record.activities._is_paused = True  # not by `pause`, which belongs to the worker's thread
         try:
             report = status_report(working._app, "running")
         finally:
-            line.call = call
+            record.activities._is_paused = False
         assert report["queues"]["default"]["polling"] is False
         assert report["ready"] is False
 

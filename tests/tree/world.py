@@ -154,7 +154,7 @@ class World:
         records = self.app.tables.of_queue(queue)
         if not records or self.app.registry.whereis(queue) is None:
             return False
-        return all(line.in_flight for line in records[-1].lines())
+        return all(inbox.is_attended for inbox in records[-1].inboxes())
 
 
 async def until(holds: Callable[[], object]) -> None:

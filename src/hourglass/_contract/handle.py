@@ -1,17 +1,20 @@
-"""A handle: an open connection to an engine for one task queue, which can be polled and completed.
+"""A handle: an open connection of a worker to an engine, for one task queue.
 
-The contract, the same for every engine:
+Rules that hold for every engine:
 
-- `poll_*` waits for the next item and raises `Shutdown` once the handle is shutting down and has nothing left to give.
-  A poll must never be cancelled: a caller that may be cancelled shields it.
-- Every activation is completed exactly once, evictions included. Completions of one run are sent in order.
-- A run that a worker knows is evicted before it is forgotten, with one exception: an engine in this process may say, when it is
-  given the last answer that it wants of a closed run, that it has forgotten it. The worker may not know that it is closed: it
-  may have been terminated while it answered a query.
-- A completion begins in the turn of its caller, and has a task of its own only from its first wait on: before that
-  it must not ask for the current task, as `asyncio.timeout` does. One that never waits costs no turn of the loop.
-- `initiate_shutdown` stops new work and may be called more than once; `finalize_shutdown` is awaited once, after both polls
-  have raised `Shutdown` and no call is in flight.
+- A handle delivers the engine's work for the worker to the receivers of `start`, in the order in which it came. It calls them
+  neither inside `start` or `resume` nor while it takes a completion. A receiver raises nothing, and calls the handle back
+  in a later turn of the loop only.
+- Every activation is completed exactly once, evictions included. Completions of one run are sent in order: the next one after
+  the previous one was taken.
+- A run that a worker knows is evicted before it is forgotten. The exception: an engine in this process may answer a completion
+  with `RUN_FORGOTTEN`; then no eviction follows. The worker may not know that the run is closed: it may have been
+  terminated while the worker answered a query.
+- A completion is never cancelled. Only `HandleBroken`, and a bug of ours, is raised by one.
+- `initiate_shutdown` stops new work and may be called more than once; `finalize` is awaited once, after `on_end` was called for
+  both kinds and with no completion in progress.
+
+All methods belong to the loop that opened the handle.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -89,6 +93,8 @@ class AttemptFailed(msgspec.Struct, frozen=True):
 
     token: bytes
     failure: Failure
+    is_last_here: bool = False
+    """Whether its worker stops. An engine that retries local activities on the same handle (Core) must not retry this one."""
 
 
 class AttemptCancelled(msgspec.Struct, frozen=True):
@@ -238,103 +244,70 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class Receivers(Protocol):
-    """How a handle gives its worker what there is: to a receiver, without waking a poll for it.
+class WorkKind(Enum):
+    """The two kinds of work that a handle delivers, each with a receiver of its own."""
 
-    Where a receiver is set, the handle gives it what may leave, in the turn in which it may, instead of waking the poll of
-    that kind for it. The poll stays out all the same: while none is out nothing is given to the receiver, and the ends
-    (`Shutdown`, `HandleBroken`) are raised by the poll alone. An item comes one way only. A receiver raises nothing, and
-    calls the handle back in a later turn of the loop only. What it is given is in the worker's hands, as if polled.
-    """
-
-    on_activations: Callable[[Sequence[Activation]], object] | None
-    """The receiver of activations; None: they wait for a poll."""
-    on_activities: Callable[[Sequence[ActivityItem]], object] | None
-    """The receiver of activity tasks and cancellations."""
+    WORKFLOWS = "workflow"
+    ACTIVITIES = "activity"
 
 
-class InProcess(Receivers, Protocol):
-    """The calls of a handle whose engine lives on the same loop: what is there is taken, what is said is heard, at once."""
+class CompletionResult(Enum):
+    """The answer of a handle to the completion of a workflow task."""
 
-    def take_activations(self) -> list[Activation]:
-        """The activations that could be polled now without waiting; none while there are none, or at the end."""
-        ...
-
-    def take_activities(self) -> list[ActivityItem]:
-        """The same, of activity tasks and cancellations."""
-        ...
-
-    def answer_activation(self, completion: Completion) -> bool:
-        """As `complete_activation`; whether the engine has forgotten the run, which is closed, with that: then no eviction
-        follows, and the worker is to forget it, too.
-        """
-        ...
-
-    def answer_activity(self, result: ActivityResult) -> None:
-        """As `complete_activity`."""
-        ...
+    TAKEN = "taken"
+    """The engine has it. Its verdict comes later: an eviction if the engine disagrees."""
+    RUN_FORGOTTEN = "run forgotten"
+    """The run is closed and the engine has forgotten it: no eviction follows, and the worker must forget it, too."""
+    REFUSED = "refused"
+    """The engine did not accept the completion; the handle has failed the task in its place."""
 
 
-@runtime_checkable
-class RawCalls(Receivers, Protocol):
-    """The calls of a handle whose engine works them off by itself: each is begun at once, and has a future for its end,
-    which no caller cancels, and which the caller sees to its end: the handle is not finalized before. What is raised,
-    there or at once, is told to the coroutine that mends it.
-    """
-
-    def send_activation(self, completion: Completion, /) -> asyncio.Future[None]:
-        """Begin `complete_activation`."""
-        ...
-
-    async def mend_activation(self, completion: Completion, error: BaseException, /) -> None:
-        """The completion was not taken: fail its task, or raise what says that the handle is broken."""
-        ...
-
-    def send_activity(self, result: ActivityResult, /) -> asyncio.Future[None]:
-        """Begin `complete_activity`."""
-        ...
-
-    async def mend_activity(self, result: ActivityResult, error: BaseException, /) -> None:
-        """The result was not taken: fail the attempt, or raise what says that the handle is broken."""
-        ...
+OnActivations: TypeAlias = Callable[[Sequence[Activation]], object]
+OnActivities: TypeAlias = Callable[[Sequence[ActivityItem]], object]
+OnEnd: TypeAlias = Callable[[WorkKind, Exception], object]
 
 
 class Handle(Protocol):
-    """What a worker needs of an engine, for one task queue."""
+    """The interface of an engine to a worker, for one task queue. See the module for the rules."""
 
-    @property
-    def in_process(self) -> InProcess | None:
-        """The same without waiting, where the engine is here; it may come while the handle lives."""
+    def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
+        """Begin to deliver both kinds of work. Called once.
+
+        `on_end` is called once for each kind, after its last item: with `Shutdown` once the handle has been shut down and
+        everything that was delivered is completed, or with `HandleBroken`.
+        """
         ...
 
-    async def poll_activation(self) -> Activation:
-        """Wait for the next activation; raise `Shutdown` at the end."""
+    def pause(self, kind: WorkKind) -> None:
+        """Take no new work of this kind until `resume`. What is on its way may still be delivered. Never raises."""
         ...
 
-    async def poll_activity(self) -> ActivityItem:
-        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
+    def resume(self, kind: WorkKind) -> None:
+        """Take new work of this kind again. Never raises."""
         ...
 
-    async def complete_activation(self, completion: Completion) -> None:
-        """Answer an activation. A malformed completion is turned into a failed task by the handle itself."""
+    def complete_workflow_task(
+        self, completion: Completion, /
+    ) -> CompletionResult | asyncio.Future[CompletionResult]:
+        """Complete an activation. Return the result, or a future of it if the engine needs time."""
         ...
 
-    async def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt."""
+    def complete_activity(self, result: ActivityResult, /) -> asyncio.Future[None] | None:
+        """Report the end of an attempt. Return None if the engine has it, or a future that is done once it has."""
         ...
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt lives. Throttled by the engine; never blocks."""
+        """Report that an attempt is alive. Throttled by the engine; never blocks."""
         ...
 
     def request_eviction(self, run_id: str) -> None:
-        """Ask the engine to evict a run, which arrives as an activation with `RunEvicted`."""
+        """Ask the engine to evict a run; the eviction is delivered as an activation with `RunEvicted`."""
         ...
 
     def initiate_shutdown(self) -> None:
-        """Take no new work."""
+        """Take no new work, and deliver what is left, also of a kind that is paused, until both kinds have ended."""
         ...
 
-    async def finalize_shutdown(self) -> None:
-        """Free everything. The handle is gone afterwards."""
+    async def finalize(self) -> None:
+        """Free everything. The handle is unusable afterwards."""
         ...

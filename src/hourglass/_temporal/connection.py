@@ -19,7 +19,7 @@ import temporalio.api.workflowservice.v1 as ws
 
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import HandleBroken, HandleConfig, Shutdown
+from hourglass._contract.handle import HandleConfig, WorkKind
 from hourglass._contract.limits import KeptLimits, ListLimits
 from hourglass._contract.transport import USUAL, TLSConfig, Transport
 from hourglass._temporal import (
@@ -360,13 +360,18 @@ class TemporalConnection:
 
 async def _discard(handle: CoreHandle) -> None:
     """Shut down a handle that was never used. If it were only dropped, it would keep polling and lose tasks."""
+    ends: dict[WorkKind, Exception] = {}
+    ended = asyncio.Event()
+
+    def on_end(kind: WorkKind, why: Exception) -> None:
+        ends[kind] = why
+        if len(ends) == len(WorkKind):
+            ended.set()
+
+    handle.start(lambda _: None, lambda _: None, on_end)
     handle.initiate_shutdown()
-    for poll in (handle.poll_activation, handle.poll_activity):
-        try:
-            await poll()
-        except (Shutdown, HandleBroken):
-            pass
+    await ended.wait()
     try:
-        await handle.finalize_shutdown()
+        await handle.finalize()
     except HourglassError:
         pass

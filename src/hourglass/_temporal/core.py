@@ -6,7 +6,8 @@ What Core requires of a language SDK, and this file provides:
   references are leaked, and a new runtime is created when one is needed. That runtime is leaked at the child's exit,
   too. Threads of a leaked runtime outlive the interpreter. A thread that is inside Python when finalisation begins
   crashes the process (Python ends the thread below Rust's frames), so calls in progress are cancelled and such threads
-  awaited first.
+  awaited first. Core's locks keep a global table of waiting threads. In a forked child it still lists threads of the
+  parent, whose memory is reused: about one worker in a hundred crashes there (SIGSEGV). Nothing here can prevent that.
 - At exit, workers, then clients, then the runtime are dropped while Python is still running; any other order hangs or
   crashes. Every Rust object is therefore held by a `Ref`, and by nothing else for longer than one call.
 - A future belongs to the loop that made the call. Polls and completions must never be cancelled; `handle` ensures that.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import ctypes
+import logging
 import os
 import re
 import sys
@@ -37,6 +39,8 @@ from hourglass._temporal.slots import SuppliedSlots
 from hourglass._temporal.telemetry import CoreMetrics, runtime_settings
 from hourglass._temporal.version import has
 from hourglass.metrics._telemetry import take_telemetry
+
+logger = logging.getLogger("hourglass.core")
 
 _rust: Any = _rust_module  # compiled, without type information
 
@@ -90,6 +94,7 @@ _live: weakref.WeakSet[Ref] = weakref.WeakSet()
 _lock = threading.Lock()
 _runtime: Ref | None = None
 _buffers_metrics = False
+_is_inherited = False  # whether this process was forked from one that had a runtime
 _leaks_runtime = not _DROPS_RUNTIME  # also in a process that was forked from one that had a runtime
 _calls: set[asyncio.Future[Any]] = set()  # in progress; recorded only if the runtime is leaked
 _LEAVE_LIMIT = 1.0  # seconds that an exit waits for Core's threads to leave Python
@@ -177,10 +182,11 @@ def _foreign_threads() -> set[int]:
 
 
 def _after_fork() -> None:
-    global _lock, _runtime, _leaks_runtime, _calls
+    global _lock, _runtime, _is_inherited, _leaks_runtime, _calls
     _lock = threading.Lock()  # another thread may have held it
     _calls = set()  # the parent's calls have no thread here
-    _leaks_runtime = _leaks_runtime or _runtime is not None
+    _is_inherited = _is_inherited or _runtime is not None
+    _leaks_runtime = _leaks_runtime or _is_inherited
     for ref in list(_live):
         ref.leak()
     _runtime = None  # only after leaking: releasing the last reference would drop it here, and hang
@@ -278,6 +284,12 @@ def set_metadata(client: Ref, metadata: Mapping[str, str]) -> None:
 
 def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
     """Create a worker. Raises if this client already has a worker on the same task queue."""
+    if _is_inherited:
+        logger.warning(
+            "this process was forked from one that had connected to a Temporal server: a worker in it can crash (SIGSEGV), "
+            "because locks of Temporal's Core refer to threads that only the parent has. Connect for the first time after the "
+            "fork, or start the process by `spawn` or as a command of its own"
+        )
     suppliers = vars(settings)["tuner"].__dict__
     for kind, supplier in suppliers.items():
         if isinstance(supplier, SuppliedSlots):

@@ -1,24 +1,25 @@
-"""A worker handle over Core: `hourglass._contract.handle.Handle`, with Core's traps closed. Activity tasks as data,
-and their results and heartbeats as bytes, are the pure first part.
+"""A worker handle over Core, without Core's traps: `hourglass._contract.handle.Handle`. Activity tasks as data, and their
+results and heartbeats as bytes, are the pure first part.
 
 Invariants:
 
-- No raw poll and no raw completion is ever cancelled. Their futures belong to the handle; a caller that waits for
-  one may be cancelled. A poll's result is then kept for the next caller; a completion is seen to its end.
-- Each activation that Core gives out is completed: one that we cannot read, or whose completion we or Core
-  cannot digest, is completed as failed, and Core starts that run afresh from its history.
-- `Shutdown` comes only after `initiate_shutdown` or when Core itself gave up; a kind that is switched off
-  waits till then.
+- No raw poll and no raw completion is ever cancelled: their futures belong to the handle alone.
+- At most one raw poll of each kind is out, and its result is delivered in the turn in which it arrives. A kind that is
+  paused makes no new raw poll; after `initiate_shutdown` it polls until Core says that nothing is left.
+- Each activation that Core hands out is completed: one that we cannot read, or whose completion Core rejects, is completed as
+  failed, and Core starts that run again from its history.
+- `Shutdown` comes only after `initiate_shutdown` or when Core itself gave up; a kind that is switched off ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NoReturn, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
+import msgspec
 from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
 from temporalio.bridge.proto.activity_task import ActivityCancelReason
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
@@ -32,10 +33,14 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptCancelled,
     AttemptFailed,
+    CompletionResult,
     HandleBroken,
     HandleConfig,
-    InProcess,
+    OnActivations,
+    OnActivities,
+    OnEnd,
     Shutdown,
+    WorkKind,
 )
 from hourglass._contract.progress import without_carrier
 from hourglass._evaluator.commands import Completion, TaskFailed
@@ -62,14 +67,11 @@ from hourglass._temporal.protos import (
 from hourglass._temporal.specs import spec_of_task
 from hourglass.converter import ApplicationFailure, Failure
 
-# --- activity tasks --------------------------------------------------------------------------------------------------
-
-
 _REASONS: dict[int, str] = {number: name for name, number in ActivityCancelReason.items()}
 
 
 def activity_item_from_proto(data: bytes, task_queue: str = "") -> ActivityItem | None:
-    """Read what an activity poll gave; None for a kind that we do not know. Core does not name the queue."""
+    """Read the result of an activity poll; None for an unknown kind. Core does not name the queue."""
     message: Any = TaskMessage.FromString(data)
     match message.WhichOneof("variant"):
         case "start":
@@ -117,7 +119,7 @@ def activity_result_to_proto(result: ActivityResult) -> bytes:
             if result.result is not None:
                 put_payload(out.completed.result, result.result)
         case AttemptFailed():
-            put_failure(out.failed.failure, result.failure)
+            put_failure(out.failed.failure, _final(result.failure) if result.is_last_here else result.failure)
         case AttemptCancelled():
             put_failure(out.cancelled.failure, result.failure)
         case ActivityDeferred():
@@ -128,6 +130,14 @@ def activity_result_to_proto(result: ActivityResult) -> bytes:
     return data
 
 
+def _final(failure: Failure) -> Failure:
+    """Return the failure as one that Core does not retry: it would begin a local activity again on the same handle, for ever."""
+    if not isinstance(failure.info, ApplicationFailure):
+        return failure
+    info = msgspec.structs.replace(failure.info, non_retryable=True)
+    return msgspec.structs.replace(failure, info=info)
+
+
 def heartbeat_to_proto(token: bytes, details: Payloads) -> bytes:
     """Write a heartbeat."""
     message: Any = ActivityHeartbeat(task_token=token)
@@ -136,90 +146,115 @@ def heartbeat_to_proto(token: bytes, details: Payloads) -> bytes:
     return data
 
 
-# --- the handle ------------------------------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
-F = TypeVar("F", bound="asyncio.Future[Any]")
 
 _log = logging.getLogger("hourglass.temporal")
 
 
-class Poll:
-    """One kind of poll: at most one raw call at a time, whose result waits until a caller takes it.
-
-    `give` is asked first while a caller waits: if it has taken a result, that caller waits for the next.
-    """
+class RawPoll:
+    """One kind of raw poll, repeated until it ends: each result is passed to `deliver` in the turn in which it arrives."""
 
     def __init__(
-        self, start: Callable[[], asyncio.Future[bytes]], give: Callable[[bytes], bool] = lambda _: False
+        self,
+        start: Callable[[], asyncio.Future[bytes]],
+        deliver: Callable[[bytes], object],
+        ended: Callable[[Shutdown | HandleBroken], object],
     ) -> None:
         self._start = start
-        self._give = give
+        self._deliver = deliver
+        self._ended = ended
+        self._is_open = False
+        self._has_ended = False
         self._call: asyncio.Future[bytes] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-        self._end: type[Shutdown] | type[HandleBroken] | None = None
-        self._reason = ""
 
-    async def take(self) -> bytes:
-        """The next item. May be cancelled at any time, and asked by several at once."""
-        while True:
-            if self._end is not None:
-                raise self._end(self._reason)
-            try:
-                if self._call is None:
-                    self._call = self._start()
-                    self._call.add_done_callback(self._returned)
-                call = self._call
-                if not call.done():
-                    # A future of the caller's own may be cancelled; `asyncio.shield` does the same for twice as much.
-                    waiter = call.get_loop().create_future()
-                    self._waiters = [*(each for each in self._waiters if not each.done()), waiter]
-                    await waiter
-                # Of several callers the first that wakes takes the result; the others go round and poll anew.
-                if self._call is call:
-                    self._call = None
-                    return call.result()
-            except core.PollShutdown:
-                self._end, self._reason = Shutdown, "the worker is shut down"
-            except BaseException as error:
-                if not (isinstance(error, Exception) or core.is_panic(error)):
-                    raise  # our own cancellation: the call lives on
-                self._end, self._reason = HandleBroken, f"Core's poll failed: {_text(error)}"
+    def open(self) -> None:
+        """Poll, and poll again after each result."""
+        self._is_open = True
+        self._poll()
+
+    def pause(self) -> None:
+        """Make no further raw poll; the result of the current one is still delivered."""
+        self._is_open = False
+
+    def fail(self, error: BaseException) -> None:
+        """End because a result could not be delivered."""
+        self._end(HandleBroken(f"what Core sent cannot be read: {_text(error)}"))
+
+    def _poll(self) -> None:
+        if self._call is not None or self._has_ended:
+            return
+        try:
+            self._call = self._start()
+        except BaseException as error:
+            if not (isinstance(error, Exception) or core.is_panic(error)):
+                raise
+            # The receivers are never called inside `start` or `resume`.
+            asyncio.get_running_loop().call_soon(self._end, _end_of_polls(error))
+            return
+        self._call.add_done_callback(self._returned)
 
     def _returned(self, call: asyncio.Future[bytes]) -> None:
-        # The exception is read even if no caller takes it, or asyncio complains when the call is collected.
-        has_item = not call.cancelled() and call.exception() is None
-        if self._call is not call:
-            return  # a caller has come by in the meantime and taken the result; who waits now waits for another call
-        if has_item and self._waiters and not self._waiters[-1].done() and self._give(call.result()):
-            self._call = None
-            try:
-                self._call = call = self._start()
-                call.add_done_callback(self._returned)
-                return
-            except BaseException:
-                pass  # the callers that wait begin it themselves, and say what that raises
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        self._call = None
+        if call.cancelled():
+            if self._is_open and not self._has_ended:
+                self._poll()
+            return
+        error = call.exception()
+        if error is not None:
+            self._end(_end_of_polls(error))
+            return
+        self._deliver(call.result())
+        if self._is_open:
+            self._poll()
+
+    def _end(self, why: Shutdown | HandleBroken) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._ended(why)
+
+
+class _NoPoll:
+    """The polls of a kind that is switched off: they end with the shutdown."""
+
+    def __init__(self, ended: Callable[[Shutdown | HandleBroken], object]) -> None:
+        self._ended = ended
+        self._is_closing = False
+
+    def open(self) -> None:
+        """There is nothing to poll."""
+
+    def pause(self) -> None:
+        """There is nothing to poll."""
+
+    def close(self) -> None:
+        """End in the next turn of the loop."""
+        if not self._is_closing:
+            self._is_closing = True
+            asyncio.get_running_loop().call_soon(self._ended, Shutdown("the worker is shut down"))
 
 
 class CoreHandle:
     """A handle on one task queue. All methods but `heartbeat` belong to the loop that made it."""
 
-    in_process: InProcess | None = None
-
     def __init__(self, worker: core.Ref, config: HandleConfig, namespace: str) -> None:
         self.config = config
-        self.on_activations: Callable[[Sequence[Activation]], object] | None = None
-        self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._worker = worker
         self._own = CommandDefaults(config.task_queue, namespace, config.version is not None)
-        self._activations = Poll(partial(core.poll_activation, worker), self._give_activation)
-        self._activities = Poll(partial(core.poll_activity, worker), self._give_activity)
-        self._stopping = asyncio.Event()
+        self._on_activations: OnActivations = _ignore
+        self._on_activities: OnActivities = _ignore
+        self._on_end: OnEnd = _ignore
+        self._activations: RawPoll | _NoPoll = _NoPoll(self._activations_ended)
+        self._activities: RawPoll | _NoPoll = _NoPoll(self._activities_ended)
+        if config.workflows:
+            self._activations = RawPoll(
+                partial(core.poll_activation, worker), self._deliver_activation, self._activations_ended
+            )
+        if config.activities or config.workflows:
+            self._activities = RawPoll(
+                partial(core.poll_activity, worker), self._deliver_activity, self._activities_ended
+            )
+        self._is_started = False
+        self._is_closing = False
         self._calls: set[asyncio.Future[Any]] = set()
         self._nexus: NexusServer | None = None
 
@@ -230,102 +265,162 @@ class CoreHandle:
                 self._worker, self.config.nexus, self._own.namespace, self._own.task_queue
             )
 
-    async def poll_activation(self) -> Activation:
-        """Wait for the next activation; raise `Shutdown` at the end."""
-        if not self.config.workflows:
-            await self._idle()
-        while True:
-            data = await self._activations.take()
-            try:
-                return activation_from_proto(data)
-            except UnsupportedEvent as error:
-                _log.error("%s; its task fails", error)
-                refusing = self.complete_activation(_refusal(error.run_id, str(error)))
-                self._keep(asyncio.get_running_loop().create_task(refusing))
+    def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
+        """Begin to poll."""
+        self._on_activations, self._on_activities, self._on_end = on_activations, on_activities, on_end
+        self._is_started = True
+        self._activations.open()
+        self._activities.open()
+        if self._is_closing:
+            self._end_unused_kinds()
 
-    async def poll_activity(self) -> ActivityItem:
-        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        if not (self.config.activities or self.config.workflows):
-            await self._idle()
-        while True:
-            item = activity_item_from_proto(await self._activities.take(), self._own.task_queue)
-            if item is not None:
-                return item
+    def pause(self, kind: WorkKind) -> None:
+        """Make no further raw poll of this kind."""
+        if not self._is_closing:
+            self._poll_of(kind).pause()
 
-    def _give_activation(self, data: bytes) -> bool:
-        """Give the receiver an activation, if there is one who takes it; what cannot be read is the poll's to refuse."""
-        receiver = self.on_activations
-        if receiver is None:
-            return False
+    def resume(self, kind: WorkKind) -> None:
+        """Poll for this kind again."""
+        self._poll_of(kind).open()
+
+    def _poll_of(self, kind: WorkKind) -> RawPoll | _NoPoll:
+        return self._activations if kind is WorkKind.WORKFLOWS else self._activities
+
+    def _deliver_activation(self, data: bytes) -> None:
         try:
             activation = activation_from_proto(data)
-        except Exception:
-            return False
-        receiver((activation,))
-        return True
+        except UnsupportedEvent as error:
+            _log.error("%s; its task fails", error)
+            self.complete_workflow_task(_refusal(error.run_id, str(error))).add_done_callback(_read_error)
+        except Exception as error:
+            assert isinstance(self._activations, RawPoll)
+            self._activations.fail(error)
+        else:
+            self._on_activations((activation,))
 
-    def _give_activity(self, data: bytes) -> bool:
-        """The same of an activity task or a cancellation."""
-        receiver = self.on_activities
-        if receiver is None:
-            return False
+    def _deliver_activity(self, data: bytes) -> None:
         try:
             item = activity_item_from_proto(data, self._own.task_queue)
-        except Exception:
-            return False
-        if item is not None:
-            receiver((item,))
-        return True
+        except Exception as error:
+            assert isinstance(self._activities, RawPoll)
+            self._activities.fail(error)
+        else:
+            if item is not None:
+                self._on_activities((item,))
 
-    async def complete_activation(self, completion: Completion) -> None:
-        """Answer an activation; one that cannot be sent is answered as a failed task."""
-        await self._sent(
-            lambda: self.send_activation(completion), lambda error: self.mend_activation(completion, error)
-        )
+    def _activations_ended(self, why: Shutdown | HandleBroken) -> None:
+        self._on_end(WorkKind.WORKFLOWS, why)
 
-    def send_activation(self, completion: Completion) -> asyncio.Future[None]:
-        """Begin to answer an activation."""
-        return core.complete_activation(self._worker, completion_to_proto(completion, self._own))
+    def _activities_ended(self, why: Shutdown | HandleBroken) -> None:
+        self._on_end(WorkKind.ACTIVITIES, why)
 
-    async def mend_activation(self, completion: Completion, error: BaseException) -> None:
-        """A completion was refused. Core keeps its activation open: the run would be stuck, and shutdown would hang."""
-        reason = _reason(error)
-        _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
-        refusal = _refusal(completion.run_id, f"malformed completion: {reason}")
-        await self._guard(lambda: self.send_activation(refusal))
+    def complete_workflow_task(self, completion: Completion) -> asyncio.Future[CompletionResult]:
+        """Complete an activation. If Core rejects the completion, the task is failed in its place."""
+        taken: asyncio.Future[CompletionResult] = asyncio.get_running_loop().create_future()
 
-    async def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt; one that cannot be sent is reported as a failed attempt."""
-        await self._sent(lambda: self.send_activity(result), lambda error: self.mend_activity(result, error))
+        def send() -> asyncio.Future[None]:
+            return core.complete_activation(self._worker, completion_to_proto(completion, self._own))
 
-    def send_activity(self, result: ActivityResult) -> asyncio.Future[None]:
-        """Begin to report the end of an attempt."""
-        return core.complete_activity(self._worker, activity_result_to_proto(result))
+        def fail(error: BaseException) -> None:
+            reason = _reason(error)
+            _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
+            # Core keeps its activation open: otherwise the run would be stuck, and shutdown would hang.
+            refusal = completion_to_proto(
+                _refusal(completion.run_id, f"malformed completion: {reason}"), self._own
+            )
+            self._send(
+                lambda: core.complete_activation(self._worker, refusal), taken, CompletionResult.REFUSED
+            )
 
-    async def mend_activity(self, result: ActivityResult, error: BaseException) -> None:
-        """The end of an attempt was refused."""
-        reason = _reason(error)
-        _log.error("the end of an activity's attempt could not be sent; the attempt fails")
-        failed = AttemptFailed(result.token, _failure(f"malformed result: {reason}"))
-        await self._guard(lambda: self.send_activity(failed))
+        self._send(send, taken, CompletionResult.TAKEN, fail)
+        return taken
+
+    def complete_activity(self, result: ActivityResult) -> asyncio.Future[None]:
+        """Report the end of an attempt. If Core rejects the result, the attempt is failed in its place."""
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def send() -> asyncio.Future[None]:
+            return core.complete_activity(self._worker, activity_result_to_proto(result))
+
+        def fail(error: BaseException) -> None:
+            reason = _reason(error)
+            _log.error("the end of an activity's attempt could not be sent; the attempt fails")
+            failed = activity_result_to_proto(
+                AttemptFailed(result.token, _failure(f"malformed result: {reason}"))
+            )
+            self._send(lambda: core.complete_activity(self._worker, failed), taken, None)
+
+        self._send(send, taken, None, fail)
+        return taken
+
+    def _send(
+        self,
+        send: Callable[[], asyncio.Future[None]],
+        taken: asyncio.Future[T],
+        value: T,
+        fail: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """Make a completion's raw call and wait for its end, which sets `taken` to `value`. On an error call `fail`, which makes
+        another raw call; without `fail` the handle is broken.
+        """
+
+        def failed(error: BaseException) -> None:
+            if fail is not None:
+                try:
+                    fail(error)
+                    return
+                except BaseException as broken:
+                    error = broken
+            if not taken.done():
+                taken.set_exception(_broken(error))
+
+        def ended(call: asyncio.Future[None]) -> None:
+            self._calls.discard(call)
+            if call.cancelled():
+                failed(HandleBroken("Core's call was cancelled"))
+            elif (error := call.exception()) is not None:
+                failed(error)
+            elif not taken.done():
+                taken.set_result(value)
+
+        try:
+            call = send()
+        except BaseException as error:
+            if not (isinstance(error, Exception) or core.is_panic(error)):
+                raise
+            failed(error)
+        else:
+            self._calls.add(call)
+            call.add_done_callback(ended)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt lives. From any thread."""
-        self._tell(lambda: core.heartbeat(self._worker, heartbeat_to_proto(token, details)))
+        """Report that an attempt is alive. From any thread."""
+        self._notify(lambda: core.heartbeat(self._worker, heartbeat_to_proto(token, details)))
 
     def request_eviction(self, run_id: str) -> None:
         """Ask for a run to be evicted."""
-        self._tell(lambda: core.request_eviction(self._worker, run_id))
+        self._notify(lambda: core.request_eviction(self._worker, run_id))
 
     def initiate_shutdown(self) -> None:
         """Take no new work. Can be repeated, also on a handle that is gone."""
-        self._stopping.set()
+        self._is_closing = True
         if self._nexus is not None:
             self._nexus.stopping()
-        if not self._worker.gone:
-            self._tell(lambda: core.initiate_shutdown(self._worker))
+        try:
+            if not self._worker.gone:
+                self._notify(lambda: core.initiate_shutdown(self._worker))
+        finally:
+            if self._is_started:
+                self._activations.open()
+                self._activities.open()
+                self._end_unused_kinds()
 
-    async def finalize_shutdown(self) -> None:
+    def _end_unused_kinds(self) -> None:
+        for poll in (self._activations, self._activities):
+            if isinstance(poll, _NoPoll):
+                poll.close()
+
+    async def finalize(self) -> None:
         """Free everything, once what is in flight has ended. The handle is gone afterwards."""
         while self._calls:
             await asyncio.wait(self._calls)
@@ -342,73 +437,38 @@ class CoreHandle:
         finally:
             self._worker.drop()
 
-    async def _idle(self) -> NoReturn:
-        await self._stopping.wait()
-        raise Shutdown("the worker is shut down")
-
-    async def _sent(
-        self,
-        send: Callable[[], asyncio.Future[None]],
-        mend: Callable[[BaseException], Coroutine[Any, Any, None]],
-    ) -> None:
-        """Make a completion's call; where that is impossible, the one that says so in its place."""
-        raw: asyncio.Future[None] | None = None
-        try:
-            raw = self._keep(send())
-            await asyncio.shield(raw)
-            return
-        except asyncio.CancelledError:
-            if raw is not None and not raw.done():  # the caller was cancelled, Core's call goes on
-                self._keep(asyncio.get_running_loop().create_task(self._see_to(raw, mend)))
-            raise
-        except BaseException as error:
-            refusal = error
-        await mend(refusal)
-
-    async def _see_to(
-        self, raw: asyncio.Future[None], mend: Callable[[BaseException], Coroutine[Any, Any, None]]
-    ) -> None:
-        try:
-            await raw
-        except BaseException as error:
-            refusal = error
-        else:
-            return
-        await mend(refusal)
-
-    async def _guard(self, call: Callable[[], asyncio.Future[T]]) -> T:
-        try:
-            return await asyncio.shield(self._keep(call()))
-        except BaseException as error:
-            raise _broken(error) from None
-
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _notify(self, call: Callable[[], None]) -> None:
         try:
             call()
         except BaseException as error:
             raise _broken(error) from None
 
-    def _keep(self, call: F) -> F:
-        """Hold a call until it has ended: the worker is not freed before."""
-        self._calls.add(call)
-        call.add_done_callback(self._ended)
-        return call
 
-    def _ended(self, call: asyncio.Future[Any]) -> None:
-        self._calls.discard(call)
-        if not call.cancelled():
-            call.exception()  # read, or asyncio complains where no caller is left to read it
+def _read_error(call: asyncio.Future[Any]) -> None:
+    """Read an exception that nobody waits for, so that asyncio does not log it."""
+    if not call.cancelled():
+        call.exception()
+
+
+def _ignore(*_: object) -> None:
+    """Receive nothing: the handle has not been started."""
+
+
+def _end_of_polls(error: BaseException) -> Shutdown | HandleBroken:
+    if isinstance(error, core.PollShutdown):
+        return Shutdown("the worker is shut down")
+    return HandleBroken(f"Core's poll failed: {_text(error)}")
 
 
 def _reason(error: BaseException) -> str:
-    """Why Core did not take something; raises what says that it takes nothing any more."""
+    """Return the error message of a rejected call. Raise `HandleBroken` if the Core worker is gone."""
     if isinstance(error, HandleBroken) or not isinstance(error, Exception):
         raise _broken(error) from None
     return _text(error)
 
 
 def _broken(error: BaseException) -> BaseException:
-    """What to raise for an error of Core's; cancellation and exits stay what they are."""
+    """Return the exception to raise for an error of Core's; cancellation and exits stay as they are."""
     if isinstance(error, HandleBroken) or not (isinstance(error, Exception) or core.is_panic(error)):
         return error
     return HandleBroken(f"Core refused: {_text(error)}")
@@ -423,56 +483,55 @@ def _failure(reason: str) -> Failure:
 
 
 def _text(error: BaseException) -> str:
-    # Core quotes whole commands in some messages: the beginning says what is wrong.
+    # Core quotes whole commands in some messages: the beginning names the problem.
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-# --- replay ----------------------------------------------------------------------------------------------------
-#
-# A handle that replays histories through Core, without a server.
-#
-# It is polled and completed like any other; Core's verdict on a run is the reason of its eviction (`NONDETERMINISM`,
-# …). Core does not answer every malformed history, so that a caller that waits for a verdict sets a limit.
+class ReplayHandle:
+    """A handle on Core's replay worker, which replays histories without a server; not a `Handle`.
 
-
-class ReplayHandle(CoreHandle):
-    """A handle over Core's replay worker. Push the next history when the last run was evicted."""
+    One session drives it from one task, which is cancelled only to abandon the handle: so it awaits Core's futures directly,
+    without shields. Core's verdict on a run is the reason of its eviction (`NONDETERMINISM`, …). Core does not answer every
+    malformed history: a caller that waits for a verdict must set a limit.
+    """
 
     def __init__(self) -> None:
-        worker, self._pusher = core.new_replay_worker(replay_settings())
-        super().__init__(worker, HandleConfig(task_queue="replay", activities=False), "default")
+        self._worker, self._pusher = core.new_replay_worker(replay_settings())
+        self._own = CommandDefaults("replay", "default", False)
 
     async def push(self, workflow_id: str, history: bytes) -> None:
-        """Replay an encoded History message, which has been checked."""
+        """Replay an encoded History message that has been checked. Push the next one when the last run was evicted."""
         try:
             await asyncio.shield(core.push_history(self._pusher, workflow_id, history))
         except RuntimeError as error:
             raise HandleBroken(f"Core takes no more histories: {error}") from None
 
-    # A session drives this handle alone, from one task that is cancelled only to be left behind. So Core's futures
-    # are awaited as they are: the tasks and shields of `CoreHandle` would cost as much as Core itself.
-
-    async def poll_activation(self) -> Activation:
-        """Wait for the next activation; raise `Shutdown` at the end."""
+    async def next_activation(self) -> Activation:
+        """Wait for the next activation. Raise `Shutdown` at the end."""
         try:
             data = await core.poll_activation(self._worker)
         except core.PollShutdown:
             raise Shutdown("the replay worker is shut down") from None
         return activation_from_proto(data)
 
-    async def complete_activation(self, completion: Completion) -> None:
-        """Answer an activation. Core refuses nothing here that our own translation has made."""
+    async def complete(self, completion: Completion) -> None:
+        """Complete an activation. Core rejects nothing here that our own translation has made."""
         await core.complete_activation(self._worker, completion_to_proto(completion, self._own))
 
     def initiate_shutdown(self) -> None:
         """Take no more histories."""
         core.close_pusher(self._pusher)
-        super().initiate_shutdown()
+        if not self._worker.gone:
+            core.initiate_shutdown(self._worker)
 
-    async def finalize_shutdown(self) -> None:
-        """Free everything. The handle is gone afterwards."""
+    async def finalize(self) -> None:
+        """Free everything. The handle is unusable afterwards."""
         try:
-            await super().finalize_shutdown()
+            if not self._worker.gone:
+                await asyncio.shield(core.finalize_shutdown(self._worker))
+        except BaseException as error:
+            raise _broken(error) from None
         finally:
+            self._worker.drop()
             self._pusher.drop()

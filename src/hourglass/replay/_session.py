@@ -260,10 +260,10 @@ class ReplaySession:
         watch = _Watch(self._loop, asyncio.current_task(), patience)
         try:
             while execution.eviction is None:
-                activation = await handle.poll_activation()
+                activation = await handle.next_activation()
                 completion = execution.activate(activation)
                 watch.reset()
-                await handle.complete_activation(completion)
+                await handle.complete(completion)
                 watch.reset()
             return execution.waiting_at()
         except asyncio.CancelledError:
@@ -306,10 +306,10 @@ class ReplaySession:
         handle.initiate_shutdown()
         try:
             while True:
-                activation = await handle.poll_activation()
-                await handle.complete_activation(Succeeded(activation.run_id))
+                activation = await handle.next_activation()
+                await handle.complete(Succeeded(activation.run_id))
         except (Shutdown, HandleBroken):
-            await handle.finalize_shutdown()
+            await handle.finalize()
 
     def _stack(self) -> str:
         frame = sys._current_frames().get(self._thread.ident or 0)

@@ -1,4 +1,4 @@
-"""For tests: workflows on virtual time in this process, activities by themselves, and a real Temporal dev server.
+"""Testing: workflows on virtual time in this process, single activities, and a real Temporal dev server.
 
 with Environment() as env:
     env.fake(charge, returns="c-1")
@@ -7,22 +7,29 @@ with Environment() as env:
 with dev_server() as server, Client.connect(server.target) as client:
     ...
 
-_activity_environment  `ActivityEnvironment`
 _activities            executes attempts: the worker's activity executor with a runner for tests
+_activity_environment  `ActivityEnvironment`
 _calls                 the recorded calls of activities
 _dev_server            a real Temporal dev server for tests and for trying things out
-_driver                the driver: does one step after another, and lets virtual time pass; its task queues, and
-                       the choice of what happens next
+_driver                the driver: does one step after another, and lets virtual time pass
 _environment           `Environment` and `AsyncEnvironment`
-_fixture               what an environment is made of, put together, with the session of its client; what both environments
-                       share; scheduled actions
-_guard                 notices and interrupts workflow code that never comes back
-_registry              workflows and activities by name, with the fakes and mishaps that a test has given them
+_environment_base      the base of both: options, fakes, recorded calls, scheduled actions, the time
+_fakes                 fakes of activities, checked where a test defines them
+_fixture               the parts of an environment, put together
+_guard                 interrupts workflow code that does not return
+_later                 scheduled actions
+_mishaps               the errors that `explore` may let activities raise
+_registry              workflows and activities by name, with their fakes and mishaps
+_runner_threads        the threads of asynchronous environments
+_served_queue          one task queue: its handle, its evaluations, its executor
+_session               the client of an environment, whose blocking calls drive it
+_steps                 the steps of an environment, and choosers of the next one
+_stuck                 the explanation of a wait that will never end
+_threads               event loops and threads that all environments of a process share
 _time_skipper          `TimeSkipper`
-_threads               loops and threads that all environments of a process share
+_trouble               parked runs, and errors of the test itself
 _virtual_time          dates and durations in nanoseconds, and timers on the virtual clock
-_trouble               what a test must hear of: parked runs, and why nothing happens any more
-plugin                 pytest fixtures, there wherever Hourglass and pytest are installed
+plugin                 pytest fixtures, available wherever Hourglass and pytest are installed
 _explore               `env.explore`
 """
 
@@ -36,11 +43,11 @@ from hourglass.testing._dev_server import DevServer, dev_server
 if TYPE_CHECKING:
     from hourglass.testing._activity_environment import ActivityEnvironment
     from hourglass.testing._calls import Call, call
-    from hourglass.testing._driver import Chooser, Shuffled, Step
     from hourglass.testing._environment import AsyncEnvironment, Environment
     from hourglass.testing._explore.explorer import Exploration
     from hourglass.testing._explore.possible import Arrival, sometime
-    from hourglass.testing._fixture import Later
+    from hourglass.testing._later import Later
+    from hourglass.testing._steps import Chooser, Shuffled, Step
     from hourglass.testing._time_skipper import TimeSkipper
 
 __all__ = [
@@ -61,18 +68,18 @@ __all__ = [
     "sometime",
 ]
 
-# Where the names are that need an engine of ours: it is loaded when one of them is first used.
+# The modules of names that need the embedded engine, which is loaded on their first use.
 _MODULES = {
     "ActivityEnvironment": "_activity_environment",
     "Arrival": "_explore.possible",
     "AsyncEnvironment": "_environment",
     "Call": "_calls",
-    "Chooser": "_driver",
+    "Chooser": "_steps",
     "Environment": "_environment",
     "Exploration": "_explore.explorer",
-    "Later": "_fixture",
-    "Shuffled": "_driver",
-    "Step": "_driver",
+    "Later": "_later",
+    "Shuffled": "_steps",
+    "Step": "_steps",
     "TimeSkipper": "_time_skipper",
     "call": "_calls",
     "sometime": "_explore.possible",
@@ -80,11 +87,11 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs an engine when it is first used."""
+    """Load a name that needs the embedded engine, on its first use."""
     if name not in _MODULES:
         raise AttributeError(f"module 'hourglass.testing' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"hourglass.testing.{_MODULES[name]}"), name)
-    return found
+    value = globals()[name] = getattr(import_module(f"hourglass.testing.{_MODULES[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

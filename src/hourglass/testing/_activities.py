@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask
 from hourglass._embedded import VirtualClock
@@ -34,7 +34,9 @@ from hourglass.activity._context import Equipment
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.errors import HourglassError, WorkflowStuck
 from hourglass.testing._calls import Call, RecordedAttempt
-from hourglass.testing._registry import EnvironmentRegistry, Fake, Raisable, raised
+from hourglass.testing._fakes import Fake, Raisable, raised
+from hourglass.testing._registry import EnvironmentRegistry
+from hourglass.testing._steps import Step, StepAdder
 from hourglass.testing._threads import QuietLoop, activity_loop, activity_threads
 from hourglass.testing._trouble import Troubles, is_to_be_let_out
 from hourglass.testing._virtual_time import VirtualTimers
@@ -172,22 +174,14 @@ class Asleep:
         return ""
 
 
-class WakeUps(Protocol):
-    """The driver, as a runner sees it."""
-
-    def wake_up(self, name: str, wake: Callable[[], None]) -> None:
-        """Add the step that ends a fake's virtual duration."""
-        ...
-
-
 class EnvironmentRunner:
     """Executes the attempts of one task queue; implements `AttemptRunner`."""
 
     trouble = ""
 
-    def __init__(self, stage: ActivityStage, driver: WakeUps) -> None:
+    def __init__(self, stage: ActivityStage, steps: StepAdder) -> None:
         self._stage = stage
-        self._driver = driver
+        self._steps = steps
         self._mishaps: dict[bytes, Mishap] = {}
         self._performances: dict[bytes, Performance] = {}
 
@@ -266,7 +260,7 @@ class EnvironmentRunner:
                 self._stage.asleep.discard(performance)
                 self._perform(attempt, performance, fake)
 
-        attempt.after(fake.takes, lambda: self._driver.wake_up(performance.name, wake))
+        attempt.after(fake.takes, lambda: self._steps.add(Step("woke", performance.name, wake)))
         if fake.beats is not None:
             self._send_heartbeats(attempt, performance, fake.beats)
 

@@ -11,7 +11,7 @@ from typing import Any
 from hourglass._contract.handle import ActivityTask
 from hourglass.converter import Converter
 from hourglass.errors import HourglassError
-from hourglass.testing._registry import Fake
+from hourglass.testing._fakes import Fake
 from hourglass.testing._virtual_time import as_datetime
 
 

@@ -1,58 +1,60 @@
-"""`Environment`: workflows in a test, in this process and this thread, on virtual time. `AsyncEnvironment` is the same, awaited.
+"""`Environment`: workflows in a test, in this process and this thread, on virtual time; `AsyncEnvironment` for `async def` tests.
 
     with Environment() as env:
         env.fake(charge, returns="c-1")
         assert env.execute_workflow(checkout, order) == "c-1"
         assert env.calls(charge) == [call("o-1", 1200)]
 
-The engine, the evaluator, the converters and the calls of activities are those of production. What is missing is
-what would make a test slow or chancy: real time, and threads for workflow code.
+The engine, the evaluator, the activity executor and the converters are those of production. Only the parts that would make a test
+slow or random are replaced: real time, and threads for workflow code.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._evaluator.options import Duration
-from hourglass._forks import ForkStage, at_fork
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError, WorkflowParked
+from hourglass.testing._environment_base import EnvironmentBase
 from hourglass.testing._explore.choices import chosen_sorts
 from hourglass.testing._explore.explorer import Exploration, ExplorationPlan, explore, replay, start_options
 from hourglass.testing._explore.possible import Arrival, checked_arrivals
 from hourglass.testing._explore.properties import Properties, checked_allowed
-from hourglass.testing._fixture import EnvironmentBase, Fixture, FixtureSettings
+from hourglass.testing._fixture import Fixture, FixtureSettings
+from hourglass.testing._runner_threads import RunnerThread, borrow, give_back
 from hourglass.testing._virtual_time import span
+
+R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Environment(EnvironmentBase):
     """Workflows on virtual time, for a test: `with Environment() as env:`, or `async with`.
 
-    Workflows and activities need no list: what is called as a decorated object is found. `workflows`, `activities`
-    and `modules` are for what is called by name, and for instances whose methods are activities. With
-    `real_activities=False` an activity without a fake is an error. `verify` and `watch` are a Worker's, and on.
-    Time begins at `start`, moves only while the test waits in the environment, and not past `horizon`. Workflow code
+    Workflows and activities need not be listed if they are called as decorated objects. `workflows`, `activities`
+    and `modules` are for those that are called by name, and for instances with activity methods. With
+    `real_activities=False` an activity without a fake is an error. `verify` and `watch` are those of `Worker`, and on by default.
+    Virtual time begins at `start`, passes only while the test waits in the environment, and ends at `horizon`. Workflow code
     that runs for `deadlock_timeout` of real time without waiting is interrupted.
     """
 
     _asynchronous: AsyncEnvironment | None = None
 
     def open(self) -> Environment:
-        """Begin; `with` does it."""
+        """Open the environment, as `with` does."""
         if self._opened is not None or self._asynchronous is not None:
             raise UsageError("this Environment was opened before: make another")
-        self._opened = Fixture(self._setting)
+        self._opened = Fixture(self._settings)
         return self
 
     def close(self) -> None:
-        """End. Runs that are still open are executed a second time, and left as they are. Can be repeated. Raises
-        `WorkflowParked` if one of them did something else the second time.
+        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if one of them did
+        something else then. May be called repeatedly.
         """
         fixture = self._fixture
         if not fixture.driver.closed:
@@ -68,14 +70,14 @@ class Environment(EnvironmentBase):
         try:
             self.close()
         except WorkflowParked:
-            if error is None:  # else the test has failed already, and says why
+            if error is None:  # otherwise the test has failed already, with that error
                 raise
 
     def open_async(self) -> AsyncEnvironment:
-        """Begin an environment for asyncio; `async with` does it."""
+        """Open an environment for asyncio, as `async with` does."""
         if self._opened is not None or self._asynchronous is not None:
             raise UsageError("this Environment was opened before: make another")
-        self._asynchronous = AsyncEnvironment(self._setting)
+        self._asynchronous = AsyncEnvironment(self._settings)
         return self._asynchronous.open()
 
     async def __aenter__(self) -> AsyncEnvironment:
@@ -93,10 +95,8 @@ class Environment(EnvironmentBase):
 
     @property
     def client(self) -> Client:
-        """A client of the environment, for everything else that a client can do."""
+        """A client of the environment, for all other operations."""
         return self._fixture.client
-
-    # --- workflows ------------------------------------------------------------------------------------------
 
     @overload
     def start_workflow(
@@ -111,7 +111,7 @@ class Environment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> WorkflowHandle[R]: ...
     def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and get a handle to it, as from a client. All happens that takes no time."""
+        """Start a workflow and return a handle to it, like a client. Everything that takes no virtual time is done."""
         self._fixture.driver.check()
         self._fixture.driver.registry.meet_workflow(workflow)
         return self.client.start_workflow(workflow, *args, **options)
@@ -129,10 +129,8 @@ class Environment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
     def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and wait for its result; time passes as it needs to."""
+        """Start a workflow and return its result; virtual time passes as needed."""
         return self.start_workflow(workflow, *args, **options).result()
-
-    # --- many orders ----------------------------------------------------------------------------------------
 
     def explore(
         self,
@@ -153,23 +151,23 @@ class Environment(EnvironmentBase):
         story: str | None = None,
         options: StartOptions | None = None,
     ) -> Exploration:
-        """Run a workflow under many orders of events and mishaps; raise `ExplorationFailed`, with the story of the smallest
+        """Run a workflow under many orders of events and mishaps. Raise `ExplorationFailed`, with the story of the smallest
         order that breaks a property.
 
-        Which ready activity runs first; which fails, times out or loses its answer; when signals come; where the worker
-        crashes; what time brings first: all of it is chosen, the same for the same seed. Each order has an
-        environment of its own, with the fakes of this one; `prepare` gets it before. Always forbidden: a run that is
-        parked, stuck, or not deterministic. `check(result, env)` is called at the end, with what the workflow returned or the
-        `WorkflowFailedError` it ended with; `invariant(env)` after every step. Both fail by raising or by returning False.
-        A run may fail only as `allowed` says or, where that is not given, if something went wrong before. `story` runs
-        one order again that a failure has named.
+        An order decides which ready activity runs first, which one fails, times out or loses its result, when signals arrive,
+        when the worker crashes, and which of several timers fires first. The same seed tries the same orders. Each order has its
+        own environment, with the fakes of this one; `prepare` is called with it first. A run that is parked, stuck or
+        nondeterministic always breaks a property. `check(result, env)` is called at the end, with the result of the workflow or
+        its `WorkflowFailedError`; `invariant(env)` is called after every step. Both fail by raising or by returning False.
+        A run may fail only with the errors in `allowed` or, without it, only after a mishap. `story` repeats one order, by the
+        token in the message of a failure.
         """
         self._fixture.driver.check()
         plan = ExplorationPlan(
             workflow=workflow,
             arguments=args,
             options=start_options(options),
-            setting=self._setting,
+            settings=self._settings,
             registry=self._fixture.driver.registry,
             sorts=chosen_sorts(
                 crashes=crashes, failures=failures, timeouts=timeouts, redeliveries=redeliveries
@@ -177,11 +175,9 @@ class Environment(EnvironmentBase):
             arrivals=checked_arrivals(arrivals),
             properties=Properties(check, invariant, checked_allowed(allowed)),
             prepare=prepare,
-            face=face,
+            make_environment=environment_of,
         )
         return replay(plan, story) if story is not None else explore(plan, runs, seed)
-
-    # --- time -----------------------------------------------------------------------------------------------
 
     def skip(
         self,
@@ -194,35 +190,24 @@ class Environment(EnvironmentBase):
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let so much virtual time pass, and all happen that is due on the way."""
+        """Let virtual time pass, and do everything that is due meanwhile."""
         driver = self._fixture.driver
         driver.skip_to(driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds))
 
     def crash(self) -> None:
-        """Lose what a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
+        """Drop everything that a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
         self._fixture.driver.crash()
 
 
-def face(setting: FixtureSettings, fixture: Fixture) -> Environment:
-    """An environment around a fixture that its caller has opened."""
+def environment_of(settings: FixtureSettings, fixture: Fixture) -> Environment:
+    """Return an environment for an open fixture."""
     env = object.__new__(Environment)
-    env._setting, env._opened = setting, fixture
+    env._settings, env._opened = settings, fixture
     return env
 
 
-# --- the asynchronous face -------------------------------------------------------------------------------------
-#
-# The same names, awaited. The environment itself lives in a thread, which is kept for the next one: it serves no other until
-# that one has closed, because the fibers of its runs cannot leave it.
-
-
-R = TypeVar("R")
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-
 class ExploreOptions(TypedDict, total=False):
-    """What `explore` can be told; `Environment.explore` says what it means."""
+    """The options of `explore`; see `Environment.explore`."""
 
     runs: int
     seed: int | None
@@ -239,72 +224,25 @@ class ExploreOptions(TypedDict, total=False):
     options: StartOptions | None
 
 
-class RunnerThread:
-    """A daemon thread that does one thing after another."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        threading.Thread(target=self._run, name="hourglass-test", daemon=True).start()
-
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Do something there, in its turn."""
-        future: Future[T] = Future()
-        self._work.put((future, work))
-        return future
-
-    def _run(self) -> None:
-        while True:
-            future, work = self._work.get()
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
-            del future, work
-
-
-_idle: list[RunnerThread] = []
-_lock = threading.Lock()
-
-
-def _borrow() -> RunnerThread:
-    with _lock:
-        return _idle.pop() if _idle else RunnerThread()
-
-
-def _give_back(runner: RunnerThread) -> None:
-    with _lock:
-        _idle.append(runner)
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _idle.clear()
-
-
-at_fork(ForkStage.TESTING, in_child=_after_fork)
-
-
 class AsyncEnvironment(EnvironmentBase):
-    """Workflows on virtual time, for an `async def` test. Made by `async with Environment(…) as env:`."""
+    """Workflows on virtual time, for an `async def` test: `async with Environment(…) as env:`."""
 
-    def __init__(self, setting: FixtureSettings) -> None:
-        self._setting = setting
+    def __init__(self, settings: FixtureSettings) -> None:
+        self._settings = settings
         self._opened = None
         self._runner: RunnerThread | None = None
 
     def open(self) -> AsyncEnvironment:
-        """Begin, in a moment and without awaiting; `async with` does it."""
+        """Open the environment, as `async with` does. Blocks for less than a millisecond."""
         if self._opened is not None:
             raise UsageError("this Environment was opened before: make another")
-        self._runner = runner = _borrow()
-        self._opened = runner.submit(lambda: Fixture(self._setting, runner)).result()
+        self._runner = runner = borrow()
+        self._opened = runner.submit(lambda: Fixture(self._settings, runner)).result()
         return self
 
     def close(self) -> None:
-        """End. Runs that are still open are executed a second time, and left as they are. Can be repeated. Raises
-        `WorkflowParked` if one of them did something else the second time.
+        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if one of them did
+        something else then. May be called repeatedly.
         """
         runner, self._runner = self._runner, None
         if runner is not None:
@@ -313,14 +251,12 @@ class AsyncEnvironment(EnvironmentBase):
                     self._opened.driver.interrupt()
                     runner.submit(self._opened.close).result()
             finally:
-                _give_back(runner)
+                give_back(runner)
 
     @property
     def client(self) -> AsyncClient:
-        """A client of the environment, for everything else that a client can do."""
+        """A client of the environment, for all other operations."""
         return AsyncClient(self._fixture.session)
-
-    # --- workflows ------------------------------------------------------------------------------------------
 
     @overload
     async def start_workflow(
@@ -335,7 +271,7 @@ class AsyncEnvironment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> AsyncWorkflowHandle[R]: ...
     async def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and get a handle to it, as from a client. All happens that takes no time."""
+        """Start a workflow and return a handle to it, like a client. Everything that takes no virtual time is done."""
         self._check_open()
         self._fixture.driver.registry.meet_workflow(workflow)
         return await self.client.start_workflow(workflow, *args, **options)
@@ -353,26 +289,22 @@ class AsyncEnvironment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
     async def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and wait for its result; time passes as it needs to."""
+        """Start a workflow and return its result; virtual time passes as needed."""
         handle = await self.start_workflow(workflow, *args, **options)
         return await handle.result()
-
-    # --- many orders ----------------------------------------------------------------------------------------
 
     async def explore(
         self, workflow: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[ExploreOptions]
     ) -> Exploration:
         """Run a workflow under many orders of events and mishaps, as `Environment.explore` does, with its options.
 
-        It happens in this environment's thread: `check`, `invariant` and `prepare` are plain functions, and get a
+        It runs on this environment's thread: `check`, `invariant` and `prepare` are plain functions, and receive a
         blocking environment.
         """
 
         self._check_open()
-        blocking = face(self._setting, self._fixture)
+        blocking = environment_of(self._settings, self._fixture)
         return await self._fixture.session.in_thread(lambda: blocking.explore(workflow, *args, **options))
-
-    # --- time -----------------------------------------------------------------------------------------------
 
     async def skip(
         self,
@@ -385,14 +317,14 @@ class AsyncEnvironment(EnvironmentBase):
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let so much virtual time pass, and all happen that is due on the way."""
+        """Let virtual time pass, and do everything that is due meanwhile."""
         self._check_open()
         driver = self._fixture.driver
         length = span(duration, weeks, days, hours, minutes, seconds)
         await self._fixture.session.in_thread(lambda: driver.skip_to(driver.clock.now_ns() + length))
 
     async def crash(self) -> None:
-        """Lose what a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
+        """Drop everything that a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
         self._check_open()
         await self._fixture.session.in_thread(self._fixture.driver.crash)
 

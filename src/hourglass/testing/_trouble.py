@@ -1,53 +1,41 @@
-"""What must not pass in silence: runs that are parked, errors of the test itself, and why nothing happens any more.
+"""The errors that a test must see: parked runs, and errors of the test itself.
 
-What is wrong with the test itself is raised at once. A parked run is told once, by the wait that meets it first, and
-again by each wait for that very run, which will never close.
-
-Where nothing will ever happen, `explain` says what the workflows that the test waits for wait for themselves, and
-where they stand. It asks the engine and the runs, and changes nothing.
+An error of the test itself is raised at once. A parked run is raised once, by the first wait after it was parked, and again by
+every wait for that run, because it will never close.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Protocol
 
-from hourglass._contract.service import Connection
-from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, WaitForClose
 from hourglass._evaluator.events import RunEvicted
-from hourglass._worker.code_origin import is_library, is_ours, where_raised
+from hourglass._worker.code_origin import where_raised
 from hourglass._worker.health.parked import ParkedRuns
 from hourglass._worker.health.stopping import LaneStopped
-from hourglass.converter import default_converter
-from hourglass.errors import HourglassError, NondeterminismError, ServiceError, WorkflowParked, WorkflowStuck
+from hourglass.errors import NondeterminismError, ServiceError, WorkflowParked
 
-# --- parked runs, and what is urgent --------------------------------------------------------------
-
-
-# Why an engine evicts a run whose task it could not accept.
+# The reasons for which an engine evicts a run whose completion it could not accept.
 _REFUSED = frozenset(("FATAL", "NONDETERMINISM"))
 _NOT_A_BUG = (KeyboardInterrupt, SystemExit)
 
 
 class Troubles(ParkedRuns):
-    """Hears of parked runs from the evaluations, and of the rest from the driver."""
+    """The parked runs, reported by the evaluations, and urgent errors, reported by the driver."""
 
     def __init__(self) -> None:
         super().__init__()
         self.urgent: deque[BaseException] = deque()
-        """What the test must hear of at once."""
-        self._untold: deque[tuple[str, BaseException]] = deque()
+        """The errors to raise at once."""
+        self._unraised: deque[tuple[str, BaseException]] = deque()
         self._parked: dict[str, BaseException] = {}
 
     def add(self, error: BaseException) -> None:
-        """Something that the test must hear of at once."""
+        """Add an error to raise at once."""
         self.urgent.append(error)
 
     def parked(self) -> BaseException | None:
-        """Why a run is parked, if that was not told yet."""
-        return self._untold.popleft()[1] if self._untold else None
+        """Return the error of a parked run that has not been raised yet, and mark it as raised."""
+        return self._unraised.popleft()[1] if self._unraised else None
 
     @property
     def any_parked(self) -> bool:
@@ -59,40 +47,38 @@ class Troubles(ParkedRuns):
         return run_id in self._parked
 
     def known(self) -> list[BaseException]:
-        """Why runs are parked, told or not."""
+        """Return the errors of all parked runs."""
         return list(self._parked.values())
 
     def of_run(self, run_id: str) -> BaseException | None:
-        """Why this run is parked; it then counts as told."""
+        """Return the error of this run if it is parked, and mark it as raised."""
         error = self._parked.get(run_id)
         if error is not None:
-            self._untold = deque(each for each in self._untold if each[0] != run_id)
+            self._unraised = deque(entry for entry in self._unraised if entry[0] != run_id)
         return error
-
-    # --- what the evaluations say (ParkedRuns) ------------------------------------------------------------
 
     def say_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
-        """A run's code has a bug."""
+        """Record a run whose code has a bug."""
         if error is not None and isinstance(error.__cause__, LaneStopped):
-            return  # it hung, and the guard that interrupted it says so
+            return  # it hung, which the guard that interrupted it reports
         super().say_parked(workflow, workflow_id, run_id, error, task_queue)
         self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
     def say_died(self, run_id: str, error: BaseException) -> None:
-        """A run could not be evaluated: its type is unknown, or we have a bug."""
+        """Record a run that could not be evaluated: its type is unknown, or Hourglass has a bug."""
         super().say_died(run_id, error)
         self._park(run_id, f"run {run_id}", error)
 
     def evicted(self, run_id: str, eviction: RunEvicted) -> None:
-        """The engine has taken a run away; where it could not take the run's answer, it never will."""
+        """Record an eviction by the engine, which parks the run if its completion was rejected."""
         if eviction.reason in _REFUSED:
             kind = NondeterminismError if eviction.reason == "NONDETERMINISM" else ServiceError
             self._park(run_id, f"run {run_id}", kind(eviction.message))
 
     def forget(self, run_id: str) -> bool:
-        """A run goes on."""
+        """Record that a run continues."""
         self._parked.pop(run_id, None)
         return super().forget(run_id)
 
@@ -106,21 +92,21 @@ class Troubles(ParkedRuns):
             return
         self._parked[run_id] = parked = WorkflowParked(f"{name} is parked: {_described(error)}")
         parked.__cause__ = error
-        self._untold.append((run_id, parked))
+        self._unraised.append((run_id, parked))
 
 
 class QuietTroubles(Troubles):
-    """The same for `explore`, which looks for troubles and tells of them itself: nothing is logged."""
+    """Troubles for `explore`, which searches for them and reports them itself: nothing is logged."""
 
     def say_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
-        """A run's code has a bug."""
+        """Record a run whose code has a bug."""
         if error is None or not isinstance(error.__cause__, LaneStopped):
             self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
     def say_died(self, run_id: str, error: BaseException) -> None:
-        """A run could not be evaluated."""
+        """Record a run that could not be evaluated."""
         self._park(run_id, f"run {run_id}", error)
 
 
@@ -131,83 +117,12 @@ def is_to_be_let_out(error: BaseException) -> bool:
 
 def _is_of_pytest(error: BaseException | None) -> bool:
     # By name: pytest need not be installed.
-    return any(each.__module__ == "_pytest.outcomes" for each in type(error).__mro__)
+    return any(base.__module__ == "_pytest.outcomes" for base in type(error).__mro__)
 
 
 def _described(error: BaseException | None) -> str:
     if error is None:
         return "its task failed"
-    found = where_raised(error)
-    place = f" at {found[0]}:{found[1]}" if found is not None else ""
+    raised_at = where_raised(error)
+    place = f" at {raised_at[0]}:{raised_at[1]}" if raised_at is not None else ""
     return f"{type(error).__name__}{place}: {error}"
-
-
-# --- why nothing happens any more -----------------------------------------------------------------
-
-
-_PATIENCE = 2.0
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
-
-
-class Scene(Protocol):
-    """What is asked of a driver."""
-
-    connection: Connection
-    waited_for: list[WaitForClose]
-    troubles: Troubles
-
-    def ask(self, coro: Coroutine[Any, Any, str]) -> str:
-        """Run a coroutine without letting time pass."""
-        ...
-
-
-def explain(scene: Scene, why: str) -> WorkflowStuck:
-    """The error that says so."""
-    said = [scene.ask(_said(scene.connection, each)) for each in tuple(scene.waited_for)]
-    parked = scene.troubles.known()
-    said += [str(each) for each in parked]
-    stuck = WorkflowStuck(f"{why}: {'; '.join(said)}" if said else why)
-    stuck.__cause__ = parked[0] if parked else None
-    return stuck
-
-
-async def _said(connection: Connection, waited: WaitForClose) -> str:
-    name = f"workflow {waited.workflow_id!r}"
-    try:
-        description = await connection.call(
-            DescribeWorkflow(workflow_id=waited.workflow_id, run_id=waited.run_id)
-        )
-    except HourglassError as error:
-        return f"{name}: {error}"
-    pending = [
-        f"activity {each.activity_type} ({each.state.lower().replace('_', ' ')}, attempt {each.attempt})"
-        for each in description.pending_activities
-    ]
-    if pending:
-        return f"{name} waits for {', '.join(pending)}, which code outside the workflow must complete"
-    place = await _place(connection, waited)
-    return (
-        f"{name} waits{place} for a signal, or for a condition that no timer and no activity will make true"
-    )
-
-
-async def _place(connection: Connection, waited: WaitForClose) -> str:
-    question = QueryWorkflow(
-        workflow_id=waited.workflow_id,
-        run_id=waited.run_id,
-        query_name="__stack_trace",
-        rpc_timeout=_PATIENCE,
-    )
-    try:
-        answer = await connection.call(question)
-    except HourglassError:
-        return ""
-    place = place_of(default_converter.decode(answer.result[0], str))
-    return f" at {place}" if place else ""
-
-
-def place_of(stacks: str) -> str:
-    """The line of the author's own that a stack of a workflow ends at; empty if there is none."""
-    found = [match.groupdict() for match in _FRAME.finditer(stacks)]
-    own = [each for each in found if not is_ours(each["file"]) and not is_library(each["file"])]
-    return f"{own[-1]['file']}:{own[-1]['line']}" if own else ""

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.polled import Polled
 from tests.specs import made
 
 from hourglass._contract import service as s
@@ -84,7 +85,7 @@ def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.L
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 3) as (one, two, client):
             handle = await one.open_handle(config())
-            second = await two.open_handle(config())
+            second = Polled(await two.open_handle(config()))
             assert (one.standing, client.standing) == ("owner", "client")
             assert two.standing.startswith("working for process ")
             assert "gets its work from process" in caplog.text
@@ -93,10 +94,10 @@ def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.L
             watching = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
             assert await waiting == started.run_id
             handle.initiate_shutdown()
-            await handle.finalize_shutdown()
+            await handle.finalize()
             with pytest.raises(HandleBroken):
                 await poll(second)
-            third = await two.open_handle(config())
+            third = Polled(await two.open_handle(config()))
             assert await poll(third) == started.run_id, "its task is wanted again at once"
             assert (one.standing, two.standing) == ("client", "owner")
             assert "took over" in caplog.text
@@ -113,7 +114,7 @@ def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path: Path)
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
             await one.open_handle(config("q"))
-            second = await two.open_handle(config("other"))
+            second = Polled(await two.open_handle(config("other")))
             assert two.standing.startswith("working for process ")
             started = await one.calls.call(start("w", "other"))
             assert await poll(second) == started.run_id
@@ -122,7 +123,7 @@ def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path: Path)
             assert (await second.poll_activation()).events[0] == RunEvicted(
                 "WORKFLOW_EXECUTION_ENDING", "the run has closed"
             )
-            await second.finalize_shutdown()
+            await second.finalize()
 
     run(body)
 
@@ -140,17 +141,17 @@ def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: py
         async with hosts(tmp_path / "a.db", 3) as (one, two, three):
             await one.open_handle(config("the owner's"))
             speak_every(60.0)
-            silent = await two.open_handle(config())
+            silent = Polled(await two.open_handle(config()))
             started = await one.calls.call(start("w"))
             assert await poll(silent) == started.run_id
             speak_every(0.001)
-            other = await three.open_handle(config())
+            other = Polled(await three.open_handle(config()))
             monkeypatch.setattr(host_module, "LOOK", 0.02)
             one._changed.ring()
             assert await poll(other) == started.run_id
             with pytest.raises(HandleBroken):
                 await silent.poll_activation()
-            assert other.in_process is not None, "the one that speaks keeps its own"
+            assert not other.is_new, "the one that speaks keeps its own"
 
     run(body)
 
@@ -160,7 +161,7 @@ def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = await one.open_handle(config("the owner's"))
+            handle = Polled(await one.open_handle(config("the owner's")))
             assert handle.engine is not None
             peer = unix_socket.reach(one.path)
             assert peer is not None
@@ -173,7 +174,7 @@ def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -
                 peer.send(len(data).to_bytes(4, "big") + data)
             await until(lambda: "q" in handle.engine.engine.queues.served())  # type: ignore[union-attr]
             runs = {(await one.calls.call(start(f"w{number}"))).run_id for number in range(20)}
-            second = await two.open_handle(config())
+            second = Polled(await two.open_handle(config()))
             got = {await poll(second) for _ in range(17)}
             assert len(got) == 17
             unix_socket.close(peer)
@@ -195,10 +196,10 @@ def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense: wire.
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 3) as (one, two, three):
             await one.open_handle(config("the owner's"))
-            second = await two.open_handle(config())
+            second = Polled(await two.open_handle(config()))
             started = await one.calls.call(start("w"))
             assert await poll(second) == started.run_id
-            third = await three.open_handle(config())
+            third = Polled(await three.open_handle(config()))
             owner = await two.calls.reach()
             assert owner is not None
             owner.tell(wire.WorkAnswers(handle=99, evictions=("no run",)))
@@ -222,7 +223,7 @@ def test_a_worker_that_is_refused_says_so(tmp_path: Path) -> None:
             assert owner is not None
             with pytest.raises(ServiceError, match="the task queue must have a name"):
                 await owner.open_handle(config(" "))
-            assert (await two.open_handle(config())).in_process is not None, "the connection goes on"
+            assert not (await two.open_handle(config())).is_new, "the connection goes on"
 
     run(body)
 
@@ -232,8 +233,8 @@ def test_a_worker_of_another_process_that_is_shut_down_ends(tmp_path: Path) -> N
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = await one.open_handle(config())
-            second = await two.open_handle(config())
+            handle = Polled(await one.open_handle(config()))
+            second = Polled(await two.open_handle(config()))
             polls = [
                 asyncio.create_task(second.poll_activation()),
                 asyncio.create_task(second.poll_activity()),
@@ -243,9 +244,9 @@ def test_a_worker_of_another_process_that_is_shut_down_ends(tmp_path: Path) -> N
             for each in polls:
                 with pytest.raises(Shutdown):
                     await each
-            await second.finalize_shutdown()
+            await second.finalize()
             assert two.standing == "client"
-            await handle.finalize_shutdown()
+            await handle.finalize()
             assert two.standing == "client"
 
     run(body)
@@ -256,7 +257,7 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, client):
-            handle = await one.open_handle(config())
+            handle = Polled(await one.open_handle(config()))
             started = await one.calls.call(start("w"))
             waits = [
                 asyncio.create_task(each.calls.call(wf.WaitForClose(workflow_id="w")))
@@ -269,8 +270,8 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
             one.calls.engine.engine.die(StorageError("the disk is gone", status="UNAVAILABLE"))
             with pytest.raises(HandleBroken):
                 await polling
-            await handle.finalize_shutdown()
-            anew = await one.open_handle(config())
+            await handle.finalize()
+            anew = Polled(await one.open_handle(config()))
             assert await poll(anew) == started.run_id, "the task is offered again"
             await client.calls.call(wf.TerminateWorkflow(workflow_id="w"))
             for each in waits:
@@ -286,11 +287,11 @@ def test_a_wait_on_our_own_engine_goes_on_elsewhere(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = await one.open_handle(config())
+            handle = Polled(await one.open_handle(config()))
             await one.calls.call(start("w"))
             waiting = asyncio.create_task(one.calls.call(wf.WaitForClose(workflow_id="w")))
             await asyncio.sleep(0)
-            await handle.finalize_shutdown()
+            await handle.finalize()
             await two.open_handle(config())
             assert (one.standing, two.standing) == ("client", "owner")
             assert not waiting.done()
@@ -357,7 +358,7 @@ def test_waiting_without_an_owner_says_so(
                 await asyncio.sleep(0.005)
             assert f"no worker is running on {tmp_path / 'a.db'}" in caplog.text
             assert ".run()" in caplog.text
-            handle = await worker.open_handle(config())
+            handle = Polled(await worker.open_handle(config()))
             assert await poll(handle) == started.run_id
             await worker.calls.call(wf.TerminateWorkflow(workflow_id="w"))
             assert isinstance(await waiting, wf.RunTerminated)
@@ -591,11 +592,11 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = await one.open_handle(config())
+            handle = Polled(await one.open_handle(config()))
             first = await one.calls.call(start("w"))
             os.unlink(f"{one.path}-lock")
             os.unlink(unix_socket.socket_path(one.path))
-            second = await two.open_handle(config())
+            second = Polled(await two.open_handle(config()))
             assert (one.standing, two.standing) == ("owner", "owner")
             assert await poll(second) == first.run_id
             later = await one.calls.call(start("later"))
@@ -620,7 +621,7 @@ def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.M
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 1) as (one,):
             monkeypatch.setattr(host_module, "LOOK", 60.0)
-            handle = await one.open_handle(config())
+            handle = Polled(await one.open_handle(config()))
             os.unlink(f"{one.path}-lock")
             other = FileLock(one.path)
             assert other.try_take()
@@ -649,12 +650,12 @@ def test_a_file_that_needs_a_person_is_told_to_those_who_ask(tmp_path: Path, nee
 
             async def work() -> None:
                 while True:
-                    handle = await one.open_handle(config())
+                    handle = Polled(await one.open_handle(config()))
                     with suppress(HandleBroken):
                         while True:
                             run_id = await poll(handle)
                             await handle.complete_activation(Succeeded(run_id, (CompleteRun(Payload(b"1")),)))
-                    await handle.finalize_shutdown()
+                    await handle.finalize()
 
             working = asyncio.create_task(work())
             request = wf.WaitForClose(workflow_id="w") if needs_worker else start("another")

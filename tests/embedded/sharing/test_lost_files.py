@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.polled import Polled
 
 import hourglass
 from hourglass._contract import workflows as wf
@@ -39,8 +40,8 @@ def test_backup_moved_over_the_file_stops_all_workers(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with hosts(path, 2) as (one, two):
-            owners = await one.open_handle(config())
-            others = await two.open_handle(config())
+            owners = Polled(await one.open_handle(config()))
+            others = Polled(await two.open_handle(config()))
             await one.calls.call(start("before"))
             hourglass.backup(path, backup)
             await two.calls.call(start("after"))
@@ -68,7 +69,7 @@ def test_backup_copied_into_the_file_stops_all_workers(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with hosts(path, 2) as (one, two):
-            handles = [await host.open_handle(config()) for host in (one, two)]
+            handles = [Polled(await host.open_handle(config())) for host in (one, two)]
             await one.calls.call(start("before"))
             hourglass.backup(path, backup)
             await two.calls.call(start("after"))
@@ -94,10 +95,10 @@ def test_deleted_log_is_saved_and_the_file_opened_again(tmp_path: Path) -> None:
 
             async def work() -> None:
                 while True:
-                    handle = await one.open_handle(config())
+                    handle = Polled(await one.open_handle(config()))
                     with suppress(HandleBroken):
                         await poll_on(handle)
-                    await handle.finalize_shutdown()
+                    await handle.finalize()
 
             working = asyncio.create_task(work())
             names = set()

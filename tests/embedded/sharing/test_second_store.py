@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.polled import Polled
 
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import Handle, HandleBroken, HandleConfig
+from hourglass._contract.handle import Handle, HandleBroken, HandleConfig, WorkKind
 from hourglass._embedded import multiprocess as sharing
 from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
 from hourglass._embedded.store.store import Store, StoreOpener
@@ -91,19 +92,20 @@ def test_several_processes_share_it(tmp_path: Path) -> None:
         one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
         started = await client.calls.call(start("without an owner"))
         assert opener.opened == ["briefly"]
-        handle = await one.open_handle(HandleConfig(task_queue="q", identity="one"))
+        handle = Polled(await one.open_handle(HandleConfig(task_queue="q", identity="one")))
         assert await complete_one(handle) == started.run_id
-        second = await two.open_handle(HandleConfig(task_queue="q", identity="two"))
+        handle.pause(WorkKind.WORKFLOWS)
+        second = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
         assert (one.standing, two.standing[:11]) == ("owner", "working for")
         over_the_socket = await client.calls.call(start("over the socket"))
         assert await complete_one(second) == over_the_socket.run_id, "the work comes over it, too"
         afterwards = await client.calls.call(start("afterwards"))
         waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="afterwards")))
         handle.initiate_shutdown()
-        await handle.finalize_shutdown()
+        await handle.finalize()
         with pytest.raises(HandleBroken):
             await poll_on(second)
-        third = await two.open_handle(HandleConfig(task_queue="q", identity="two"))
+        third = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
         assert await complete_one(third) == afterwards.run_id
         assert isinstance(await waiting, wf.RunCompleted)
         assert two.standing == "owner"

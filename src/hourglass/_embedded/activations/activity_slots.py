@@ -82,12 +82,13 @@ class Heartbeats:
 
 
 class ActivitySlots:
-    """What a handle has of attempts. `polls` counts the polls that wait for one, `out` says what their tokens name, `kept`
-    is what no poll has given out yet, and `offered` what there is to take.
+    """The attempts of a handle: `out` has those that its worker has or will get, by token; `kept` the items that are not
+    delivered yet, each with the change that it depends on; `offered` is the queue from which the handle takes. `is_open`:
+    whether the worker takes new attempts now.
     """
 
     def __init__(self, engine: Engine, poller: QueuePoller, config: HandleConfig) -> None:
-        self.polls = 0
+        self.is_open = False
         self.out: dict[bytes, TakenAttempt] = {}
         self.kept: deque[tuple[ActivityItem, int]] = deque()
         self.offered = engine.queues.all_attempts(config.task_queue)
@@ -136,7 +137,7 @@ class ActivitySlots:
         poll waits for one, and none waited before.
         """
         room, queues, types = self._most - len(self.out), self._queues, None
-        if room <= 0 or not self.polls or self.offered or not self._poller.takes_activities:
+        if room <= 0 or not self.is_open or self.offered or not self._poller.takes_activities:
             return None
         if not queues.is_free:
             return None
@@ -187,7 +188,7 @@ class ActivitySlots:
     @property
     def has_room(self) -> bool:
         """Whether one more would be taken now."""
-        return bool(self.polls) and self._poller.takes_activities and len(self.out) < self._most
+        return self.is_open and self._poller.takes_activities and len(self.out) < self._most
 
     def lose(self) -> None:
         """The worker's process has ended: what it had is lost, what it had not got yet is for others."""

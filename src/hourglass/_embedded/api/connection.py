@@ -112,7 +112,7 @@ class EngineConnection:
         """
         self._closed = True
         for handle in tuple(self._handles):
-            await handle.finalize_shutdown()
+            await handle.finalize()
         if self._owns_engine:
             self.engine.close()
 

@@ -269,7 +269,7 @@ class FileConnection:
             self._watch.cancel()
         handles, self._handles = self._handles, []
         for handle in handles:
-            await handle.finalize_shutdown()
+            await handle.finalize()
         self._file.users -= 1
         if not self._file.users:
             _files.pop((asyncio.get_running_loop(), self._file.path), None)

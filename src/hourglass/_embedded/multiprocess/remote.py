@@ -219,7 +219,7 @@ class OwnerConnection:
                     self._settle(number, lambda _: _raise(wire.error_of(problem)))
                 case wire.HandleWork() as work:
                     if (handle := self._handles.get(work.handle)) is not None:
-                        handle.heard(work)
+                        handle.receive(work)
                     if self._idle:
                         self._report_alive()  # more frequently from now on
                         self._idle = False
@@ -234,7 +234,7 @@ class OwnerConnection:
                     self.file_lost = message
                 case wire.PollEnded() as end:
                     if (handle := self._handles.get(end.handle)) is not None:
-                        handle.ended(end)
+                        handle.end(end)
         except wire.Garbage:
             self.stream.abort()
 

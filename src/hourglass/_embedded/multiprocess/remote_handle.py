@@ -1,20 +1,19 @@
 """A worker's handle on an engine in another process, over the connection to the file's owner.
 
-Must not know: locks, who owns the file next, how the owner chooses what it sends. It is what `workers.handle` is to an
-engine in this process, and implements the same protocols: the owner has an `EngineHandle` for it, which keeps histories
-and takes what waits; here arrives what that gives out. What a worker answers in one turn of the loop is sent as one
-message.
+Must not know: locks, who owns the file next, how the owner chooses what it sends. The owner has an `EngineHandle` for it,
+which keeps histories and takes waiting work; this handle delivers what that one sends. The completions of one turn of the
+loop are sent as one message.
 
-Invariants: what has arrived is given to the worker in the order in which it was sent; nothing is sent after the
-connection has ended, and then every poll raises `HandleBroken`: what the worker had is given to others by the owner, or
-taken up by the next. Heartbeats are thinned out here, so that none costs a message which would count for nothing.
+Invariants: items are delivered in the order in which they were sent; nothing is sent after the connection has ended, and
+then the handle ends with `HandleBroken`: the owner gives the worker's tasks and attempts to others, or the next owner takes
+them up. Heartbeats are throttled here, so that none costs a message which would not count.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -27,13 +26,17 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptCancelled,
     AttemptFailed,
+    CompletionResult,
     HandleBroken,
     HandleConfig,
-    InProcess,
+    OnActivations,
+    OnActivities,
+    OnEnd,
     Shutdown,
+    WorkKind,
 )
 from hourglass._embedded.activations.activity_slots import Heartbeats
-from hourglass._embedded.clock import Bell, RealClock
+from hourglass._embedded.clock import RealClock
 from hourglass._embedded.multiprocess import wire
 from hourglass._embedded.multiprocess.unix_socket import FRAME_LIMIT
 from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
@@ -43,20 +46,20 @@ from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError
 
 _UNSENDABLE = (msgspec.MsgspecError, OverflowError, ValueError, TypeError, RecursionError)
-"""What is raised of a value that MessagePack has no form for, such as a number of more than 64 bits."""
+"""The errors raised for a value that MessagePack cannot express, such as a number of more than 64 bits."""
 
 
 class OwnerLink(Protocol):
-    """What a handle needs of the connection to the owner."""
+    """The part of the connection to the owner that a handle uses."""
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can still be said."""
+        """Whether messages can still be sent."""
         ...
 
     @property
     def unconfirmed(self) -> dict[bytes, ActivityResult]:
-        """Results that were sent and are not known to be durable, by token."""
+        """Results that were sent and are not confirmed as durable, by token."""
         ...
 
     def tell(self, message: wire.ToOwner) -> None:
@@ -68,162 +71,130 @@ class OwnerLink(Protocol):
         ...
 
     async def close_handle(self, handle: int) -> None:
-        """Have the owner close a handle of ours, and wait for that. Raises `ConnectionLost`."""
+        """Have the owner close a handle of this process, and wait for that. Raises `ConnectionLost`."""
         ...
 
 
 class RemoteHandle:
-    """Implements `hourglass._contract.handle.Handle`, and `InProcess`: what the connection brings is given to the worker
-    in the same turn of the loop.
-    """
+    """Implements `hourglass._contract.handle.Handle`: messages are delivered in the turn of the loop in which they arrive."""
 
     def __init__(self, link: OwnerLink, number: int, config: HandleConfig) -> None:
         self.number = number
-        self.in_process: InProcess = self
-        self.on_activations: Callable[[Sequence[Activation]], object] | None = None
-        self.on_activities: Callable[[Sequence[ActivityItem]], object] | None = None
         self._link = link
-        self._activations: deque[Activation] = deque()
-        self._activities: deque[ActivityItem] = deque()
-        self._task_bell, self._activity_bell = Bell(), Bell()
-        self._task_polls = self._activity_polls = 0
-        self._tasks_ended = self._activities_ended = False
+        self._receivers: tuple[OnActivations, OnActivities, OnEnd] | None = None
+        self._paused: set[WorkKind] = set()
+        self._kept_activations: deque[Activation] = deque()
+        self._kept_activities: deque[ActivityItem] = deque()
+        self._ends: dict[WorkKind, Shutdown | HandleBroken] = {}
+        self._reported: set[WorkKind] = set()
+        self._will_deliver = False
         self._broken: HandleBroken | None = None
+        self._is_closing = False
         self._heartbeat_timeouts: dict[bytes, float] = {}
         self._heartbeats = Heartbeats(RealClock(), config, self._beat)
         self._answers = _Answers()
         self._will_send = False
 
-    # --- from the owner -------------------------------------------------------------------------------------
+    def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
+        """Begin to deliver."""
+        self._receivers = on_activations, on_activities, on_end
+        self._deliver_soon()
 
-    def heard(self, work: wire.HandleWork) -> None:
-        """The owner sends work."""
-        if work.activations:
-            on_activations = self.on_activations
-            if on_activations is not None and self._task_polls and not self._activations:
-                on_activations(work.activations)
-            else:
-                self._activations.extend(work.activations)
-                self._task_bell.ring()
-        if work.tasks or work.cancels:
-            for task in work.tasks:
-                if not task.is_local:
-                    self._heartbeat_timeouts[task.token] = task.spec.heartbeat_timeout
-            items: tuple[ActivityItem, ...] = (*work.tasks, *work.cancels)
-            on_activities = self.on_activities
-            if on_activities is not None and self._activity_polls and not self._activities:
-                on_activities(items)
-            else:
-                self._activities.extend(items)
-                self._activity_bell.ring()
+    def pause(self, kind: WorkKind) -> None:
+        """Keep the items of this kind that arrive. The owner sends no more than the worker has slots."""
+        if not self._is_closing:
+            self._paused.add(kind)
 
-    def ended(self, end: wire.PollEnded) -> None:
-        """The owner has no more of one kind."""
+    def resume(self, kind: WorkKind) -> None:
+        """Deliver items of this kind again."""
+        self._paused.discard(kind)
+        self._deliver_soon()
+
+    def receive(self, work: wire.HandleWork) -> None:
+        """Deliver work that the owner has sent."""
+        self._kept_activations.extend(work.activations)
+        for task in work.tasks:
+            if not task.is_local:
+                self._heartbeat_timeouts[task.token] = task.spec.heartbeat_timeout
+        self._kept_activities.extend(work.tasks)
+        self._kept_activities.extend(work.cancels)
+        self._deliver()
+
+    def end(self, end: wire.PollEnded) -> None:
+        """Note that the owner has no more work of one kind."""
         if end.broken:
             self.fail(end.broken)
-        elif end.activities:
-            self._activities_ended = True
-        else:
-            self._tasks_ended = True
-        self._ring()
+            return
+        kind = WorkKind.ACTIVITIES if end.activities else WorkKind.WORKFLOWS
+        self._ends.setdefault(kind, Shutdown("the handle is shut down"))
+        self._deliver()
 
     def fail(self, why: str) -> None:
-        """The connection has ended, or the owner's engine has: nothing more comes, and nothing is heard."""
+        """End the handle because the connection or the owner's engine has ended: nothing more arrives or is sent."""
         if self._broken is None:
             self._heartbeats.close()
             self._broken = HandleBroken(why)
-            self._activations.clear()
-            for item in self._activities:  # the worker has not got them, and will not
+            self._kept_activations.clear()
+            for item in self._kept_activities:  # the worker has not got them, and will not
                 if isinstance(item, ActivityTask):
                     self._heartbeat_timeouts.pop(item.token, None)
-            self._activities.clear()
-            self._ring()
+            self._kept_activities.clear()
+            for kind in WorkKind:
+                self._ends.setdefault(kind, self._broken)
+            self._deliver_soon()
 
     @property
     def attempts(self) -> set[bytes]:
-        """The attempts that the worker has, but for local ones, by their tokens."""
-        waiting = {item.token for item in self._activities if isinstance(item, ActivityTask)}
+        """The tokens of the attempts that the worker has, without local ones."""
+        waiting = {item.token for item in self._kept_activities if isinstance(item, ActivityTask)}
         return {token for token in self._heartbeat_timeouts if token not in waiting}
 
-    def _ring(self) -> None:
-        self._task_bell.ring()
-        self._activity_bell.ring()
+    def _deliver_soon(self) -> None:
+        if not self._will_deliver:
+            self._will_deliver = True
+            asyncio.get_running_loop().call_soon(self._deliver)
 
-    # --- polls ----------------------------------------------------------------------------------------------
+    def _deliver(self) -> None:
+        self._will_deliver = False
+        if self._receivers is None:
+            return
+        on_activations, on_activities, on_end = self._receivers
+        if self._kept_activations and WorkKind.WORKFLOWS not in self._paused:
+            activations = tuple(self._kept_activations)
+            self._kept_activations.clear()
+            on_activations(activations)
+        if self._kept_activities and WorkKind.ACTIVITIES not in self._paused:
+            activities = tuple(self._kept_activities)
+            self._kept_activities.clear()
+            on_activities(activities)
+        for kind, why in self._ends.items():
+            kept = self._kept_activations if kind is WorkKind.WORKFLOWS else self._kept_activities
+            if not kept and kind not in self._reported:
+                self._reported.add(kind)
+                on_end(kind, why)
 
-    async def poll_activation(self) -> Activation:
-        """Wait for the next activation; raise `Shutdown` at the end."""
-        self._task_polls += 1
-        try:
-            while True:
-                self._check()
-                if self._activations:
-                    return self._activations.popleft()
-                if self._tasks_ended:
-                    raise Shutdown("the handle is shut down")
-                await self._task_bell.wait()
-        finally:
-            self._task_polls -= 1
-
-    async def poll_activity(self) -> ActivityItem:
-        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        self._activity_polls += 1
-        try:
-            while True:
-                self._check()
-                if self._activities:
-                    return self._activities.popleft()
-                if self._activities_ended:
-                    raise Shutdown("the handle is shut down")
-                await self._activity_bell.wait()
-        finally:
-            self._activity_polls -= 1
-
-    def take_activations(self) -> list[Activation]:
-        """Those that have arrived."""
-        taken = list(self._activations)
-        self._activations.clear()
-        return taken
-
-    def take_activities(self) -> list[ActivityItem]:
-        """Those that have arrived."""
-        taken = list(self._activities)
-        self._activities.clear()
-        return taken
-
-    # --- to the owner ---------------------------------------------------------------------------------------
-
-    async def complete_activation(self, completion: Completion) -> None:
-        """Answer an activation."""
-        self.answer_activation(completion)
-
-    def answer_activation(self, completion: Completion) -> bool:
-        """The same at once. What the owner makes of it comes later: a run that it forgets is evicted."""
+    def complete_workflow_task(self, completion: Completion) -> CompletionResult:
+        """Complete an activation. The owner's verdict comes later: a run that it forgets is evicted."""
         self._check()
         if isinstance(completion, Succeeded):
             self._answers.succeeded.append(completion)
         else:
             self._answers.failed_tasks.append(completion)
         self._send_soon()
-        return False
+        return CompletionResult.TAKEN
 
-    async def complete_activity(self, result: ActivityResult) -> None:
+    def complete_activity(self, result: ActivityResult) -> None:
         """Report the end of an attempt."""
-        self.answer_activity(result)
-
-    def answer_activity(self, result: ActivityResult) -> None:
-        """The same at once."""
         self._check()
-        if (
-            self._heartbeat_timeouts.pop(result.token, None) is not None
-        ):  # local attempts are not listed there
+        is_local = self._heartbeat_timeouts.pop(result.token, None) is None
+        if not is_local:
             self._link.unconfirmed[result.token] = result
         self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
         self._answers.add_result(result)
         self._send_soon()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt lives."""
+        """Report that an attempt is alive."""
         self._check()
         timeout = self._heartbeat_timeouts.get(token)
         if timeout is not None:
@@ -251,21 +222,22 @@ class RemoteHandle:
             for data in answers.messages(self.number):
                 self._link.send(data)
 
-    # --- the end --------------------------------------------------------------------------------------------
-
     def initiate_shutdown(self) -> None:
         """Take no new work."""
+        self._is_closing = True
+        self._paused.clear()
+        self._deliver_soon()
         if self._broken is None:
             self._link.tell(wire.ShutDownHandle(self.number))
 
-    async def finalize_shutdown(self) -> None:
-        """Free everything: what is still in hand the owner gives to others."""
+    async def finalize(self) -> None:
+        """Free everything: the owner gives what the worker still has to others."""
         if self._broken is None:
             self._send()
             try:
                 await self._link.close_handle(self.number)
             except HourglassError:
-                pass  # with the connection all is given back
+                pass  # the end of the connection returns everything
         self.fail("the handle is shut down")
 
     def _check(self) -> None:
@@ -282,7 +254,7 @@ def encode_results(results: Iterable[ActivityResult]) -> Iterator[bytes]:
 
 
 class _Answers:
-    """What a worker has said since the last message."""
+    """The completions, heartbeats and evictions of a worker since the last message."""
 
     __slots__ = (
         "cancelled",
@@ -301,7 +273,7 @@ class _Answers:
         self.failed: list[AttemptFailed] = []
         self.cancelled: list[AttemptCancelled] = []
         self.deferred: list[ActivityDeferred] = []
-        self.succeeded: list[Succeeded] = []  # as they are: what is read has the same form
+        self.succeeded: list[Succeeded] = []
         self.failed_tasks: list[TaskFailed] = []
         self.evictions: list[str] = []
 
@@ -317,7 +289,9 @@ class _Answers:
             self.cancelled.append(result)
 
     def messages(self, handle: int) -> Iterator[bytes]:
-        """All of it, as one message; where that cannot be, each answer as its own, and as a failure where it cannot be."""
+        """Encode everything as one message. If that is too large or impossible, encode one message for each answer, with a
+        failure in place of an answer that cannot be sent.
+        """
         try:
             data = wire.encode(self._message(handle))
         except _UNSENDABLE:
@@ -326,12 +300,12 @@ class _Answers:
             yield data
             return
         for field in self.__slots__:
-            for each in getattr(self, field):
-                alone = _Answers()
-                getattr(alone, field).append(each)
-                yield alone._alone(handle, each)
+            for answer in getattr(self, field):
+                single = _Answers()
+                getattr(single, field).append(answer)
+                yield single._single_message(handle, answer)
 
-    def _alone(self, handle: int, answer: object) -> bytes:
+    def _single_message(self, handle: int, answer: object) -> bytes:
         try:
             data = wire.encode(self._message(handle))
             problem = f"it has {len(data)} bytes, more than the {FRAME_LIMIT} that can be"
@@ -344,12 +318,12 @@ class _Answers:
             ApplicationFailure(type="Unsendable"),
             source="Hourglass",
         )
-        instead = _Answers()
+        replacement = _Answers()
         if isinstance(answer, (Succeeded, TaskFailed)):
-            instead.failed_tasks.append(TaskFailed(answer.run_id, failure))
+            replacement.failed_tasks.append(TaskFailed(answer.run_id, failure))
         elif isinstance(answer, (ActivityOk, AttemptFailed, AttemptCancelled)):
-            instead.failed.append(AttemptFailed(answer.token, failure))
-        return wire.encode(instead._message(handle))
+            replacement.failed.append(AttemptFailed(answer.token, failure))
+        return wire.encode(replacement._message(handle))
 
     def _message(self, handle: int) -> wire.WorkAnswers:
         return wire.WorkAnswers(

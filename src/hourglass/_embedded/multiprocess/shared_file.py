@@ -22,13 +22,16 @@ import msgspec
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract.handle import (
-    ActivityItem,
     ActivityResult,
+    CompletionResult,
     Handle,
     HandleBroken,
     HandleConfig,
-    InProcess,
+    OnActivations,
+    OnActivities,
+    OnEnd,
     Shutdown,
+    WorkKind,
 )
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.api.answering import EngineClosed
@@ -47,7 +50,6 @@ from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, epoch_is_over, is_permanent
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.commands import Completion
-from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads
 from hourglass.errors import HourglassError, InternalError, StorageError
 
@@ -562,7 +564,7 @@ class SharedFile:
     async def close(self) -> None:
         """Close the handles, the engine and the connections, in order."""
         for handle in tuple(self._handles):
-            await handle.finalize_shutdown()
+            await handle.finalize()
         if not self._results and (self._former is None or not self._former.unconfirmed):
             self._wanted_until = 0.0  # otherwise the next owner gets the results first, if there is one soon
         self._changed.ring()
@@ -603,9 +605,9 @@ def _clock(since_ns: int) -> str:
 class FileHandle:
     """A worker's handle on a file. It delegates to a handle of the engine here, or of the owner's, once there is one.
 
-    Implements `hourglass._contract.handle.Handle`. Must not know: locks, sockets. Until it has an engine its polls
-    wait. Invariants: it is attached to only one engine in its life; when that engine or its process ends, or when it
-    can never have one, its polls raise `HandleBroken`, and the worker's tree opens another handle.
+    Implements `hourglass._contract.handle.Handle`. Must not know: locks, sockets. Until it has an engine it delivers
+    nothing. Invariants: it is attached to only one engine in its life; when that engine or its process ends, or when it
+    can never have one, it ends with `HandleBroken`, and the worker's tree opens another handle.
     """
 
     def __init__(
@@ -623,12 +625,13 @@ class FileHandle:
         self.owner: object = None
         """The connection over which it works, or the error for which it waits."""
         self.engine: OpenEngine | None = None
-        self._attached: asyncio.Future[Handle] = loop.create_future()
         self._died = died
         self._released = released
         self._inner: Handle | None = None
-        self.in_process: InProcess | None = None
-        """The handle of an engine, here or over the connection to its process, once there is one."""
+        self._receivers: tuple[OnActivations, OnActivities, OnEnd] | None = None
+        self._paused: set[WorkKind] = set()
+        self._end: Shutdown | HandleBroken | None = None
+        """Why it has ended without an engine."""
         self._broken: HandleBroken | None = None
 
     @property
@@ -638,7 +641,7 @@ class FileHandle:
 
     def attach(self, engine: OpenEngine) -> None:
         """Attach the engine of this process, unless the handle is attached or has ended."""
-        if self._attached.done():
+        if not self.is_new:
             return
         self.engine = engine
         self._attach(engine.open_handle(self.config))
@@ -646,21 +649,29 @@ class FileHandle:
     def attach_remote(self, owner: OwnerConnection, handle: RemoteHandle) -> None:
         """Attach a handle on the owner's engine."""
         self.owner = owner
-        if self._attached.done():  # shut down while it was being opened
+        if not self.is_new:  # shut down while it was being opened
             owner.tell(wire.ShutDownHandle(handle.number))
             return
         self._attach(handle)
 
     def _attach(self, handle: EngineHandle | RemoteHandle) -> None:
         self._inner = handle
-        self.in_process = handle.in_process
-        self._attached.set_result(handle)
+        self._start_inner()
         self._settle(None)
+
+    def _start_inner(self) -> None:
+        """Have the engine deliver, once there are both an engine and receivers."""
+        if self._inner is None or self._receivers is None:
+            return
+        on_activations, on_activities, _ = self._receivers
+        self._inner.start(on_activations, on_activities, self._ended)
+        for kind in self._paused:
+            self._inner.pause(kind)
 
     @property
     def is_new(self) -> bool:
         """Whether it has no engine yet, and may get one."""
-        return not self._attached.done()
+        return self._inner is None and self._end is None
 
     def take_unfinished(self) -> tuple[list[ActivityResult], set[bytes]]:
         """Return the worker's results for the engine here since the last call, and its attempts."""
@@ -680,9 +691,8 @@ class FileHandle:
         self._broken = HandleBroken(str(error))
         if self._inner is not None:
             self._inner.initiate_shutdown()
-        elif not self._attached.done():
-            self._attached.set_exception(self._broken)
-            self._attached.exception()  # mark as retrieved: perhaps no poll waits for it
+        elif self._end is None:
+            self._end_without_engine(self._broken)
 
     def _settle(self, error: HourglassError | None) -> None:
         if self.settled.done():
@@ -691,31 +701,54 @@ class FileHandle:
             self.settled.set_result(None)
         else:
             self.settled.set_exception(error)
-            self.settled.exception()  # mark as retrieved: the caller may have stopped waiting
+            self.settled.exception()  # read, for asyncio: the caller that opened it may have given up
 
-    async def poll_activation(self) -> Activation:
-        """Wait for the next activation. Raises `Shutdown` at the end."""
-        handle = await self._ready()
-        try:
-            return await handle.poll_activation()
-        except (Shutdown, HandleBroken) as error:
-            raise self._end_of_polls(error) from None
+    def _end_without_engine(self, why: Shutdown | HandleBroken) -> None:
+        self._end = why
+        if self._receivers is not None:
+            asyncio.get_running_loop().call_soon(self._report_end)
 
-    async def poll_activity(self) -> ActivityItem:
-        """Wait for the next activity task or cancellation. Raises `Shutdown` at the end."""
-        handle = await self._ready()
-        try:
-            return await handle.poll_activity()
-        except (Shutdown, HandleBroken) as error:
-            raise self._end_of_polls(error) from None
+    def _report_end(self) -> None:
+        assert self._end is not None
+        for kind in WorkKind:
+            self._ended(kind, self._end)
 
-    async def complete_activation(self, completion: Completion) -> None:
+    def _ended(self, kind: WorkKind, why: Exception) -> None:
+        assert self._receivers is not None
+        if isinstance(why, HandleBroken):
+            self._died(self)
+        elif self._broken is not None:
+            why = self._broken
+        self._receivers[2](kind, why)
+
+    def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
+        """Begin to deliver, as soon as there is an engine."""
+        self._receivers = on_activations, on_activities, on_end
+        self._start_inner()
+        if self._end is not None:
+            asyncio.get_running_loop().call_soon(self._report_end)
+
+    def pause(self, kind: WorkKind) -> None:
+        """Take no new work of this kind."""
+        self._paused.add(kind)
+        if self._inner is not None:
+            self._inner.pause(kind)
+
+    def resume(self, kind: WorkKind) -> None:
+        """Take new work of this kind again."""
+        self._paused.discard(kind)
+        if self._inner is not None:
+            self._inner.resume(kind)
+
+    def complete_workflow_task(
+        self, completion: Completion
+    ) -> CompletionResult | asyncio.Future[CompletionResult]:
         """Complete an activation."""
-        await self._working().complete_activation(completion)
+        return (self._inner or self._working()).complete_workflow_task(completion)
 
-    async def complete_activity(self, result: ActivityResult) -> None:
+    def complete_activity(self, result: ActivityResult) -> asyncio.Future[None] | None:
         """Report the end of an attempt."""
-        await self._working().complete_activity(result)
+        return (self._inner or self._working()).complete_activity(result)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         """Record a heartbeat of an attempt."""
@@ -729,30 +762,18 @@ class FileHandle:
         """Stop receiving work. A handle without an engine ends at once."""
         if self._inner is not None:
             self._inner.initiate_shutdown()
-        elif not self._attached.done():
-            self._attached.set_exception(Shutdown("the handle is shut down"))
-            self._attached.exception()
+        elif self._end is None:
+            self._end_without_engine(Shutdown("the handle is shut down"))
             self._settle(HandleBroken("the handle was shut down before it worked"))
 
-    async def finalize_shutdown(self) -> None:
+    async def finalize(self) -> None:
         """Close the handle. The file is released with this process's last handle."""
         self.initiate_shutdown()
         try:
             if self._inner is not None:
-                await self._inner.finalize_shutdown()
+                await self._inner.finalize()
         finally:
             self._released(self)
-
-    async def _ready(self) -> Handle:
-        if self._inner is not None:
-            return self._inner
-        return await asyncio.shield(self._attached)
-
-    def _end_of_polls(self, error: HourglassError) -> HourglassError:
-        if isinstance(error, HandleBroken):
-            self._died(self)
-            return error
-        return error if self._broken is None else self._broken
 
     def _working(self) -> Handle:
         if self._inner is None:

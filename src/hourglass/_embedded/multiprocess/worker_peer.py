@@ -28,7 +28,7 @@ from hourglass._contract.handle import (
     AttemptFailed,
     HandleBroken,
     HandleConfig,
-    Shutdown,
+    WorkKind,
 )
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.multiprocess import wire
@@ -202,7 +202,7 @@ class WorkerPeer:
         found = self._handles.pop(handle, None)
         if found is not None:
             found.stop()
-            await found.handle.finalize_shutdown()
+            await found.handle.finalize()
             stored = asyncio.Event()  # its results, too: the process may end when it has the answer
             self._book.when_stored(stored.set)
             await stored.wait()
@@ -212,10 +212,10 @@ class WorkerPeer:
         if self._confirmation is not None:
             self._confirmation.cancel()
         handles, self._handles = self._handles, {}
-        for each in handles.values():
-            each.stop()
+        for sent in handles.values():
+            sent.stop()
             try:
-                each.handle.lose()
+                sent.handle.lose()
             except HourglassError as error:  # the engine itself is over
                 _log.debug("the work of a process could not be given back: %s", error)
 
@@ -227,71 +227,51 @@ class _SentHandle:
         self.handle = handle
         self._number = number
         self._send = send
-        handle.on_activations = self._send_activations
-        handle.on_activities = self._send_activities
-        loop = asyncio.get_running_loop()
-        self._polls = [loop.create_task(self._poll_activations()), loop.create_task(self._poll_activities())]
+        self._is_stopped = False
+        handle.start(self._send_activations, self._send_activities, self._send_end)
 
     def stop(self) -> None:
         """Send nothing more."""
-        self.handle.on_activations = self.handle.on_activities = None
-        for poll in self._polls:
-            poll.cancel()
+        self._is_stopped = True
 
-    # --- to the process -------------------------------------------------------------------------------------
-
-    async def _poll_activations(self) -> None:
-        """Polls are out as long as the handle lives: what they bring is what had to wait for the store."""
-        try:
-            while True:
-                first = await self.handle.poll_activation()
-                self._send_activations([first, *self.handle.take_activations()])
-        except (Shutdown, HandleBroken) as end:
-            self._tell_end(False, end)
-
-    async def _poll_activities(self) -> None:
-        try:
-            while True:
-                first = await self.handle.poll_activity()
-                self._send_activities([first, *self.handle.take_activities()])
-        except (Shutdown, HandleBroken) as end:
-            self._tell_end(True, end)
-
-    def _tell_end(self, activities: bool, end: HourglassError) -> None:
-        broken = str(end) or "the handle broke" if isinstance(end, HandleBroken) else ""
-        self._send(wire.encode(wire.PollEnded(self._number, activities, broken)))
+    def _send_end(self, kind: WorkKind, why: Exception) -> None:
+        if not self._is_stopped:
+            broken = (str(why) or "the handle broke") if isinstance(why, HandleBroken) else ""
+            self._send(wire.encode(wire.PollEnded(self._number, kind is WorkKind.ACTIVITIES, broken)))
 
     def _send_activations(self, activations: Sequence[Activation]) -> None:
+        if self._is_stopped:
+            return
         data = wire.encode(wire.HandleWork(handle=self._number, activations=tuple(activations)))
         if len(data) <= FRAME_LIMIT:
             self._send(data)
         elif len(activations) > 1:
-            for each in activations:
-                self._send_activations([each])
+            for activation in activations:
+                self._send_activations([activation])
         else:
             failed = TaskFailed(activations[0].run_id, _too_large("what this run is to be told", len(data)))
             asyncio.get_running_loop().call_soon(self._complete, failed)
 
     def _send_activities(self, items: Sequence[ActivityItem]) -> None:
+        if self._is_stopped:
+            return
         work = wire.HandleWork(
             handle=self._number,
-            tasks=tuple(each for each in items if isinstance(each, ActivityTask)),
-            cancels=tuple(each for each in items if isinstance(each, ActivityCancel)),
+            tasks=tuple(item for item in items if isinstance(item, ActivityTask)),
+            cancels=tuple(item for item in items if isinstance(item, ActivityCancel)),
         )
         data = wire.encode(work)
         if len(data) <= FRAME_LIMIT:
             self._send(data)
         elif len(items) > 1:
-            for each in items:
-                self._send_activities([each])
+            for item in items:
+                self._send_activities([item])
         else:
             failed = AttemptFailed(items[0].token, _too_large("this attempt's task", len(data)))
             asyncio.get_running_loop().call_soon(self._end, failed)
 
-    # --- from the process -----------------------------------------------------------------------------------
-
     def answer(self, message: wire.WorkAnswers) -> None:
-        """What the worker says, in an order in which all of it counts."""
+        """Apply the worker's answers: heartbeats before results, results before the completions that may depend on them."""
         try:
             for token, details in message.heartbeats:
                 self.handle.heartbeat(token, details)
@@ -310,10 +290,10 @@ class _SentHandle:
             raise wire.Garbage("a token that names no attempt") from None
 
     def _complete(self, completion: Completion) -> None:
-        self.handle.take_answer(completion)
+        self.handle.complete_workflow_task(completion)
 
     def _end(self, result: ActivityResult) -> None:
-        self.handle.answer_activity(result)
+        self.handle.complete_activity(result)
 
 
 def _too_large(what: str, size: int) -> Failure:

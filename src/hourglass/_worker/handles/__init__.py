@@ -1,12 +1,12 @@
-"""The BridgeHolder: owner of every handle of one Application, and what keeps its handles honest.
+"""The BridgeHolder: owner of every handle of one Application, and the parts that open, watch and end its handles.
 
 It knows engines only by `_contract`. Lowest first:
 
-    calls      calls that begin at once, one timer for all that take too long, a condition
-    poll_line  one kind of poll on one handle: it owns the raw poll, and gives what comes to a receiver in the same turn
-    life       the life of a handle and its limits, pure: which state follows which, what one that drains needs next
-    handles    the record of a handle with the book of what is in flight: by run id and by task token, who has it and
-               under which token it may be completed; registrations; the tables that outlive the holder
+    calls      one timer for all calls that take too long, a condition, a timeout that costs nothing where there is no limit
+    inbox      the items of one kind from one handle: passed to a receiver in the same turn, or kept for the next one
+    life       the life of a handle and its limits, pure: which state follows which, and the next step of a draining handle
+    handles    the record of a handle with the book of the items in flight: by run id and by task token, which job works on
+               each and under which token it may be completed; registrations; the tables that outlive the holder
     sending    completions on their way to an engine: fenced, in order per run, never cancelled
     draining   the end of a handle
     registrar  registrations begin, get their handles, have them replaced, and end

@@ -1,75 +1,30 @@
-"""What the holder's parts share: calls that begin at once, one timer for all calls that take too long, and a condition
-on one loop.
+"""Small tools of the holder's parts: one timer for all calls that take too long, and a condition on one loop.
 
-`begin` runs a coroutine right away, in the turn of its caller: a call on an engine in this process mostly ends
-there and then, and costs no task. `CallDeadlines` tells of each call that has not ended within a fixed limit: the limit
-is the same for all, so the oldest is always the next to be overdue, and one timer serves thousands. `Condition` wakes
-all waiters together.
+`CallDeadlines` calls back for each call that has not ended within a fixed limit: the limit is the same for all, so the oldest is
+always the next to be overdue, and one timer serves thousands. `Condition` wakes all waiters together.
 
-Must not know: what the calls are for. Everything belongs to one loop. Invariants: a coroutine that was begun is
-never dropped; each thing watched is told of once at most, and not after it was forgotten; a notification that meets no
-waiter is not kept, so a waiter looks first and waits then, without an await in between.
+Must not know: what the calls are for. Everything belongs to one loop. Invariants: each watched call is reported at most once,
+and not after it was forgotten; a notification that meets no waiter is not kept, so a waiter looks first and waits then,
+without an await in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from types import coroutine
 from typing import Any, TypeVar
-
-# --- calls --------------------------------------------------------------------------------------------------
-
 
 T = TypeVar("T")
 
 logger = logging.getLogger("hourglass.bridge")
 
-
-def begin(call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
-    """Run a coroutine until it first waits; gives the task in which it goes on, or None if it has ended.
-
-    What it raises before it waits is raised here. That first stretch has no task of its own: `asyncio.timeout`, which asks
-    for one, works after the first wait only.
-    """
-    try:
-        awaited = call.send(None)
-    except StopIteration:
-        return None
-    return asyncio.get_running_loop().create_task(_go_on(call, awaited))
-
-
-async def _go_on(call: Coroutine[Any, Any, T], awaited: Any) -> T:
-    """The rest of a coroutine, as one: from Python 3.12 on tasks refuse generators."""
-    return await _pass_on(call, awaited)
-
-
-@coroutine
-def _pass_on(call: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Pass on what a coroutine waits for, and what comes of that."""
-    try:
-        while True:
-            try:
-                answer = yield awaited
-            except GeneratorExit:
-                call.close()
-                raise
-            except BaseException as error:
-                awaited = call.throw(error)
-            else:
-                awaited = call.send(answer)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-
-
 _NO_LIMIT: AbstractAsyncContextManager[object] = nullcontext()
 
 
 def within(seconds: float | None) -> AbstractAsyncContextManager[object]:
-    """`asyncio.timeout`, which costs as much as a small call does, for those that have a limit."""
+    """Return `asyncio.timeout` for a call that has a limit. Without one it would cost as much as the call."""
     return _NO_LIMIT if seconds is None else asyncio.timeout(seconds)
 
 
@@ -117,9 +72,6 @@ class CallDeadlines:
             except Exception:
                 # One callback that fails must not keep the others from being called.
                 logger.exception("what takes too long could not be told")
-
-
-# --- a condition --------------------------------------------------------------------------------------------
 
 
 class Condition:

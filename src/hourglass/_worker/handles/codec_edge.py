@@ -1,20 +1,21 @@
-"""A codec around a handle: what arrives is opened before the worker sees it, what leaves is sealed before the engine does.
+"""A codec around a handle: payloads are decoded before the worker sees them, and encoded before the engine does.
 
-A codec is the user's code and may be slow, so it runs in threads of its own, never on the control loop. What
-it cannot open or seal still gets its answer (I3): the task or the attempt fails, with a text that says
-nothing of the contents.
+A codec is the user's code and may be slow, so it runs in threads of its own, never on the control loop. An item that it
+cannot decode, or a completion that it cannot encode, is still answered (I3): the task or the attempt fails, with a message
+that contains nothing of the payloads.
 
-A codec that wants to know whose payloads it has (`with_context`) is asked for each event, command and task by itself. What an
-answer belongs to only the request says: `ContextBook` keeps that, for as long as a run is cached and an attempt runs.
+A codec that depends on the context of its payloads (`with_context`) is called for each event, command and task separately.
+Only the command says to what a later answer belongs: `ContextBook` remembers that while a run is cached and an attempt runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -24,9 +25,14 @@ from hourglass._contract.handle import (
     ActivityResult,
     ActivityTask,
     AttemptFailed,
+    CompletionResult,
     Handle,
+    HandleBroken,
     HandleConfig,
-    InProcess,
+    OnActivations,
+    OnActivities,
+    OnEnd,
+    WorkKind,
     context_of,
 )
 from hourglass._contract.progress import without_carrier
@@ -171,11 +177,44 @@ _ANSWERS: dict[type[Any], str] = {
 """Events that answer what a run asked for, and the kind of that."""
 
 
+class _DecodingQueue(Generic[T]):
+    """Items of one kind on their way to the worker: decoded one after another, and delivered in order, then the end."""
+
+    def __init__(self, decode: Callable[[T], Coroutine[Any, Any, T | None]]) -> None:
+        self._decode = decode
+        self._items: deque[T] = deque()
+        self._end: Callable[[], object] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.deliver: Callable[[Sequence[T]], object] | None = None
+
+    def add(self, items: Sequence[T]) -> None:
+        """Decode and deliver these after the earlier ones."""
+        self._items.extend(items)
+        self._run_soon()
+
+    def end(self, then: Callable[[], object]) -> None:
+        """Call `then` after the last item."""
+        self._end = then
+        self._run_soon()
+
+    def _run_soon(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        assert self.deliver is not None
+        while self._items:
+            decoded = await self._decode(self._items.popleft())
+            if decoded is not None:
+                self.deliver((decoded,))
+        self._task = None
+        if self._end is not None:
+            end, self._end = self._end, None
+            end()
+
+
 class CodecHandle:
     """A `Handle` whose payloads pass a codec."""
-
-    in_process: InProcess | None = None
-    """None, whatever the engine offers: a codec is the user's code and runs in threads, so every call has to wait."""
 
     def __init__(
         self, inner: Handle, codec: Codec, converter: Converter, book: ContextBook | None = None
@@ -185,45 +224,80 @@ class CodecHandle:
         self._converter = converter
         self._book = book
         self._threads = DaemonExecutor("hourglass-codec", _THREADS)
+        self._activations: _DecodingQueue[e.Activation] = _DecodingQueue(self._decode_activation)
+        self._activities: _DecodingQueue[ActivityItem] = _DecodingQueue(self._decode_activity)
+        self._is_freed = False
+        self._calls: set[asyncio.Task[Any]] = set()
         self._beats: dict[bytes, Payloads | None] = {}
         self._beating: dict[bytes, asyncio.Task[None]] = {}
 
-    async def poll_activation(self) -> e.Activation:
-        """Wait for the next activation that the codec can open."""
-        while True:
-            activation = await self._inner.poll_activation()
-            try:
-                return await self._open_activation(activation)
-            except PayloadError as error:
-                logger.error("run %s: %s; its task fails", activation.run_id, error)
-                await self._inner.complete_activation(c.TaskFailed(activation.run_id, _failure(error)))
+    def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
+        """Begin to deliver what the codec has decoded."""
+        self._activations.deliver, self._activities.deliver = on_activations, on_activities
 
-    async def poll_activity(self) -> ActivityItem:
-        """Wait for the next activity task that the codec can open, or a cancellation."""
-        while True:
-            item = await self._inner.poll_activity()
-            if not isinstance(item, ActivityTask):
-                return item
-            try:
-                context = None if self._book is None else self._book.began(item)
-                return await self._open(item, context=context)
-            except PayloadError as error:
-                logger.error("%s: %s; the attempt fails", named(item), error, extra=facts_of(item))
-                await self._inner.complete_activity(AttemptFailed(item.token, _failure(error)))
+        def ended(kind: WorkKind, why: Exception) -> None:
+            queue = self._activations if kind is WorkKind.WORKFLOWS else self._activities
+            queue.end(lambda: on_end(kind, why))
 
-    async def complete_activation(self, completion: c.Completion) -> None:
-        """Answer an activation; what cannot be sealed is a failed task."""
+        self._inner.start(self._activations.add, self._activities.add, ended)
+
+    def pause(self, kind: WorkKind) -> None:
+        """Take no new work of this kind."""
+        self._inner.pause(kind)
+
+    def resume(self, kind: WorkKind) -> None:
+        """Take new work of this kind again."""
+        self._inner.resume(kind)
+
+    async def _decode_activation(self, activation: e.Activation) -> e.Activation | None:
+        """Decode an activation, or fail its task."""
+        try:
+            return await self._open_activation(activation)
+        except Exception as problem:
+            error = _as_payload_error(problem)
+            logger.error("run %s: %s; its task fails", activation.run_id, error)
+            failed = c.TaskFailed(activation.run_id, _failure(error))
+            self._call(self._complete_workflow_task(failed))
+            return None
+
+    async def _decode_activity(self, item: ActivityItem) -> ActivityItem | None:
+        """Decode an activity task, or fail the attempt."""
+        if not isinstance(item, ActivityTask):
+            return item
+        try:
+            context = None if self._book is None else self._book.began(item)
+            return await self._open(item, context=context)
+        except Exception as problem:
+            error = _as_payload_error(problem)
+            logger.error("%s: %s; the attempt fails", named(item), error, extra=facts_of(item))
+            self._call(self._complete_activity(AttemptFailed(item.token, _failure(error))))
+            return None
+
+    def complete_workflow_task(self, completion: c.Completion) -> asyncio.Future[CompletionResult]:
+        """Complete an activation; if the completion cannot be encoded, the task fails."""
+        return self._call(self._encode_and_complete(completion))
+
+    async def _encode_and_complete(self, completion: c.Completion) -> CompletionResult:
         try:
             sealed: c.Completion = await self._seal_completion(completion)
         except PayloadError as error:
             logger.error("run %s: %s; its task fails", completion.run_id, error)
             sealed = c.TaskFailed(completion.run_id, _failure(error))
-        await self._inner.complete_activation(sealed)
+            await self._complete_workflow_task(sealed)
+            return CompletionResult.REFUSED
+        return await self._complete_workflow_task(sealed)
 
-    async def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt; what cannot be sealed is a failed attempt."""
+    async def _complete_workflow_task(self, completion: c.Completion) -> CompletionResult:
+        taken = self._inner.complete_workflow_task(completion)
+        return taken if isinstance(taken, CompletionResult) else await taken
+
+    def complete_activity(self, result: ActivityResult) -> asyncio.Future[None]:
+        """Report the end of an attempt; if the result cannot be encoded, the attempt fails."""
+        return self._call(self._encode_and_report(result))
+
+    async def _encode_and_report(self, result: ActivityResult) -> None:
         if (beating := self._beating.get(result.token)) is not None:
-            await asyncio.wait({beating})  # its last words may hold the cursor for the next attempt
+            await asyncio.wait({beating})  # the last heartbeat may have the details for the next attempt
         book = self._book
         context = None if book is None else book.of_attempt(result.token)
         try:
@@ -231,12 +305,28 @@ class CodecHandle:
         except PayloadError as error:
             logger.error("an activity's result: %s; the attempt fails", error)
             sealed = AttemptFailed(result.token, _failure(error))
-        await self._inner.complete_activity(sealed)
+        await self._complete_activity(sealed)
         if book is not None:
             book.ended(result.token)
 
+    async def _complete_activity(self, result: ActivityResult) -> None:
+        taken = self._inner.complete_activity(result)
+        if taken is not None:
+            await taken
+
+    def _call(self, call: Coroutine[Any, Any, A]) -> asyncio.Task[A]:
+        task = asyncio.get_running_loop().create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._call_ended)
+        return task
+
+    def _call_ended(self, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled() and isinstance(task.exception(), HandleBroken):
+            logger.debug("a completion was not taken: the handle is broken")
+
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt lives. While one report is being sealed only the newest waits."""
+        """Report that an attempt is alive. While one heartbeat is being encoded only the newest waits."""
         if not details:
             self._inner.heartbeat(token, details)
         elif token in self._beats:
@@ -253,12 +343,13 @@ class CodecHandle:
         """Take no new work."""
         self._inner.initiate_shutdown()
 
-    async def finalize_shutdown(self) -> None:
+    async def finalize(self) -> None:
         """Free everything."""
-        while self._beating:
-            await asyncio.wait(self._beating.values())
+        while self._beating or self._calls:
+            await asyncio.wait({*self._beating.values(), *self._calls})
+        self._is_freed = True
         self._threads.shutdown(wait=False)
-        await self._inner.finalize_shutdown()
+        await self._inner.finalize()
 
     async def _beat(self, token: bytes, details: Payloads) -> None:
         following: Payloads | None = details
@@ -310,7 +401,16 @@ class CodecHandle:
         return msgspec.structs.replace(completion, commands=tuple(commands))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
+        if self._is_freed:
+            raise HandleBroken("the handle has been freed")
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+
+def _as_payload_error(error: Exception) -> PayloadError:
+    """Return an error whose message contains nothing of the payloads."""
+    if isinstance(error, PayloadError):
+        return error
+    return DecodeError(f"the codec failed with {type(error).__name__}")
 
 
 def _failure(error: PayloadError) -> Failure:

@@ -23,6 +23,7 @@ from hourglass._evaluator.events import (
     is_eviction,
 )
 from hourglass._worker.handles.handles import Drain, HandleRecord, HandleTables, logger, tell
+from hourglass._worker.handles.inbox import OURS
 from hourglass._worker.handles.life import (
     Deadlines,
     DrainStep,
@@ -31,7 +32,6 @@ from hourglass._worker.handles.life import (
     HandleState,
     next_step,
 )
-from hourglass._worker.handles.poll_line import OURS
 from hourglass._worker.handles.sending import fail_attempt, fail_run
 
 _ENDED = "the worker's handle ended before this was dispatched"
@@ -57,7 +57,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal
         record.drain.deadlines = record.drain.deadlines.sooner(deadlines)
     if record.state is HandleState.DRAINING:
         _shut(record)
-    # The holder's pollers look again and find the registration ended; the drain itself takes what still comes.
+    # The poll loops find the registration ended; the drain itself takes what is still delivered.
     record.detach()
     record.changed.notify_all()
     drive(tables, record, record.drain)
@@ -98,7 +98,7 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
         open_runs=len(record.runs.open),
         open_activities=len(record.attempts.open),
         calls=len(record.calls),
-        polls_ended=all(line.end is not None for line in record.lines()),
+        polls_ended=all(inbox.end is not None for inbox in record.inboxes()),
         told_to_stop=drain.told_to_stop,
         quiet_since=drain.quiet_since,
     )
@@ -124,7 +124,7 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
 
 
 def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    """Answer what the polls brought and nothing is at, and poll on: a poll ends only when the engine has no more."""
+    """Complete the items that were kept and have no job: the handle ends only when it has nothing left."""
     now = asyncio.get_running_loop().time()
     while record.activations.kept:
         activation = record.activations.kept.popleft()
@@ -142,8 +142,6 @@ def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
             if record.attempts.open[item.token].is_dispatched:
                 continue
         _refuse(tables, record, item)
-    for line in record.lines():
-        line.ask()
 
 
 def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: float) -> bool:
@@ -183,7 +181,7 @@ def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel)
 
 async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
     if drain.finalizing is None:  # kept in the record: a drain that is begun again must not finalize twice
-        drain.finalizing = tables.spawn(record.handle.finalize_shutdown())
+        drain.finalizing = tables.spawn(record.handle.finalize())
     task = drain.finalizing
     limit = drain.deadlines.finalizing(asyncio.get_running_loop().time(), tables.limits)
     done, _ = await asyncio.wait({task}, timeout=limit)
@@ -207,8 +205,6 @@ def _abandon(tables: HandleTables, record: HandleRecord) -> None:
         len(record.calls),
     )
     record.hears(HandleSignal.OVERDUE)
-    for line in record.lines():
-        line.cancel()
     for call in tuple(record.calls):
-        call.cancel()
+        call.abandon()
     tables.leave(record)

@@ -6,7 +6,7 @@ along, so the tables survive a crash of the holder. Everything belongs to one lo
 and how their ends are carried out. Invariants:
 
 - Generations and tokens never repeat, over the lives of all holders.
-- What a poll returned is written down in the same step; an entry is taken out only by the caller that then sends
+- What a handle delivers is entered in its book in the same step; an entry is taken out only by the caller that then sends
   its completion.
 - A handle stays in the tables until it is closed or left behind.
 - A registration that has ended never begins again, and says why it ended.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any, Protocol, TypeVar
@@ -28,13 +28,13 @@ from hourglass._contract.handle import (
     ActivityTask,
     Handle,
     HandleConfig,
-    RawCalls,
+    WorkKind,
 )
 from hourglass._contract.service import Connection
 from hourglass._evaluator.events import Activation
-from hourglass._worker.handles.calls import CallDeadlines, Condition, begin
+from hourglass._worker.handles.calls import CallDeadlines, Condition
+from hourglass._worker.handles.inbox import Inbox, InFlight, Kept
 from hourglass._worker.handles.life import Deadlines, HandleLimits, HandleSignal, HandleState, advance
-from hourglass._worker.handles.poll_line import InFlight, Kept, PollLine
 from hourglass.errors import (
     HourglassError,
 )
@@ -64,11 +64,10 @@ class ActivationBook:
     ends of its local activities are held back, for the engine would record them behind the end of the run, and refuse the task.
     """
 
-    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
+    def __init__(self, next_token: Callable[[], int]) -> None:
         self.open: dict[str, InFlight[Activation]] = {}
         self.closed: dict[str, list[Callable[[], object]]] = {}
         self._next_token = next_token
-        self.poll_ended = poll_ended
 
     def keep(self, item: Activation, /) -> None:
         """It has come, and nothing is at it yet."""
@@ -93,12 +92,11 @@ class ActivationBook:
 
 
 class AttemptBook:
-    """The same of attempts, by task token. Cancellations need no answer, and are kept by the poll line alone."""
+    """The attempts whose end the engine waits for, by task token. Cancellations need no answer: only the inbox keeps them."""
 
-    def __init__(self, next_token: Callable[[], int], poll_ended: Callable[[BaseException], None]) -> None:
+    def __init__(self, next_token: Callable[[], int]) -> None:
         self.open: dict[bytes, InFlight[ActivityItem]] = {}
         self._next_token = next_token
-        self.poll_ended = poll_ended
 
     def keep(self, item: ActivityItem, /) -> None:
         """It has come, and nothing is at it yet."""
@@ -115,16 +113,27 @@ class HandleContext:
     broken: Callable[[HandleRecord, BaseException], None]
 
 
-class OpenCall(Protocol):
-    """A call on a handle that has not ended, and has no task."""
+class PendingCall(Protocol):
+    """A completion that its handle has not taken yet."""
 
-    def cancel(self) -> object:
-        """The handle is left behind: wait for the call no more."""
+    def abandon(self) -> object:
+        """Stop waiting for it, because the handle is left behind. The call itself goes on."""
+        ...
+
+
+class PendingCompletion(PendingCall, Protocol):
+    """The completion of a workflow task that its handle has not taken yet."""
+
+    following: PendingCompletion | None
+    """The next completion of the same run, which is sent after this one."""
+
+    def send(self) -> None:
+        """Send it now."""
         ...
 
 
 class HandleRecord:
-    """What is known of one open handle: its state, its poll lines, what is outstanding on it, the calls in flight.
+    """One open handle: its state, its inboxes, the items in flight, and the completions that it has not taken yet.
 
     It is all that a drain needs, so it outlives the holder that opened the handle.
     """
@@ -150,46 +159,30 @@ class HandleRecord:
         self.spare: asyncio.TimerHandle | None = None
         """Set while it serves no registration and its worker may come back: the timer that ends the wait."""
         self.trusted = True
-        self.raw = handle if isinstance(handle, RawCalls) else None
-        """The handle's calls without a task for each, if it has such."""
-        self.calls: set[asyncio.Task[Any] | OpenCall] = set()
-        self.tails: dict[str, asyncio.Future[None]] = {}
-
-        def poll_ended(error: BaseException) -> None:
-            around.broken(self, error)
-
+        self.calls: set[PendingCall] = set()
+        self.tails: dict[str, PendingCompletion] = {}
+        """The last completion of each run that its handle has not taken yet."""
         self.next_token = around.next_token
-        self.runs = ActivationBook(around.next_token, poll_ended)
-        self.attempts = AttemptBook(around.next_token, poll_ended)
-
-        def more_activations() -> Sequence[Activation]:
-            return () if (here := handle.in_process) is None else here.take_activations()
-
-        def more_activities() -> Sequence[ActivityItem]:
-            return () if (here := handle.in_process) is None else here.take_activities()
-
-        def receive_activations(receiver: Callable[[Sequence[Activation]], object] | None) -> None:
-            if (here := handle.in_process or self.raw) is not None:
-                here.on_activations = receiver
-
-        def receive_activities(receiver: Callable[[Sequence[ActivityItem]], object] | None) -> None:
-            if (here := handle.in_process or self.raw) is not None:
-                here.on_activities = receiver
-
+        self.runs = ActivationBook(around.next_token)
+        self.attempts = AttemptBook(around.next_token)
+        self._around = around
         notify = self.changed.notify_all
-        name = f"poll of {self.queue} generation {generation}"
-        self.activations = PollLine(
-            handle.poll_activation, more_activations, receive_activations, self.runs, name, notify
-        )
-        self.activities = PollLine(
-            handle.poll_activity, more_activities, receive_activities, self.attempts, name, notify
-        )
+        self.activations = Inbox(handle, WorkKind.WORKFLOWS, self.runs.keep, notify)
+        self.activities = Inbox(handle, WorkKind.ACTIVITIES, self.attempts.keep, notify)
+
+    def start(self) -> None:
+        """Have the handle deliver."""
+        self.handle.start(self.activations.receive, self.activities.receive, self._ended)
+
+    def _ended(self, kind: WorkKind, why: Exception) -> None:
+        (self.activations if kind is WorkKind.WORKFLOWS else self.activities).finish(why)
+        self._around.broken(self, why)
 
     def __repr__(self) -> str:
         return f"<HandleRecord {self.queue!r} generation {self.generation} {self.state.value}>"
 
-    def lines(self) -> Iterator[PollLine[Any]]:
-        """Both kinds of polls."""
+    def inboxes(self) -> Iterator[Inbox[Any]]:
+        """Both inboxes."""
         yield self.activations
         yield self.activities
 
@@ -204,7 +197,7 @@ class HandleRecord:
         return (
             self.state is HandleState.ACTIVE
             and self.trusted
-            and all(line.end is None for line in self.lines())
+            and all(inbox.end is None for inbox in self.inboxes())
         )
 
     def stop_waiting(self) -> None:
@@ -218,28 +211,10 @@ class HandleRecord:
         self.state = advance(self.state, signal)
 
     def detach(self) -> None:
-        """What comes from now on is kept; the loops that had it look again, and find their registration ended."""
-        for line in self.lines():
-            line.detach()
-            line.changed.notify_all()
-
-    def call(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T] | None:
-        """Begin a call on the handle; what does not end at once goes on in a task that is never cancelled while
-        the handle lives. The handle is not finalized while it runs.
-        """
-        task = begin(call)
-        if task is None:
-            self.changed.notify_all()
-        else:
-            self.calls.add(task)
-            task.add_done_callback(self._call_ended)
-        return task
-
-    def _call_ended(self, task: asyncio.Task[Any]) -> None:
-        self.calls.discard(task)
-        if not task.cancelled():
-            task.exception()  # read, or asyncio logs it as never retrieved
-        self.changed.notify_all()
+        """Keep what arrives from now on, and wake the poll loops: they find their registration ended, or another handle."""
+        for inbox in self.inboxes():
+            inbox.detach()
+            inbox.changed.notify_all()
 
 
 # --- registrations ------------------------------------------------------------------------------------------
@@ -328,11 +303,11 @@ class Listener(Protocol):
     """Hears from the tables what happens to handles: the holder that started last."""
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """An active handle's poll or completion failed for good, or it shut down unasked."""
+        """An active handle has ended by itself, or a completion failed for good."""
         ...
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
-        """An attempt should stop, and there is no poll any more that would say so."""
+        """An attempt should stop, and no poll loop is there any more that would dispatch that."""
         ...
 
     def handle_ended(self, record: HandleRecord) -> None:
@@ -384,6 +359,7 @@ class HandleTables:
         record = HandleRecord(next(self._generations), config, handle, connection, self._around)
         self.records[record.generation] = record
         self.counters.opened += 1
+        record.start()
         return record
 
     def of_queue(self, queue: str) -> list[HandleRecord]:

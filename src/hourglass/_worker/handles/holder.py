@@ -38,8 +38,8 @@ from hourglass._worker.handles.handles import (
     StaleCompletion,
     WorkerNotRegistered,
 )
+from hourglass._worker.handles.inbox import OURS, Inbox, Receiver
 from hourglass._worker.handles.life import HandleLimits, HandleSignal, HandleState
-from hourglass._worker.handles.poll_line import OURS, PollLine, Receiver
 from hourglass._worker.handles.registrar import Connect, Owner, Registrar
 from hourglass._worker.handles.sending import send_completion, send_result
 from hourglass.errors import UsageError
@@ -225,21 +225,20 @@ class BridgeHolder:
     async def _serve(
         self,
         queue: str,
-        line_of: Callable[[HandleRecord], PollLine[T]],
+        inbox_of: Callable[[HandleRecord], Inbox[T]],
         receiver_of: Callable[[HandleRecord], Receiver[T]],
     ) -> NoReturn:
         registration = self._registration(queue)
         while True:
             record = await self._current(registration)
-            line, receiver = line_of(record), receiver_of(record)
-            line.attach(receiver)
+            inbox, receiver = inbox_of(record), receiver_of(record)
+            inbox.attach(receiver)
             try:
                 while registration.current is record:
-                    line.give_kept()
-                    line.ask()
-                    await line.changed.wait()
+                    inbox.pass_kept()
+                    await inbox.changed.wait()
             finally:
-                line.detach(receiver)
+                inbox.detach(receiver)
 
     async def _current(self, registration: Registration) -> HandleRecord:
         """The handle that serves a registration, once there is one."""

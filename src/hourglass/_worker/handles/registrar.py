@@ -38,8 +38,8 @@ from hourglass._worker.handles.handles import (
     WorkerNotRegistered,
     logger,
 )
+from hourglass._worker.handles.inbox import OURS
 from hourglass._worker.handles.life import HandleSignal, is_hopeless
-from hourglass._worker.handles.poll_line import OURS
 from hourglass.errors import HourglassError, ServiceTimeoutError
 
 # --- opening ------------------------------------------------------------------------------------------------

@@ -1,23 +1,21 @@
-"""Completions on their way to an engine: fenced, in order per run, at the same time across runs, never
-cancelled.
+"""Completions on their way to an engine: fenced, in order per run, never cancelled.
 
-Must not know: registrations, callers. A call begins at once, and most end at once: only what has to wait costs a
-task, and no call a timer of its own. Invariants:
+Must not know: registrations, callers. A completion that its handle takes at once costs nothing more; one that takes time is an
+object with a callback, and all of them share one timer. Invariants:
 
 - Only what is open under the given token is sent, and taking it out of the book and sending it is one step.
-- The caller is told once, in `then`: when the call has ended, or when the limit has passed; the call itself
-  goes on.
-- Nothing that an engine raises here reaches the caller, which could not mend it. An activation whose
-  completion is refused is completed as failed, or its run would be stuck; an attempt's end that the handle
-  does not take goes through the connection.
+- The caller is notified once, by `then`: when the handle has taken the completion, or when the limit has passed; the call
+  itself goes on.
+- Nothing that an engine raises here reaches the caller, which could not repair it: the handle is replaced, and the end of an
+  attempt is sent through the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 from asyncio import sleep
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeAlias, TypeGuard
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -30,16 +28,22 @@ from hourglass._contract.handle import (
     ActivityTask,
     AttemptCancelled,
     AttemptFailed,
+    CompletionResult,
     HandleBroken,
-    RawCalls,
-    Shutdown,
 )
 from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
-from hourglass._evaluator.events import is_eviction
+from hourglass._evaluator.events import Activation, is_eviction
 from hourglass._worker.handles.calls import CallDeadlines
-from hourglass._worker.handles.handles import Drain, HandleRecord, HandleTables, logger, tell
+from hourglass._worker.handles.handles import (
+    Drain,
+    HandleRecord,
+    HandleTables,
+    PendingCompletion,
+    logger,
+    tell,
+)
+from hourglass._worker.handles.inbox import OURS, InFlight
 from hourglass._worker.handles.life import is_hopeless
-from hourglass._worker.handles.poll_line import OURS, InFlight
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import WorkflowNotFoundError
 
@@ -56,176 +60,149 @@ def _unanswered(tables: HandleTables, what: str, then: Then) -> None:
     then()
 
 
-# --- workflow tasks ---------------------------------------------------------------------------------------
+def _failed_to_send(tables: HandleTables, record: HandleRecord, what: str, error: BaseException) -> None:
+    logger.error("%s could not be sent: %s", what, type(error).__name__)
+    tables.handle_broke(record, error)
+
+
+def _error_of(call: asyncio.Future[Any]) -> BaseException | None:
+    """Return the exception of a call that has ended."""
+    return HandleBroken("the call was cancelled") if call.cancelled() else call.exception()
 
 
 def send_completion(
     tables: HandleTables, record: HandleRecord, completion: Completion, then: Then = _nothing
 ) -> None:
-    """Close the activation of this run and send its completion behind those of the same run."""
+    """Close the activation of this run and send its completion, after earlier ones of the same run."""
     run_id = completion.run_id
-    opened = record.runs.open.pop(run_id, None)
-    here = record.handle.in_process
-    # An engine in this process takes the answer in this very turn, unless an earlier one of this run is still on its
-    # way: completions of one run keep their order.
-    if here is not None and run_id not in record.tails:
-        try:
-            forgotten = here.answer_activation(completion)
-        except OURS:
-            raise
-        except BaseException as error:
-            call = _complete_after(tables, record, completion, error)
-        else:
-            if forgotten and not (opened is not None and opened.forgotten()) and tables.listener is not None:
-                tell(tables.listener.run_evicted, record, run_id)
-            if record.drain is not None:
-                record.changed.notify_all()
-            then()
-            return
-    elif record.raw is not None and run_id not in record.tails:
-        _SentCompletion(tables, record, completion, then).begin(record.raw)
+    entry = record.runs.open.pop(run_id, None)
+    earlier = record.tails.get(run_id)
+    if earlier is not None:
+        earlier.following = _PendingCompletion(tables, record, completion, entry, then)
         return
+    try:
+        taken = record.handle.complete_workflow_task(completion)
+    except OURS:
+        raise
+    except BaseException as error:
+        _failed_to_send(tables, record, f"the completion of run {run_id}", error)
+        then()
+        return
+    if isinstance(taken, CompletionResult):
+        if taken is not CompletionResult.TAKEN:
+            _note_result(tables, record, run_id, entry, taken)
+        if record.drain is not None:
+            record.changed.notify_all()
+        then()
     else:
-        call = _complete(tables, record, completion, record.tails.get(run_id))
-    _send(tables, record, run_id, call, then)
+        _PendingCompletion(tables, record, completion, entry, then).follow(taken)
 
 
-class _SentCompletion:
-    """A completion on its way through a handle's raw call: one object and one callback, where a coroutine costs a task."""
+def _note_result(
+    tables: HandleTables,
+    record: HandleRecord,
+    run_id: str,
+    entry: InFlight[Activation] | None,
+    result: CompletionResult,
+) -> None:
+    """Notify the part of the worker that has the run if the engine has forgotten it, and count a refusal."""
+    if result is CompletionResult.REFUSED:
+        tables.counters.refused_completions += 1
+    elif result is CompletionResult.RUN_FORGOTTEN:
+        notified = entry is not None and entry.forgotten()
+        if not notified and tables.listener is not None:
+            tell(tables.listener.run_evicted, record, run_id)
 
-    __slots__ = ("call", "completion", "patience", "record", "tables", "then")
+
+class _PendingCompletion:
+    """A completion of a workflow task that its handle has not taken yet. The next one of the same run waits for it, but no longer
+    than the limit.
+    """
+
+    __slots__ = ("completion", "deadlines", "entry", "following", "record", "tables", "then")
 
     def __init__(
-        self, tables: HandleTables, record: HandleRecord, completion: Completion, then: Then
+        self,
+        tables: HandleTables,
+        record: HandleRecord,
+        completion: Completion,
+        entry: InFlight[Activation] | None,
+        then: Then,
     ) -> None:
         self.tables = tables
         self.record = record
         self.completion = completion
+        self.entry = entry
         self.then = then
-        self.call: asyncio.Future[None] | None = None
-        self.patience = tables.completing
+        self.following: PendingCompletion | None = None
+        """The next completion of the run, which is sent once this one was taken or is overdue."""
+        self.deadlines = tables.completing
+        record.calls.add(self)
+        record.tails[completion.run_id] = self
+        self.deadlines.watch(self, _PendingCompletion._overdue)
 
-    def begin(self, raw: RawCalls) -> None:
+    def follow(self, call: asyncio.Future[CompletionResult]) -> None:
+        """Wait for the end of the handle's call."""
+        call.add_done_callback(self._ended)
+
+    def send(self) -> None:
+        """Send it now."""
         try:
-            self.call = call = raw.send_activation(self.completion)
+            taken = self.record.handle.complete_workflow_task(self.completion)
         except OURS:
             raise
         except BaseException as error:
-            self._mend(raw, error, self.then)
+            self._finish(error, None)
             return
-        self.record.calls.add(self)
-        self.record.tails[self.completion.run_id] = call
-        self.patience.watch(self, _SentCompletion._late)
-        call.add_done_callback(self._ended)
+        if isinstance(taken, CompletionResult):
+            self._finish(None, taken)
+        else:
+            self.follow(taken)
 
-    def _ended(self, call: asyncio.Future[None]) -> None:
-        record = self.record
+    def _ended(self, call: asyncio.Future[CompletionResult]) -> None:
+        error = _error_of(call)
+        self._finish(error, call.result() if error is None else None)
+
+    def _finish(self, error: BaseException | None, result: CompletionResult | None) -> None:
+        record, run_id = self.record, self.completion.run_id
         record.calls.discard(self)
-        if record.tails.get(self.completion.run_id) is call:  # as `_untie` does
-            del record.tails[self.completion.run_id]
-        is_waited_for = self.patience.forget(self)
-        error = None if call.cancelled() else call.exception()
-        if error is not None and record.raw is not None and not record.state.over:
-            self._mend(record.raw, error, self.then if is_waited_for else _nothing)
-        elif is_waited_for:
+        is_waited_for = self.deadlines.forget(self)
+        if error is not None and not record.state.over:
+            _failed_to_send(self.tables, record, f"the completion of run {run_id}", error)
+        elif result is not None:
+            _note_result(self.tables, record, run_id, self.entry, result)
+        self._release()
+        if is_waited_for:
             self.then()
         if record.drain is not None:
             record.changed.notify_all()
 
-    def _mend(self, raw: RawCalls, error: BaseException, then: Then) -> None:
-        mending = _mended(
-            self.tables, self.record, self.completion, raw.mend_activation(self.completion, error)
-        )
-        _send(self.tables, self.record, self.completion.run_id, mending, then)
+    def _release(self) -> None:
+        """Let the next completion of the run be sent."""
+        if self.record.tails.get(self.completion.run_id) is self:
+            del self.record.tails[self.completion.run_id]
+        following, self.following = self.following, None
+        if following is not None:
+            following.send()
 
-    def _late(self) -> None:
-        self._untie()  # the next of this run has waited enough
+    def _overdue(self) -> None:
+        self._release()
         _unanswered(self.tables, f"the completion of run {self.completion.run_id}", self.then)
 
-    def _untie(self) -> None:
-        if self.record.tails.get(self.completion.run_id) is self.call:
-            del self.record.tails[self.completion.run_id]
-
-    def cancel(self) -> None:
-        """The handle is left behind: the call itself goes on."""
+    def abandon(self) -> None:
+        """Stop waiting for it, because the handle is left behind. The call itself goes on."""
         self.record.calls.discard(self)
-        self._untie()
-        if self.patience.forget(self):
+        self.following = None
+        if self.record.tails.get(self.completion.run_id) is self:
+            del self.record.tails[self.completion.run_id]
+        if self.deadlines.forget(self):
             self.then()
 
 
-async def _mended(
-    tables: HandleTables, record: HandleRecord, completion: Completion, mending: Coroutine[Any, Any, None]
-) -> None:
-    error = await _tried(mending)
-    if error is not None:
-        await _complete_after(tables, record, completion, error)
-
-
-def _send(
-    tables: HandleTables, record: HandleRecord, run_id: str, call: Coroutine[Any, Any, None], then: Then
-) -> None:
-    """Begin a call that completes a run; those of the same run wait behind it."""
-    task = record.call(call)
-    if task is None:
-        then()
-        return
-    record.tails[run_id] = task
-    patience = tables.completing
-
-    def untie() -> None:
-        if record.tails.get(run_id) is task:
-            del record.tails[run_id]
-
-    def late(_: object) -> None:
-        untie()  # the next of this run has waited enough
-        _unanswered(tables, f"the completion of run {run_id}", then)
-
-    def ended(_: asyncio.Task[None]) -> None:
-        untie()
-        if patience.forget(task):
-            then()
-
-    patience.watch(task, late)
-    task.add_done_callback(ended)
-
-
-async def _complete(
-    tables: HandleTables, record: HandleRecord, completion: Completion, former: asyncio.Future[None] | None
-) -> None:
-    if former is not None:
-        await asyncio.wait({former}, timeout=tables.limits.completion)
-    error = await _tried(record.handle.complete_activation(completion))
-    if error is not None:
-        await _complete_after(tables, record, completion, error)
-
-
-async def _complete_after(
-    tables: HandleTables, record: HandleRecord, completion: Completion, refusal: BaseException
-) -> None:
-    """The engine did not take a completion: the task fails, or the handle is broken."""
-    error: BaseException | None = refusal
-    if not _means_broken(error):
-        tables.counters.refused_completions += 1
-        logger.error(
-            "the completion of run %s was refused (%s); its task fails",
-            completion.run_id,
-            type(error).__name__,
-        )
-        error = await _tried(
-            record.handle.complete_activation(failed_task(completion.run_id, "the completion was refused"))
-        )
-    if error is not None:
-        logger.error(
-            "the completion of run %s could not be sent: %s", completion.run_id, type(error).__name__
-        )
-        tables.handle_broke(record, error)
-
-
 def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: str) -> None:
-    """Fail an activation that no evaluator will answer any more; an eviction is answered as done."""
-    opened = record.runs.open.get(run_id)
-    if opened is not None and is_eviction(opened.item):
+    """Fail an activation that no evaluator will complete any more; an eviction is completed."""
+    entry = record.runs.open.get(run_id)
+    if entry is not None and is_eviction(entry.item):
         send_completion(tables, record, Succeeded(run_id))
         if tables.listener is not None:
             tell(tables.listener.run_evicted, record, run_id)
@@ -235,7 +212,7 @@ def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: st
 
 
 def failed_task(run_id: str, reason: str) -> TaskFailed:
-    """A task that fails for a reason of ours; the engine tries it again."""
+    """Return a completion that fails the task for a reason of ours; the engine tries it again."""
     return TaskFailed(run_id, _failure(reason))
 
 
@@ -243,172 +220,137 @@ def _failure(reason: str) -> Failure:
     return Failure(reason, ApplicationFailure(type="WorkerShutdown"), source="Hourglass")
 
 
-# --- activities -------------------------------------------------------------------------------------------
-
-
 def send_result(
     tables: HandleTables, record: HandleRecord, result: ActivityResult, then: Then = _nothing
 ) -> None:
     """Close this attempt and report its end."""
-    opened = record.attempts.open.pop(result.token)
-    here = record.handle.in_process
+    entry = record.attempts.open.pop(result.token)
     if record.drain is not None:
-        result = _as_ended_by_drain(record, record.drain, opened.item, result)
-    if here is not None:
-        try:
-            here.answer_activity(result)
-        except OURS:
-            raise
-        except BaseException:
-            pass  # asked again by a call that may wait, which tells what became of it
-        else:
-            if record.drain is not None:
-                record.changed.notify_all()
-            then()
-            return
-    _Report(tables, record, opened, result, then).begin()
+        result = _as_ended_by_drain(record.drain, entry.item, result)
+    try:
+        taken = record.handle.complete_activity(result)
+    except OURS:
+        raise
+    except BaseException as error:
+        _PendingResult(tables, record, entry.item, result, then).fail(error)
+        return
+    if taken is None:
+        if record.drain is not None:
+            record.changed.notify_all()
+        then()
+    else:
+        _PendingResult(tables, record, entry.item, result, then).follow(taken)
 
 
-def _as_ended_by_drain(
-    record: HandleRecord, drain: Drain, item: ActivityItem, result: ActivityResult
-) -> ActivityResult:
-    """The end of a local attempt that the drain stopped: for good, or Core would begin it again on this very handle, and
-    again, and never end. What its run is told of that is not evaluated any more.
+def _as_ended_by_drain(drain: Drain, item: ActivityItem, result: ActivityResult) -> ActivityResult:
+    """Return the result of a local attempt that the drain stopped as one that is not retried here. Its run is not told: the
+    workflow task fails, and another handle begins it again.
     """
-    if not isinstance(result, AttemptFailed):
+    if not isinstance(result, AttemptFailed) or not isinstance(item, ActivityTask) or not item.is_local:
         return result
     if asyncio.get_running_loop().time() < drain.deadlines.stop_activities:
         return result
-    if not isinstance(item, ActivityTask) or not item.is_local:
-        return result
     drain.unfinished.add(item.run_id)
-    info = result.failure.info
-    if record.handle.in_process is not None or not isinstance(info, ApplicationFailure):
-        return result
-    final = msgspec.structs.replace(info, non_retryable=True)
-    return AttemptFailed(result.token, msgspec.structs.replace(result.failure, info=final))
+    return msgspec.structs.replace(result, is_last_here=True)
 
 
-class _Report:
-    """The end of one attempt on its way.
+class _PendingResult:
+    """The end of an attempt that its handle has not taken yet.
 
-    In an outage an engine can take results and lose them without a word, and repeating one is harmless: what the
-    handle has not taken in time goes through the connection as well.
+    In an outage an engine can take results and lose them without a word, and repeating one is harmless: a result that the
+    handle has not taken in time is sent through the connection as well.
     """
 
-    __slots__ = ("opened", "over", "patience", "record", "result", "tables", "then")
+    __slots__ = ("deadlines", "is_settled", "item", "record", "result", "tables", "then")
 
     def __init__(
         self,
         tables: HandleTables,
         record: HandleRecord,
-        opened: InFlight[ActivityItem],
+        item: ActivityItem,
         result: ActivityResult,
         then: Then,
     ) -> None:
         self.tables = tables
         self.record = record
-        self.opened = opened
+        self.item = item
         self.result = result
         self.then = then
-        self.over = False  # the handle's own call has ended, or is not waited for any more
-        self.patience: CallDeadlines | None = None
+        self.is_settled = False  # the handle's own call has ended, or is not waited for any more
+        self.deadlines: CallDeadlines | None = None
 
-    def begin(self) -> None:
-        record = self.record
-        if record.raw is None:
-            if record.call(self._call(record.handle.complete_activity(self.result))) is not None:
-                self._watch()
-            return
-        try:
-            call = record.raw.send_activity(self.result)
-        except OURS:
-            raise
-        except BaseException as error:
-            if record.call(self._call(record.raw.mend_activity(self.result, error))) is not None:
-                self._watch()
-            return
-        record.calls.add(self)
-        self._watch()
+    def follow(self, call: asyncio.Future[None]) -> None:
+        """Wait for the end of the handle's call."""
+        tables = self.tables
+        self.record.calls.add(self)
+        # One deadline at a time: most results are taken long before the first.
+        if tables.limits.resend < tables.limits.completion:
+            self.deadlines = tables.reporting
+            self.deadlines.watch(self, _PendingResult._overdue)
+        else:
+            self.deadlines = tables.completing
+            self.deadlines.watch(self, _PendingResult._unanswered)
         call.add_done_callback(self._ended)
 
-    def _watch(self) -> None:
-        tables = self.tables
-        # One deadline at a time: most ends are taken long before the first.
-        if tables.limits.resend < tables.limits.completion:
-            self.patience = tables.reporting
-            self.patience.watch(self, _Report._late)
-        else:
-            self.patience = tables.completing
-            self.patience.watch(self, _Report._unanswered)
-
-    def _watch_for(self, limit: float, overdue: Callable[[_Report], object]) -> None:
-        if self.patience is not None:
-            self.patience.forget(self)
-        self.patience = self.tables.patience(limit)
-        self.patience.watch(self, overdue)
-
     def _ended(self, call: asyncio.Future[None]) -> None:
-        """The raw call has ended."""
         record = self.record
         record.calls.discard(self)
-        if not call.cancelled() and (error := call.exception()) is not None and not record.state.over:
-            assert record.raw is not None
-            record.call(self._call(record.raw.mend_activity(self.result, error)))
-        elif not self.over and not call.cancelled() and call.exception() is None:
-            self.over = True
-            self._through()
+        error = _error_of(call)
+        if not self.is_settled and not (error is not None and record.state.over):
+            if error is not None:
+                self.fail(error)
+            else:
+                self.is_settled = True
+                self._finish()
         if record.drain is not None:
             record.changed.notify_all()
 
-    def cancel(self) -> None:
-        """The handle is left behind: the call itself goes on, and the result is sent again when that takes too long."""
-        self.record.calls.discard(self)
-
-    async def _call(self, call: Coroutine[Any, Any, None]) -> None:
-        error = await _tried(call)
-        if self.over:
-            return
-        self.over = True
-        if error is None:
-            self._through()
-            return
-        logger.warning("the end of an attempt could not be sent: %s", type(error).__name__)
-        if _means_broken(error):
-            self.tables.handle_broke(self.record, error)
-        self._watch_for(self.tables.limits.completion, _Report._unanswered)
+    def fail(self, error: BaseException) -> None:
+        """Replace the handle, which has not taken the result, and send it through the connection."""
+        self.is_settled = True
+        _failed_to_send(self.tables, self.record, "the end of an attempt", error)
+        self._watch_for(self.tables.limits.completion, _PendingResult._unanswered)
         self._resend()
 
-    def _late(self) -> None:
-        self.over = True
+    def abandon(self) -> None:
+        """The handle is left behind; the result is sent again when its call takes too long."""
+        self.record.calls.discard(self)
+
+    def _watch_for(self, limit: float, overdue: Callable[[_PendingResult], object]) -> None:
+        if self.deadlines is not None:
+            self.deadlines.forget(self)
+        self.deadlines = self.tables.patience(limit)
+        self.deadlines.watch(self, overdue)
+
+    def _overdue(self) -> None:
+        self.is_settled = True
         limits = self.tables.limits
-        if limits.completion > limits.resend:  # else its caller has been told
-            self._watch_for(limits.completion - limits.resend, _Report._unanswered)
+        if limits.completion > limits.resend:  # else its caller has been notified
+            self._watch_for(limits.completion - limits.resend, _PendingResult._unanswered)
         self._resend()
 
     def _resend(self) -> None:
-        task = self.opened.item
-        is_local = isinstance(task, ActivityTask) and task.is_local
+        is_local = isinstance(self.item, ActivityTask) and self.item.is_local
         request = None if is_local else _as_request(self.result)
         if request is None:
-            self._through()
+            self._finish()
             return
-        # Sent twice, perhaps: the task token makes the second one harmless, and the first may be lost without a word.
+        # Perhaps sent twice: the task token makes the second one harmless, and the first may be lost without a word.
         self.tables.counters.resent += 1
         resending = self.tables.spawn(_send_again(self.tables, self.record, request))
-        resending.add_done_callback(lambda _: self._through())
+        resending.add_done_callback(lambda _: self._finish())
 
-    def _through(self) -> None:
+    def _finish(self) -> None:
         then, self.then = self.then, _nothing
-        if self.patience is not None:
-            self.patience.forget(self)
+        if self.deadlines is not None:
+            self.deadlines.forget(self)
         then()
 
     def _unanswered(self) -> None:
         then, self.then = self.then, _nothing
         limits = self.tables.limits
-        if not self.over and limits.resend > limits.completion:
-            self._watch_for(limits.resend - limits.completion, _Report._late)
+        if not self.is_settled and limits.resend > limits.completion:
+            self._watch_for(limits.resend - limits.completion, _PendingResult._overdue)
         _unanswered(self.tables, "the end of an attempt", then)
 
 
@@ -434,13 +376,6 @@ async def _send_again(tables: HandleTables, record: HandleRecord, request: Compl
         await sleep(pause)
 
 
-def _means_broken(error: BaseException | None) -> TypeGuard[BaseException]:
-    """Whether a handle that raised this is good for nothing any more; a panic is no Exception."""
-    return error is not None and (
-        isinstance(error, (HandleBroken, Shutdown)) or not isinstance(error, Exception)
-    )
-
-
 def _as_request(result: ActivityResult) -> CompleteActivity | None:
     match result:
         case ActivityOk():
@@ -459,14 +394,3 @@ def fail_attempt(tables: HandleTables, record: HandleRecord, token: bytes, reaso
     """Report an attempt as failed that no executor will end any more, so that the engine tries it again."""
     tables.counters.forced_failures += 1
     send_result(tables, record, AttemptFailed(token, _failure(reason)))
-
-
-async def _tried(call: Coroutine[Any, Any, None]) -> BaseException | None:
-    """What the call raised, panics included; our own cancellation passes through."""
-    try:
-        await call
-    except OURS:
-        raise
-    except BaseException as error:
-        return error
-    return None

@@ -263,7 +263,7 @@ class Dispatch:
 
     def activation(self, services: QueueServices, record: HandleRecord, item: Activation) -> None:
         """Have an activation evaluated and answered. Raises `NotRunning` while the evaluators' supervisor is down."""
-        # The job first: if it cannot be made the poll line keeps the item.
+        # The job first: if it cannot be made the inbox keeps the item.
         job = self._evaluators.spawn_job(Evaluation, "evaluation")
         job.dispatch, job.services, job.record, job.item, job.mending = self, services, record, item, None
         job.token = record.next_token()

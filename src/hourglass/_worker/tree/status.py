@@ -141,8 +141,8 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
 
 
 def _polls(record: HandleRecord) -> bool:
-    """Whether the handle is being polled: a poll is outstanding, or its result is about to be received."""
-    return all(line.in_flight or line.kept for line in record.lines())
+    """Whether the handle takes new work, or items that it has delivered are just being dispatched."""
+    return all(inbox.is_open or inbox.kept for inbox in record.inboxes())
 
 
 def _is_task(path: str) -> bool:

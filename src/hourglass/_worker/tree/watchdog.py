@@ -126,9 +126,9 @@ def suspicions(app: Application) -> Iterator[Suspicion]:
 
 def _handle_suspicions(record: HandleRecord) -> Iterator[Suspicion]:
     queue, generation = record.queue, record.generation
-    for kind, polls in (("workflow", record.activations), ("activity", record.activities)):
-        if record.spare is None and not polls.is_attended:
-            yield NobodyPolls(queue, generation, kind, polls.received)
+    for inbox in record.inboxes():
+        if record.spare is None and not inbox.is_attended:
+            yield NobodyPolls(queue, generation, inbox.kind.value, inbox.received)
     for run_id, run in record.runs.open.items():
         if run.is_dispatched and not run.is_in_work:
             yield Orphan(queue, generation, run_id, run.token)

@@ -30,7 +30,7 @@ def _sum(read: Callable[[Counts], float]) -> Read:
 
 def _polls_out(app: Application, services: QueueServices) -> float:
     active = [record for record in app.tables.of_queue(services.queue) if record.state is HandleState.ACTIVE]
-    return sum(bool(line.in_flight) for record in active for line in record.lines())
+    return sum(inbox.is_open for record in active for inbox in record.inboxes())
 
 
 def _open_tasks(app: Application, services: QueueServices) -> float:

@@ -20,7 +20,7 @@ from random import Random
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from hourglass.errors import UsageError
-from hourglass.testing._registry import Raisable
+from hourglass.testing._fakes import Raisable
 
 # --- options --------------------------------------------------------------------------------------
 

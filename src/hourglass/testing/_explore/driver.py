@@ -1,88 +1,66 @@
-"""One order: an environment in which `Choices` decide at each step what happens next, mishaps included.
+"""One order of an exploration: an environment in which `Choices` select every step, including mishaps.
 
-The engine gives out nothing by itself: its gate opens for what was chosen. So events gather until a workflow gets to
-know them, attempts wait as long as they are left waiting, and time can pass while something is ready. Whatever is no
-choice happens at once: replays, evictions, queries, cancellations of attempts.
+The engine dispatches a task only when it has been chosen. So events accumulate until a workflow receives them, attempts wait
+until they are chosen, and time can pass while tasks are ready. Steps that are no choice are done at once: replays, evictions,
+queries, cancellations of attempts.
 
 Invariants:
 
-- Nothing but the choices decides what happens: no thread runs while a choice is made.
-- The first option is what a healthy world would do: workflows first, then attempts, then what comes from outside,
-  then time. An order that always takes it comes to the end if the workflow does.
-- A crash takes everything that the worker knows. Before that its runs are executed again and compared (I2).
+- Only the choices decide what happens: no other thread runs while a choice is made.
+- The first option is the usual one: workflow tasks first, then attempts, then arrivals, then time. An order of first options only
+  ends if the workflow does.
+- A crash drops everything that the worker knows. Before it, all runs are executed again and compared (I2).
 """
 
 from __future__ import annotations
 
-import asyncio
 import zlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
-from hourglass._contract.handle import ActivityItem, ActivityTask, Shutdown
+from hourglass._contract.handle import ActivityItem, ActivityTask
 from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
 from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._activities import Mishap
-from hourglass.testing._driver import EnvironmentDriver, ServedQueue, Step, queues_of
+from hourglass.testing._driver import EnvironmentDriver
 from hourglass.testing._explore.choices import Choices, Option, Sort
 from hourglass.testing._explore.possible import Arrival, possible
 from hourglass.testing._guard import WorkflowHung
-from hourglass.testing._trouble import QuietTroubles, explain
-
-# --- a task queue without polls: all that is taken is a choice ------------------------------------
-
-
-T = TypeVar("T")
+from hourglass.testing._served_queue import ServedQueue, queues_of
+from hourglass.testing._steps import Step
+from hourglass.testing._stuck import explain
+from hourglass.testing._trouble import QuietTroubles
 
 
-class StillQueue(ServedQueue):
-    """What serves one task queue of an exploration."""
+class GatedQueue(ServedQueue):
+    """One task queue of an exploration: items are taken one at a time, by choice."""
 
     def attend(self) -> None:
-        """Nothing is taken but what is chosen."""
+        """Do nothing: only chosen items are taken."""
 
-    def taken(self, *, asked: bool = False) -> list[Activation | ActivityItem]:
-        """What is there without being taken: replays, evictions, cancellations, and queries, if any was `asked`."""
+    def taken(self, *, has_queries: bool = False) -> list[Activation | ActivityItem]:
+        """Take the items that are no choice: replays, evictions, cancellations, and queries, if there are any."""
         handle = self.handle
-        found: list[Activation | ActivityItem] = []
-        while (handle.has_activation or asked) and (activation := self.take_task()) is not None:
-            found.append(activation)
+        items: list[Activation | ActivityItem] = []
+        while (handle.has_activation or has_queries) and (activation := self.take_task()) is not None:
+            items.append(activation)
         while handle.has_activity and (item := self.take_attempt()) is not None:
-            found.append(item)
-        return found
+            items.append(item)
+        return items
 
     def take_task(self) -> Activation | None:
-        """One activation, if the engine may give one out."""
-        return self._once(self.handle.poll_activation)
+        """Take one activation, if the engine may dispatch one."""
+        return self._loop.call(self.handle.next_activation)
 
     def take_attempt(self) -> ActivityItem | None:
-        """One attempt, or the cancellation of one, if the engine may give one out."""
-        return self._once(self.handle.poll_activity)
-
-    def _once(self, poll: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Poll, and do not wait."""
-        coro = poll()
-        asyncio._set_running_loop(self._loop)
-        try:
-            coro.send(None)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        except Shutdown:
-            return None
-        finally:
-            asyncio._set_running_loop(None)
-        coro.close()
-        return None
-
-
-# --- the driver of one order ----------------------------------------------------------------------
+        """Take one attempt, or the cancellation of one, if the engine may dispatch one."""
+        return self._loop.call(self.handle.next_activity)
 
 
 _MOST_STEPS = 10_000
@@ -90,41 +68,41 @@ _UNHEARD = Mishap(result_lost=True)
 
 
 class Teller(Protocol):
-    """Hears what happens, for the story."""
+    """Receives everything that happens, for the story."""
 
     def chosen(self, option: Option, deviates: bool) -> None:
-        """This happens."""
+        """An option has been chosen, and is about to be done."""
         ...
 
     def done(self, option: Option) -> None:
-        """It has happened."""
+        """An option has been done."""
         ...
 
     def evaluated(self, activation: Activation, completion: Completion | None) -> None:
-        """A workflow has gone on, or (None) hangs."""
+        """An activation has been evaluated; None: the workflow hangs."""
         ...
 
     def passed(self) -> None:
-        """Time has passed."""
+        """Virtual time has passed."""
         ...
 
 
 class Exploring(EnvironmentDriver):
-    """Drives one order."""
+    """The driver of one order."""
 
-    make_queue = StillQueue
+    make_queue = GatedQueue
     make_troubles = QuietTroubles
     inline = True
     gates = True
     choices: Choices
     sorts: frozenset[Sort]
     teller: Teller | None = None
-    _queues: dict[str, StillQueue]  # type: ignore[assignment]  # made by make_queue
+    _queues: dict[str, GatedQueue]  # type: ignore[assignment]  # made by make_queue
 
     def explore(
         self, choices: Choices, sorts: frozenset[Sort], arrivals: Sequence[Arrival], teller: Teller | None
     ) -> None:
-        """Say how the order is chosen, before anything happens."""
+        """Set the choices, the sorts of mishaps and the arrivals of this order, before anything happens."""
         self.choices, self.sorts, self.teller = choices, sorts, teller
         self.arrivals: list[tuple[Arrival, Callable[[], object]]] = []
         self.planned = arrivals
@@ -142,33 +120,29 @@ class Exploring(EnvironmentDriver):
         self._runs = 0
 
     def expect(self, send: Callable[[Arrival], Callable[[], object]]) -> None:
-        """The workflow is started: from now on what comes from outside may come."""
+        """Allow arrivals from now on: the workflow has been started."""
         self._begin_ns = self.clock.now_ns()
-        for each in self.planned:
-            self.arrivals.append((each, send(each)))
-            for when in (each.after_ns, each.before_ns):
+        for arrival in self.planned:
+            self.arrivals.append((arrival, send(arrival)))
+            for when in (arrival.after_ns, arrival.before_ns):
                 if when:
                     self.clock.call_at(self._begin_ns + when, _nothing)
 
-    # --- what decides beside the choices: nothing -----------------------------------------------------------
-
     def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
-        """Whether the engine may give this out: what was chosen, and nothing else."""
+        """Return whether the engine may dispatch a task: only the chosen one."""
         return self._permitted == (run_id, scheduled_event_id)
 
     def new_run_id(self) -> str:
-        """Numbers: the same order has the same ids."""
+        """Return a consecutive number as an id, so that the same order has the same ids."""
         self._runs += 1
         return f"00000000-0000-4000-8000-{self._runs:012}"
 
     def due_now(self, due: list[int]) -> list[int]:
-        """Of a run's timers and timeouts that are due at the same instant the choices pick one, which comes alone."""
+        """Return one of a run's timers and timeouts that are due at the same instant: the chosen one."""
         if len(due) < 2:
             return due
-        options = [Option("due", event_id=each) for each in due]
+        options = [Option("due", event_id=event_id) for event_id in due]
         return [due[self.choices.choose(options)]]
-
-    # --- the loop -------------------------------------------------------------------------------------------
 
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
         while True:
@@ -179,12 +153,12 @@ class Exploring(EnvironmentDriver):
             self._raise_urgent()
             self._raise_parked()
             options = self._possible() if may_move() else []
-            if done():  # by what was no choice
+            if done():  # by steps that were no choice
                 return
             if options:
                 self._choose(options)
             elif may_move():
-                raise explain(self, "nothing is due, and nothing is under way")
+                raise explain(self, "nothing is due, and nothing is in progress")
             else:
                 self._await_others()
 
@@ -197,7 +171,7 @@ class Exploring(EnvironmentDriver):
             idle=self._known - self._late,
             late=self._late,
             steps=len(self.steps),
-            arrivals=[arrival.stands(passed) for arrival, _ in self.arrivals],
+            arrivals=[arrival.standing(passed) for arrival, _ in self.arrivals],
             may_pass=self.clock.next_due_ns() is not None,
         )
 
@@ -217,25 +191,27 @@ class Exploring(EnvironmentDriver):
         self.after_each()
 
     def _absorb(self) -> None:
-        """Do all that is no choice."""
+        """Do all steps that are no choice."""
         while True:
             self.loop.settle()
             ended = [step for step in self.steps if step.kind == "ended"]
-            for step in ended:  # of attempts on the activity loop: when their threads are done is no choice
+            for step in ended:  # of attempts on the activity loop: when their code ends is no choice
                 self.steps.remove(step)
                 step.do()
-            asked = self.engine.tasks.has_questions
-            found = [(queue, item) for queue in self._queues.values() for item in queue.taken(asked=asked)]
-            for queue, item in found:
+            has_queries = self.engine.tasks.has_questions
+            items = [
+                (queue, item)
+                for queue in self._queues.values()
+                for item in queue.taken(has_queries=has_queries)
+            ]
+            for queue, item in items:
                 self._step(queue, item).do()
-            if ended or found:
+            if ended or items:
                 continue
             if len(self.stage.running) > len(self.outside):
                 self.loop.do(self._bell.wait(None))
             elif not self.loop.settle():
                 return
-
-    # --- what happens ---------------------------------------------------------------------------------------
 
     def _do(self, option: Option) -> None:
         match option.kind:
@@ -262,7 +238,7 @@ class Exploring(EnvironmentDriver):
         for queue, item in self._taken(run_id, 0):
             assert isinstance(item, Activation)
             self._evaluate(queue, item)
-        self._absorb()  # what is replayed comes before what is new
+        self._absorb()  # replays come before new events
         self._fate = ""
 
     def _attempt(self, option: Option) -> None:
@@ -278,26 +254,26 @@ class Exploring(EnvironmentDriver):
                 queue.begin(task, _UNHEARD)
 
     def _taken(self, run_id: str, event_id: int) -> list[tuple[ServedQueue, Any]]:
-        """Have the engine give something out."""
+        """Let the engine dispatch one task, and take it."""
         self._permitted = (run_id, event_id)
-        found: list[tuple[ServedQueue, Any]] = []
+        taken: list[tuple[ServedQueue, Any]] = []
         for queue in self._queues.values():
             item = queue.take_attempt() if event_id else queue.take_task()
             if item is not None:
-                found.append((queue, item))
+                taken.append((queue, item))
                 break
         self._permitted = None
-        return found
+        return taken
 
     def _pass_time(self) -> None:
-        """Let time pass until something has happened."""
+        """Let virtual time pass until something has happened."""
         before = self._marks()
         while self.loop.call(self._advance):
             self._absorb()
             if self._marks() != before:
                 break
         if self.clock.now_ns() > self.horizon_ns:
-            raise explain(self, "virtual time has come to the environment's horizon")
+            raise explain(self, "virtual time has reached the environment's horizon")
         if self.teller is not None:
             self.teller.passed()
 
@@ -305,17 +281,15 @@ class Exploring(EnvironmentDriver):
         return self.clock.advance_one()
 
     def _marks(self) -> tuple[object, ...]:
-        """What changes when something happens."""
-        offers, passed = self.engine.queues, self.clock.now_ns() - self._begin_ns
+        """Return values that change whenever something happens."""
+        queues, passed = self.engine.queues, self.clock.now_ns() - self._begin_ns
         return (
             sum(record.run.length + len(record.run.held) for record in self.engine.runs.records()),
-            len(offers.waiting_tasks()),
-            len(offers.waiting_attempts()),
+            len(queues.waiting_tasks()),
+            len(queues.waiting_attempts()),
             len(self.steps),
-            *[each.stands(passed) for each, _ in self.arrivals],
+            *[arrival.standing(passed) for arrival, _ in self.arrivals],
         )
-
-    # --- workflows ------------------------------------------------------------------------------------------
 
     def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
         if is_eviction(activation) or isinstance(activation.events[0], QueryReceived):
@@ -326,7 +300,7 @@ class Exploring(EnvironmentDriver):
             self._fate = ""
         try:
             with self.guard:
-                verdict = queue.judge(activation)
+                verdict = queue.evaluate(activation)
         except WorkflowHung:
             if self.teller is not None:
                 self.teller.evaluated(activation, None)
@@ -337,9 +311,9 @@ class Exploring(EnvironmentDriver):
         if fate == "die":
             self._lose_all()
         elif fate == "late":
-            self._answer_late(queue, activation, verdict)
+            self._complete_late(queue, activation, verdict)
         else:
-            queue.answer(verdict)
+            queue.complete(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))
 
@@ -351,19 +325,19 @@ class Exploring(EnvironmentDriver):
             self._state[run_id] = state = zlib.crc32(events, self._state.get(run_id, 0))
             self.states.add(state)
 
-    def _answer_late(self, queue: ServedQueue, activation: Activation, verdict: Verdict) -> None:
+    def _complete_late(self, queue: ServedQueue, activation: Activation, verdict: Verdict) -> None:
         record = self.engine.record(activation.run_id)
         assert record is not None
         self._late.add(activation.run_id)
-        step = Step("action", "late", partial(self._give_late_answer, queue, verdict))
+        step = Step("action", "late", partial(self._complete_now, queue, verdict))
         when = self.clock.now_ns() + to_ns(record.run.started.spec.task_timeout) + 1
         self.clock.call_at(when, lambda: self.add(step))
 
-    def _give_late_answer(self, queue: ServedQueue, verdict: Verdict) -> None:
+    def _complete_now(self, queue: ServedQueue, verdict: Verdict) -> None:
         run_id = verdict.completion.run_id
-        if run_id in self._late:  # else the worker has died meanwhile
+        if run_id in self._late:  # otherwise the worker has died meanwhile
             self._late.discard(run_id)
-            queue.answer(verdict)
+            queue.complete(verdict)
 
     def _lose_all(self) -> None:
         for queue in self._queues.values():
@@ -374,4 +348,4 @@ class Exploring(EnvironmentDriver):
 
 
 def _nothing() -> None:
-    """Time stops here."""
+    """Do nothing: virtual time stops at this callback."""

@@ -39,13 +39,13 @@ class ExplorationPlan:
     workflow: Any
     arguments: Sequence[Any]
     options: Mapping[str, Any]
-    setting: FixtureSettings
+    settings: FixtureSettings
     registry: EnvironmentRegistry
     sorts: frozenset[Sort]
     arrivals: tuple[Arrival, ...]
     properties: Properties
     prepare: Callable[[Any], object] | None
-    face: Callable[[FixtureSettings, Fixture], Any]
+    make_environment: Callable[[FixtureSettings, Fixture], Any]
     """Makes the environment that the author's functions get."""
 
     @property
@@ -74,16 +74,18 @@ def run_order(
     plan: ExplorationPlan, choices: Choices, *, telling: bool = False, watched: bool = False
 ) -> OrderOutcome:
     """Run the workflow once, with these choices. `watched`: its calls are watched as the environment was told to."""
-    setting = (
-        plan.setting if watched else msgspec.structs.replace(plan.setting, watch="off", verify_on_demand=True)
+    settings = (
+        plan.settings
+        if watched
+        else msgspec.structs.replace(plan.settings, watch="off", verify_on_demand=True)
     )
-    fixture = Fixture(setting, registry=plan.registry.copy(), make_driver=Exploring)
+    fixture = Fixture(settings, registry=plan.registry.copy(), make_driver=Exploring)
     driver = fixture.driver
     assert isinstance(driver, Exploring)
     workflow_id = plan.options["id"]
-    teller = StoryTeller(driver, Words(setting.converter), workflow_id) if telling else None
+    teller = StoryTeller(driver, Words(settings.converter), workflow_id) if telling else None
     driver.explore(choices, plan.sorts, plan.arrivals, teller)
-    env = plan.face(setting, fixture)
+    env = plan.make_environment(settings, fixture)
     try:
         violation = _violation(plan, fixture, driver, env)
     finally:

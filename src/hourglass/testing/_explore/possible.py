@@ -24,7 +24,7 @@ from hourglass._evaluator.options import Duration, optional_seconds, seconds
 from hourglass.client import WorkflowHandle
 from hourglass.errors import ServiceError, UpdateFailedError, UsageError
 from hourglass.testing._explore.choices import Option, Sort
-from hourglass.testing._registry import Mishaps
+from hourglass.testing._mishaps import Mishaps
 from hourglass.workflow import Channel
 
 # --- arrivals: what comes from outside ------------------------------------------------------------
@@ -46,7 +46,7 @@ class Arrival:
     after_ns: int = 0
     before_ns: int | None = None
 
-    def stands(self, passed_ns: int) -> Standing:
+    def standing(self, passed_ns: int) -> Standing:
         """Whether it may come, so long after the start."""
         if passed_ns < self.after_ns:
             return "early"

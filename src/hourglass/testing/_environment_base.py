@@ -1,0 +1,198 @@
+"""The base of `Environment` and `AsyncEnvironment`: options, fakes, recorded calls, scheduled actions, the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from types import ModuleType
+from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+from hourglass._evaluator.options import Duration, optional_seconds
+from hourglass._worker.lanes.evaluation import Verify
+from hourglass._worker.lanes.watcher import Action
+from hourglass.activity import Activity
+from hourglass.activity._definition import ActivitySource
+from hourglass.client._interception import Interceptor, checked
+from hourglass.converter import Converter, default_converter
+from hourglass.errors import UsageError
+from hourglass.metrics import Registry
+from hourglass.testing._calls import Call
+from hourglass.testing._fakes import UNSET, Raisable, Raises, make_fake
+from hourglass.testing._fixture import Fixture, FixtureSettings
+from hourglass.testing._guard import DEADLOCK_TIMEOUT
+from hourglass.testing._later import Later
+from hourglass.testing._mishaps import Mishaps, checked_errors
+from hourglass.testing._steps import Chooser, InOrder
+from hourglass.testing._virtual_time import as_datetime, as_ns, span
+from hourglass.workflow._definitions import WorkflowSource
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+HORIZON = 50 * 365 * 86400.0
+
+
+class EnvironmentBase:
+    """The options of an environment, its fakes, its recorded calls, scheduled actions and its time."""
+
+    def __init__(
+        self,
+        *,
+        workflows: Sequence[WorkflowSource | type] = (),
+        activities: Sequence[ActivitySource] = (),
+        modules: Sequence[str | ModuleType] = (),
+        real_activities: bool = True,
+        verify: Verify = "always",
+        watch: Action | Literal["off"] | None = None,
+        failure_exceptions: Sequence[type[BaseException]] = (),
+        interceptors: Sequence[Interceptor] = (),
+        resources: Sequence[Any] = (),
+        metrics: Registry | None = None,
+        converter: Converter = default_converter,
+        start: datetime | None = None,
+        horizon: Duration = HORIZON,
+        chooser: Chooser | None = None,
+        deadlock_timeout: Duration | None = DEADLOCK_TIMEOUT,
+    ) -> None:
+        self._settings = FixtureSettings(
+            workflows=workflows,
+            activities=activities,
+            modules=modules,
+            real_activities=real_activities,
+            converter=converter,
+            verify=verify,
+            watch=watch,
+            failure_exceptions=failure_exceptions,
+            interceptors=checked(interceptors),
+            resources=resources,
+            metrics=Registry() if metrics is None else metrics,
+            start=start,
+            horizon=horizon,
+            chooser=chooser or InOrder(),
+            deadlock_timeout=optional_seconds(deadlock_timeout, "deadlock_timeout") or 0.0,
+        )
+        self._opened: Fixture | None = None
+
+    @property
+    def _fixture(self) -> Fixture:
+        if self._opened is None:
+            name = type(self).__name__
+            raise UsageError(f"this {name} is not open: use it inside its `with` block")
+        return self._opened
+
+    def __repr__(self) -> str:
+        if self._opened is None:
+            return f"<{type(self).__name__}, not open>"
+        state = "closed" if self._opened.driver.closed else f"at {self.now():%Y-%m-%d %H:%M:%S}"
+        return f"<{type(self).__name__} {state}>"
+
+    def now(self) -> datetime:
+        """Return the virtual time."""
+        return as_datetime(self._fixture.driver.clock.now_ns())
+
+    @overload
+    def fake(
+        self,
+        activity: Activity[P, R],
+        function: Callable[P, R] | Callable[P, Coroutine[Any, Any, R]],
+        /,
+        *,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    @overload
+    def fake(
+        self,
+        activity: Activity[..., R],
+        /,
+        *,
+        returns: R = ...,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    @overload
+    def fake(
+        self,
+        activity: str,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        returns: Any = ...,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None: ...
+    def fake(
+        self,
+        activity: Any,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        returns: Any = UNSET,
+        raises: Raises | None = None,
+        takes: Duration | None = None,
+        heartbeat_every: Duration | None = None,
+    ) -> None:
+        """Replace an activity, passed as the decorated function or by name, for this environment.
+
+        `function` is called in place of the activity, with its arguments. `returns` is a result. `raises` is an exception, or a
+        list with one for each attempt (None: the attempt succeeds); after the end of the list, the function or `returns`
+        applies. `takes` is the duration of an attempt in virtual time, which timeouts and cancellations see. During it heartbeats
+        are sent as a worker sends them for activities without a heartbeat timeout, or every `heartbeat_every`.
+        """
+        fixture = self._fixture
+        name, definition = fixture.driver.registry.definition(activity)
+        fixture.driver.registry.fakes[name] = make_fake(
+            name,
+            definition,
+            function,
+            self._settings.converter,
+            returns=returns,
+            raises=raises,
+            takes=takes,
+            heartbeat_every=heartbeat_every,
+        )
+
+    def may_fail(
+        self,
+        activity: Activity[..., Any] | str,
+        /,
+        *,
+        with_: Raisable | Sequence[Raisable],
+    ) -> None:
+        """Let `explore` fail an activity with these errors and no others."""
+        name, _ = self._fixture.driver.registry.definition(activity)
+        self._fixture.driver.registry.mishaps[name] = Mishaps(checked_errors(name, with_))
+
+    def cannot_fail(self, activity: Activity[..., Any] | str, /) -> None:
+        """Let an activity succeed in the end under `explore`. Attempts still fail and time out while another one may follow."""
+        name, _ = self._fixture.driver.registry.definition(activity)
+        self._fixture.driver.registry.mishaps[name] = Mishaps(sure=True)
+
+    def calls(self, activity: Activity[..., Any] | str) -> list[Call]:
+        """Return all attempts of an activity so far, in order. Compare them with `call(…)`."""
+        name, _ = self._fixture.driver.registry.definition(activity)
+        return self._fixture.driver.stage.calls(name)
+
+    def after(
+        self,
+        duration: Duration | None = None,
+        /,
+        *,
+        weeks: float = 0,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> Later:
+        """Return a point in virtual time, from now: `env.after(days=3).signal(handle, approve)`."""
+        fixture = self._fixture
+        when = fixture.driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds)
+        return Later(fixture.driver, fixture.session, when)
+
+    def at(self, time: datetime) -> Later:
+        """Return a point in virtual time; a past one means now."""
+        fixture = self._fixture
+        return Later(fixture.driver, fixture.session, as_ns(time))

@@ -1,0 +1,209 @@
+"""Fakes: what a test defines in place of an activity, checked where it is defined.
+
+A fake has the parameters of the activity, and its arguments are decoded like the activity's, so it receives the same objects.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from hourglass._evaluator.options import Duration, optional_seconds
+from hourglass.activity import ActivityDefinition
+from hourglass.activity._options import FOREIGN_DEFAULTS
+from hourglass.converter import Converter, Signature
+from hourglass.errors import DefinitionError, PayloadError, UsageError
+
+Raisable: TypeAlias = BaseException | type[BaseException]
+Raises: TypeAlias = Raisable | Sequence[Raisable | None]
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "…"
+
+
+UNSET: Any = _Unset()
+
+
+@dataclass(frozen=True)
+class Fake:
+    """The code that executes for an activity: a replacement, or (`real`) the activity itself. Durations are virtual seconds."""
+
+    definition: ActivityDefinition
+    shown: Callable[..., Any] | None
+    """The function whose parameters recorded calls are shown with; None if it is unknown."""
+    real: bool = False
+    takes: float = 0.0
+    beats: float | None = None
+    raises: Callable[[int], Raisable | None] = lambda attempt: None
+
+    def planned(self, attempt: int) -> BaseException | None:
+        """Return the exception that this attempt must raise, without a traceback, or None."""
+        error = self.raises(attempt)
+        return None if error is None else raised(error)
+
+
+def raised(error: Raisable) -> BaseException:
+    """Return an exception, given as an instance or as a class, without a traceback."""
+    return error.with_traceback(None) if isinstance(error, BaseException) else error()
+
+
+def shown(definition: ActivityDefinition) -> Callable[..., Any] | None:
+    """Return the function of an activity, or None if it takes a `self`, which calls do not have."""
+    return None if definition.needs_instance else definition.fn
+
+
+def make_fake(
+    name: str,
+    definition: ActivityDefinition | None,
+    function: Callable[..., Any] | None,
+    converter: Converter,
+    *,
+    returns: Any = UNSET,
+    raises: Raises | None = None,
+    takes: Duration | None = None,
+    heartbeat_every: Duration | None = None,
+) -> Fake:
+    """Return a fake. Raise `UsageError` or `DefinitionError` if its parameters or its result do not match the activity's."""
+    errors = _checked_errors(name, raises)
+    if function is not None and returns is not UNSET:
+        raise UsageError(f"the fake of activity {name}: give a function or returns=, not both")
+    if function is not None:
+        _check_function(name, definition, function)
+    elif returns is not UNSET:
+        _check_result(name, definition, returns, converter)
+    else:
+        _check_nothing(name, definition, raises)
+    result = None if returns is UNSET else returns
+    return Fake(
+        _definition(name, definition, function, _played(definition, function, result)),
+        shown(definition) if definition is not None else function,
+        raises=errors,
+        takes=optional_seconds(takes, "takes") or 0.0,
+        beats=optional_seconds(heartbeat_every, "heartbeat_every") or None,
+    )
+
+
+def _definition(
+    name: str,
+    real: ActivityDefinition | None,
+    function: Callable[..., Any] | None,
+    played: Callable[..., Any],
+) -> ActivityDefinition:
+    if real is not None:
+        signature, settings = real.signature, real.settings
+    else:
+        signature, settings = _own_signature(name, function), FOREIGN_DEFAULTS
+    return ActivityDefinition(
+        name=name,
+        fn=played,
+        signature=signature,
+        is_async=function is not None and inspect.iscoroutinefunction(played),
+        settings=settings,
+    )
+
+
+def _own_signature(name: str, function: Callable[..., Any] | None) -> Signature:
+    what = f"the fake of activity {name}"
+    if function is not None:
+        try:
+            return Signature.of(function, what=what)
+        except DefinitionError:
+            pass  # a mock accepts anything, also **kwargs, which are never passed
+
+    def anything(*args: Any) -> Any:
+        raise NotImplementedError
+
+    return Signature.of(anything, what=what)
+
+
+def _played(
+    real: ActivityDefinition | None, function: Callable[..., Any] | None, result: Any
+) -> Callable[..., Any]:
+    """Return the function that is called for an attempt. It receives the activity's defaults, as the activity would."""
+    if function is None:
+        return lambda *args: result
+    if real is None:
+        return function
+    signature, called = _without_self(real), function
+
+    def complete(args: tuple[Any, ...]) -> tuple[Any, ...]:
+        bound = signature.bind(*args)
+        bound.apply_defaults()
+        return bound.args
+
+    if inspect.iscoroutinefunction(function):
+
+        async def play_async(*args: Any) -> Any:
+            return await called(*complete(args))
+
+        return play_async
+    return lambda *args: called(*complete(args))
+
+
+def _without_self(real: ActivityDefinition) -> inspect.Signature:
+    signature = inspect.signature(real.fn)
+    skipped = 1 if real.needs_instance else 0
+    return signature.replace(parameters=list(signature.parameters.values())[skipped:])
+
+
+def _checked_errors(name: str, raises: Raises | None) -> Callable[[int], Raisable | None]:
+    if raises is None:
+        return lambda attempt: None
+    if not isinstance(raises, Sequence):
+        single = _checked_error(name, raises)
+        return lambda attempt: single
+    planned = [_checked_error(name, error) for error in raises]
+    return lambda attempt: planned[attempt - 1] if attempt <= len(planned) else None
+
+
+def _checked_error(name: str, error: Any) -> Raisable | None:
+    kind = error if isinstance(error, type) else type(error)
+    if error is not None and not issubclass(kind, BaseException):
+        raise UsageError(
+            f"the fake of activity {name}: raises= is an exception, or a list with one for each attempt, not {error!r:.80}"
+        )
+    checked: Raisable | None = error
+    return checked
+
+
+def _check_function(name: str, real: ActivityDefinition | None, function: Callable[..., Any]) -> None:
+    if not callable(function):
+        raise UsageError(f"the fake of activity {name} must be a function, not {type(function).__name__}")
+    if real is None:
+        return
+    try:
+        own = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some callables written in C have no signature
+    wanted = _without_self(real)
+    try:
+        own.bind(*[None] * len(real.signature.parameters))
+    except TypeError as error:
+        raise DefinitionError(
+            f"the fake of activity {name} must take what the activity takes: {name}{wanted}. "
+            f"{getattr(function, '__qualname__', function)}{own} cannot be called so ({error})"
+        ) from None
+
+
+def _check_result(name: str, real: ActivityDefinition | None, value: Any, converter: Converter) -> None:
+    try:
+        payload = converter.encode(value)
+        if real is not None:
+            converter.decode(payload, real.signature.return_type)
+    except PayloadError as error:
+        raise UsageError(
+            f"the fake of activity {name}: returns= is not what the activity returns: {error}"
+        ) from error
+
+
+def _check_nothing(name: str, real: ActivityDefinition | None, raises: Raises | None) -> None:
+    """Check a fake without a result: the activity may return None, or the fake always raises."""
+    never_returns = raises is not None and not isinstance(raises, Sequence)
+    if real is None or never_returns or real.signature.return_type in (None, type(None), Any):
+        return
+    after = " when it has raised those" if raises is not None else ""
+    raise UsageError(f"the fake of activity {name}: say what it returns{after}, returns=…")

@@ -1,0 +1,144 @@
+"""Handles as tests use them: one item at a time, by calls that wait.
+
+`Polled` works on every handle; `PolledEngine` on one of the embedded engine, from which it takes nothing while no call waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from hourglass._contract.handle import (
+    ActivityItem,
+    ActivityResult,
+    CompletionResult,
+    Handle,
+    OnActivations,
+    OnActivities,
+    Shutdown,
+    WorkKind,
+)
+from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.clock import Bell
+from hourglass._evaluator.commands import Completion
+from hourglass._evaluator.events import Activation
+
+T = TypeVar("T")
+
+
+class _Polls:
+    """What both have in common."""
+
+    inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def complete_activation(self, completion: Completion) -> CompletionResult:
+        """Complete an activation, and wait until the engine has it."""
+        taken = self.inner.complete_workflow_task(completion)
+        return taken if isinstance(taken, CompletionResult) else await taken
+
+    async def complete_activity(self, result: ActivityResult) -> None:
+        """Report the end of an attempt, and wait until the engine has it."""
+        taken = self.inner.complete_activity(result)
+        if taken is not None:
+            await taken
+
+
+class Polled(_Polls):
+    """Any handle, started."""
+
+    def __init__(self, inner: Handle) -> None:
+        self.inner = inner
+        self.ends: dict[WorkKind, Exception] = {}
+        self.activations: deque[Activation] = deque()
+        self.activities: deque[ActivityItem] = deque()
+        self._bell = Bell()
+        inner.start(self._add(self.activations), self._add(self.activities), self._end)
+
+    def _add(self, items: deque[Any]) -> Callable[[Sequence[Any]], None]:
+        def add(more: Sequence[Any]) -> None:
+            items.extend(more)
+            self._bell.ring()
+
+        return add
+
+    def _end(self, kind: WorkKind, why: Exception) -> None:
+        assert kind not in self.ends, "a kind ends once"
+        self.ends[kind] = why
+        self._bell.ring()
+
+    async def poll_activation(self) -> Activation:
+        """Wait for the next activation; raise the reason of the end."""
+        return await self._next(WorkKind.WORKFLOWS, self.activations)
+
+    async def poll_activity(self) -> ActivityItem:
+        """Wait for the next activity task or cancellation; raise the reason of the end."""
+        return await self._next(WorkKind.ACTIVITIES, self.activities)
+
+    async def _next(self, kind: WorkKind, items: deque[T]) -> T:
+        while not items:
+            if kind in self.ends:
+                raise self.ends[kind]
+            await self._bell.wait()
+        return items.popleft()
+
+    async def stop(self) -> None:
+        """Shut down and free the handle, whose items are all completed."""
+        self.inner.initiate_shutdown()
+        while len(self.ends) < len(WorkKind):
+            await self._bell.wait()
+        await self.inner.finalize()
+
+
+class PolledEngine(_Polls):
+    """A handle of the embedded engine. Closed runs are evicted by an activation, as for a worker in another process."""
+
+    def __init__(self, inner: EngineHandle) -> None:
+        self.inner = inner
+        inner.forgets_at_once = False
+        self._bell = Bell()
+        self._polls = dict.fromkeys(WorkKind, 0)
+        inner.attend(self._bell)
+        for kind in WorkKind:
+            inner.pause(kind)
+
+    def start(self, on_activations: OnActivations, on_activities: OnActivities) -> None:
+        """Have it deliver, as to a worker in this process, instead of waiting for calls."""
+        self.inner._bell = None
+        self.inner.forgets_at_once = True
+        self.inner.start(on_activations, on_activities, lambda kind, why: None)
+
+    def forgets(self, completion: Completion) -> bool:
+        """Complete an activation as a worker in this process does. Return whether the engine has forgotten the run."""
+        self.inner.forgets_at_once = True
+        try:
+            return self.inner.complete_workflow_task(completion) is CompletionResult.RUN_FORGOTTEN
+        finally:
+            self.inner.forgets_at_once = False
+
+    async def poll_activation(self) -> Activation:
+        """Wait for the next activation; raise `Shutdown` at the end."""
+        return await self._poll(WorkKind.WORKFLOWS, self.inner.next_activation)
+
+    async def poll_activity(self) -> ActivityItem:
+        """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
+        return await self._poll(WorkKind.ACTIVITIES, self.inner.next_activity)
+
+    async def _poll(self, kind: WorkKind, take: Callable[[], T | None]) -> T:
+        self._polls[kind] += 1
+        self.inner.resume(kind)
+        try:
+            while True:
+                item = take()
+                if item is not None:
+                    return item
+                if self.inner.is_finished(kind):
+                    raise Shutdown("the handle is shut down")
+                await self._bell.wait()
+        finally:
+            self._polls[kind] -= 1
+            if not self._polls[kind]:
+                self.inner.pause(kind)
