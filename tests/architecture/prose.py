@@ -56,6 +56,7 @@ ODD_NAMES = frozenset(
 
 _HABITS = {kind: re.compile(rf"\b({'|'.join(words)})\b", re.IGNORECASE) for kind, words in HABITS.items()}
 _OPENING = re.compile(rf"({'|'.join(OPENINGS)})\b", re.IGNORECASE)
+_CODE = re.compile(r"`[^`\n]+`")
 _WORD = re.compile(r"[A-Za-z']+")
 _NO_PROSE = re.compile(r"#\s*(type:|noqa|pyright|mypy|fmt:|-{3})")
 
@@ -109,8 +110,9 @@ def offences(text: str) -> Iterator[Offence]:
     ):
         if is_docstring and (opening := _OPENING.match(prose)):
             yield Offence("opening", line, opening[0])
+        words = _CODE.sub(lambda code: "`" * len(code[0]), prose)  # names in code quotes are no words
         for kind, pattern in _HABITS.items():
-            for habit in pattern.finditer(prose):
+            for habit in pattern.finditer(words):
                 yield Offence(kind, line + prose.count("\n", 0, habit.start()), habit[0])
     for line, name in _names(tree):
         if name in ODD_NAMES:

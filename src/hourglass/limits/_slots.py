@@ -271,7 +271,7 @@ class SlotPool(Hand):
             self._sending = False
 
     def next_moment(self) -> float | None:
-        """Return the time at which to remind the keeper, end a wait, or return unused slots."""
+        """Return the time of the next reminder of the keeper, end of a wait, or return of unused slots."""
         if self._waiting:
             deadlines = (waiter.deadline for waiter in self._waiting if waiter.deadline is not None)
             return min((self._remind_at, *deadlines) if self._limited else (self._remind_at,))
