@@ -18,8 +18,7 @@ from rich.live import Live
 from rich.text import Text
 
 from effort import cases
-from hourglass import Client, Worker, activity, workflow
-from hourglass._evaluator.options import RetryPolicy
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
 from hourglass._tools.cli import console, logs, main
 
 HOSTILE = (

@@ -17,7 +17,7 @@ from hourglass._tools.cli import main
 from hourglass._tools.web import addresses
 from hourglass._tools.web.site import Site
 from hourglass.client import WorkflowHandle
-from hourglass.testing._dev_server import DevServer
+from hourglass.testing import DevServer
 
 
 @workflow.defn

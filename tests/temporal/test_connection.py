@@ -14,7 +14,8 @@ from hourglass._temporal.configs import check_target, client_settings
 from hourglass._temporal.connection import TemporalConnection, connect
 from hourglass._temporal.refusals import connection_refused
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError, TargetError
-from hourglass.testing._dev_server import DevServer, free_port
+from hourglass.testing import DevServer
+from hourglass.testing._dev_server import free_port
 
 from . import live
 

@@ -14,7 +14,7 @@ from hourglass._evaluator import events as ev
 from hourglass._temporal.handle import ReplayHandle
 from hourglass.errors import HistoryError
 from hourglass.replay import History
-from hourglass.testing._dev_server import DevServer
+from hourglass.testing import DevServer
 
 from . import live
 
