@@ -12,8 +12,8 @@ import pytest
 from tests.ui.conftest import asked
 from tests.waiting import until
 
+from command_line import main
 from hourglass import Client, Worker, workflow
-from hourglass._tools.cli import main
 from hourglass._tools.web import addresses
 from hourglass._tools.web.site import Site
 from hourglass.client import WorkflowHandle

@@ -15,7 +15,7 @@ from hourglass._temporal.connection import TemporalConnection, connect
 from hourglass._temporal.refusals import connection_refused
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError, TargetError
 from hourglass.testing import DevServer
-from hourglass.testing._dev_server import free_port
+from servers import free_port
 
 from . import live
 
