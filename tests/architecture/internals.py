@@ -50,7 +50,9 @@ def is_deep(module: str) -> bool:
     """Whether a module is private to the package and no seam."""
     if not module.startswith("hourglass.") or not any(part.startswith("_") for part in module.split(".")):
         return False
-    return module not in FACADES and not any(module == seam or module.startswith(f"{seam}.") for seam in SEAMS)
+    return module not in FACADES and not any(
+        module == seam or module.startswith(f"{seam}.") for seam in SEAMS
+    )
 
 
 class TestFile:
