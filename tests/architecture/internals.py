@@ -1,9 +1,9 @@
 """The share of test functions that touch deep internals: part of `make house`.
 
-Deep is a private module that is no seam (`SEAMS`, `FACADES`). A test function counts if it uses a name of a deep module, or if a function,
-fixture, class or constant of its own file does that it uses. Names that a helper of the tests imports from a deep module and
-hands on count as that module's own; what a helper does inside does not count: such a helper is the one place to change when the
-module is restructured.
+Deep is a private module that is no seam (`SEAMS`, `FACADES`). A test function counts if it uses a name of a deep module, or if
+a function, fixture, class or constant of its own file does that it uses. Names that a helper of the tests imports from a deep
+module and hands on count as that module's own; what a helper does inside does not count: such a helper is the one place to
+change when the module is restructured.
 """
 
 from __future__ import annotations
