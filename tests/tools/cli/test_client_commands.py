@@ -198,7 +198,7 @@ def test_backup(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
     capsys.readouterr()
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 2
-    said = f"error: {tmp_path / 'copy.db'} is there already: --overwrite replaces it\n"
+    said = f"error: {tmp_path / 'copy.db'} exists already: --overwrite replaces it\n"
     assert capsys.readouterr().err == said
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db"), "--overwrite"]) == 0
     assert capsys.readouterr().err == ""

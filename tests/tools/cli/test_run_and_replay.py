@@ -204,7 +204,7 @@ def pair() -> None:
 
 
 def test_replay_tells_two_answers(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same things in another order: a worker would not go on, which is the exit code, but nothing else differs."""
+    """The same things in another order: a worker would not continue, which is the exit code, but nothing else differs."""
     code = flows.with_name(f"{flows.stem}_pair.py")
     code.write_text(PAIR)
     folder = flows.parent / "recorded"
