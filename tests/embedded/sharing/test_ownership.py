@@ -15,6 +15,8 @@ from hourglass._embedded.multiprocess import ownership, unix_socket
 from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass.errors import StorageError
 
+from .children import Child
+
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
     """A lock that is taken is taken for everybody else, until it is dropped."""
@@ -274,3 +276,21 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
         unix_socket.reach(path)
     unix_socket.remove(path)
     assert place.read_text() == "precious"
+
+
+def test_copying_the_lock_file_in_the_holders_process_keeps_the_lock(tmp_path: Path) -> None:
+    """Closing any descriptor of a file releases the record locks of the process: no other process takes the file meanwhile."""
+    path = tmp_path / "shared.db"
+    second = FileLock(str(path))
+    with Child("lock", path) as holder:
+        assert holder.line() == "held"
+        assert holder.ask("copy") == "copied"
+        assert not second.is_free()
+        assert not second.is_abandoned()
+        assert not second.try_take()
+        assert holder.ask("confirm") == "True"
+        assert not second.try_take()
+        assert holder.ask("copy") == "copied"
+        holder.kill()
+        assert second.try_take()
+        second.drop()
