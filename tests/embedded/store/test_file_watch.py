@@ -186,6 +186,61 @@ def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
     asyncio.run(work())
 
 
+def restore_elsewhere(backup: Path, path: Path) -> None:
+    """Restore a backup as `sqlite3 FILE ".restore BACKUP"` does: in a transaction, into the log."""
+    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))"
+    subprocess.run([sys.executable, "-c", code, backup, path], check=True)
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["busy", "idle"])
+@pytest.mark.parametrize("made_by", ["sqlite", "hourglass"])
+def test_backup_restored_through_sqlite_stops_the_store(path: Path, made_by: str, idle: bool) -> None:
+    """The store notices that acknowledged changes are gone, and leaves the restored content as it is."""
+    backup = path.with_name("backup.db")
+
+    async def scenario() -> set[str]:
+        store = SqliteStore.open(path)
+        before = await fill(store)
+        if made_by == "sqlite":
+            restore_elsewhere(path, backup)
+        else:
+            database.backup(path, backup)
+        await fill(store, RUNS)
+        restore_elsewhere(backup, path)
+        with pytest.raises(FileLost, match="was replaced while it was in use: another program has restored"):
+            if idle:
+                async with asyncio.timeout(30):
+                    while store.failure is None:
+                        await asyncio.sleep(0.05)  # a poll: nothing else tells what an idle store notices
+                raise store.failure
+            await fill(store, 2 * RUNS)
+        store.close()
+        return before
+
+    before = asyncio.run(scenario())
+    assert run_ids(path) == before
+
+
+def test_rows_of_another_program_are_no_loss(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Replication tools keep tables of their own in the file: one warning, and the store continues."""
+
+    async def scenario() -> set[str]:
+        store = SqliteStore.open(path)
+        before = await fill(store)
+        for number in range(3):
+            code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2])"
+            table = f"CREATE TABLE _tool_{number} AS SELECT 1"
+            subprocess.run([sys.executable, "-c", code, path, table], check=True)
+            before |= await fill(store, (number + 1) * RUNS)
+        store.close()
+        return before
+
+    written = asyncio.run(scenario())
+    assert run_ids(path) == written
+    (warning,) = [record for record in caplog.records if record.name == "hourglass"]
+    assert "another program writes into" in warning.getMessage()
+
+
 def test_new_modification_time_alone_is_no_change(path: Path) -> None:
     """`touch` on the file stops nothing."""
 

@@ -393,7 +393,7 @@ def open_database(
             # Into the file at once: a process that has it open by another name has another log, and sees the epoch only here.
             ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             mark_log(path, epoch_in_file=0 if busy or moved < pages else epoch, epoch=epoch)
-            watch.begin()
+            watch.begin(epoch)
         except BaseException:
             if reader is not None:
                 inherited.close(reader)
