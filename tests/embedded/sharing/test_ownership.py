@@ -13,6 +13,7 @@ import pytest
 
 from hourglass._embedded.multiprocess import ownership, unix_socket
 from hourglass._embedded.multiprocess.ownership import FileLock
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS
 from hourglass.errors import StorageError
 
 from .children import Child
@@ -189,6 +190,27 @@ def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
     assert not unix_socket.is_trusted(reached, frozenset({os.geteuid() + 1}))
     unix_socket.close(reached)
     unix_socket.close(listening)
+
+
+def test_lock_with_two_names_is_accepted_where_hard_links_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup of the whole folder by hard links (`cp -al`) has the lock, too; other files are not taken for one."""
+    path = str(tmp_path / "a.db")
+    lock, second = FileLock(path), FileLock(str(tmp_path / "b.db"))
+    assert lock.try_take()
+    lock.drop()
+    os.link(lock.lock_path, second.lock_path)
+    with pytest.raises(StorageError, match="other names"):
+        lock.try_take()
+    monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
+    assert lock.try_take()
+    assert not second.try_take()
+    lock.drop()
+    (tmp_path / "precious").write_text("precious")
+    os.link(tmp_path / "precious", tmp_path / "c.db-lock")
+    with pytest.raises(StorageError, match="other names"):
+        FileLock(str(tmp_path / "c.db")).try_take()
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "two names"])

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from hourglass._embedded.store.sqlite import database
-from hourglass._embedded.store.sqlite.database import ALLOW_HARD_LINKS
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import FileLost
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS, FileLost
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -65,6 +64,25 @@ async def fill(store: SqliteStore, begin: int = 0) -> set[str]:
     for story in stories:
         await store.durable(store.append(story.start()))
     return {story.run.run_id for story in stories}
+
+
+def test_file_deleted_with_its_folder_is_copied_elsewhere(path: Path, tmp_path: Path) -> None:
+    """The copy is in a new folder for temporary files, and the error names it."""
+    inside = tmp_path / "folder" / "shop.db"
+    inside.parent.mkdir()
+
+    async def scenario() -> tuple[set[str], Path]:
+        store = SqliteStore.open(inside)
+        before = await fill(store)
+        shutil.rmtree(inside.parent)
+        with pytest.raises(FileLost, match="All that was acknowledged is in the copy") as lost:
+            await fill(store, RUNS)
+        store.close()
+        return before, Path(str(lost.value).split("is in the copy ")[1].split(". ")[0])
+
+    before, copy = asyncio.run(scenario())
+    assert before <= run_ids(copy)
+    shutil.rmtree(copy.parent)
 
 
 def overwrite(path: Path, backup: Path | None) -> bytes:
@@ -186,6 +204,18 @@ def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
     asyncio.run(work())
 
 
+async def wait_for_end(store: SqliteStore) -> None:
+    """Raise what an idle store finds at its next check."""
+    await asyncio.to_thread(store._thread._thread.join, 60)
+    assert store.failure is not None
+    raise store.failure
+
+
+def execute_elsewhere(path: Path, statement: str) -> None:
+    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2])"
+    subprocess.run([sys.executable, "-c", code, path, statement], check=True)
+
+
 def restore_elsewhere(backup: Path, path: Path) -> None:
     """Restore a backup as `sqlite3 FILE ".restore BACKUP"` does: in a transaction, into the log."""
     code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))"
@@ -208,12 +238,7 @@ def test_backup_restored_through_sqlite_stops_the_store(path: Path, made_by: str
         await fill(store, RUNS)
         restore_elsewhere(backup, path)
         with pytest.raises(FileLost, match="was replaced while it was in use: another program has restored"):
-            if idle:
-                async with asyncio.timeout(30):
-                    while store.failure is None:
-                        await asyncio.sleep(0.05)  # a poll: nothing else tells what an idle store notices
-                raise store.failure
-            await fill(store, 2 * RUNS)
+            await (wait_for_end(store) if idle else fill(store, 2 * RUNS))
         store.close()
         return before
 
@@ -228,9 +253,7 @@ def test_rows_of_another_program_are_no_loss(path: Path, caplog: pytest.LogCaptu
         store = SqliteStore.open(path)
         before = await fill(store)
         for number in range(3):
-            code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2])"
-            table = f"CREATE TABLE _tool_{number} AS SELECT 1"
-            subprocess.run([sys.executable, "-c", code, path, table], check=True)
+            execute_elsewhere(path, f"CREATE TABLE _tool_{number} AS SELECT 1")
             before |= await fill(store, (number + 1) * RUNS)
         store.close()
         return before

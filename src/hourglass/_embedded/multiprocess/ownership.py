@@ -32,7 +32,7 @@ import msgspec
 from hourglass._contract.deployments import WorkerProcess
 from hourglass._embedded.multiprocess import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
-from hourglass._embedded.store.store import is_full, no_room, ownership_hint
+from hourglass._embedded.store.store import is_full, may_have_links, no_room, ownership_hint
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
@@ -241,9 +241,9 @@ class FileLock:
             descriptor = self._open()
             try:
                 # A shared lock: two processes that check at the same time must not take each other for an owner.
-                return self._lock_record(
-                    descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB
-                ) and self._lock_descriptor(descriptor, fcntl.LOCK_SH)
+                return self._lock_record(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB) and self._lock_descriptor(
+                    descriptor, fcntl.LOCK_SH
+                )
             finally:
                 _close(descriptor)
 
@@ -374,11 +374,16 @@ def _problem(descriptor: int, path: str) -> str:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
-    if status.st_nlink > 1:
-        return "a file that has other names, too"
+    if status.st_nlink > 1 and not (may_have_links() and _is_lock(descriptor, status)):
+        return "a file that has other names (hard links), too"
     if status.st_uid not in _may_own(path):
         return f"a file of another user (number {status.st_uid})"
     return ""
+
+
+def _is_lock(descriptor: int, status: os.stat_result) -> bool:
+    """Whether a file contains what a lock file does. Otherwise another name of it may be a file that matters."""
+    return status.st_size == 0 or bool(_read_note(descriptor).pid)
 
 
 def _may_own(path: str) -> frozenset[int]:

@@ -40,6 +40,7 @@ import logging
 import os
 import sqlite3
 import struct
+import tempfile
 from collections.abc import Callable, Collection
 from time import localtime, strftime
 from typing import NamedTuple, TypeAlias
@@ -381,7 +382,10 @@ class FileWatch:
 
     def _copy_out(self) -> tuple[bool, str]:
         """Copy the open database to a new file; return whether that succeeded, and a sentence about it."""
-        destination = self._free_name()
+        folder = os.path.dirname(self._path)
+        if not os.path.isdir(folder):  # it was deleted with the file
+            folder = tempfile.mkdtemp(prefix="hourglass-saved-")
+        destination = self._free_name(folder)
         logger.error(
             "%s was lost while it was in use: its content is being copied to %s", self._path, destination
         )
@@ -399,7 +403,7 @@ class FileWatch:
         return f"The file that was in use, with all that was acknowledged, {where}."
 
     def _move_log(self) -> str:
-        destination = f"{self._free_name()}-wal"
+        destination = f"{self._free_name(os.path.dirname(self._path))}-wal"
         try:
             os.rename(self._log, destination)
         except OSError as error:
@@ -408,8 +412,8 @@ class FileWatch:
             os.unlink(self._index)
         return destination
 
-    def _free_name(self) -> str:
-        stem = f"{self._path}.saved-{strftime('%Y%m%d-%H%M%S')}"
+    def _free_name(self, folder: str) -> str:
+        stem = os.path.join(folder, f"{os.path.basename(self._path)}.saved-{strftime('%Y%m%d-%H%M%S')}")
         names = (stem, *(f"{stem}-{number}" for number in range(1, 1000)))
         return next(
             name for name in names if not os.path.lexists(name) and not os.path.lexists(f"{name}-wal")
