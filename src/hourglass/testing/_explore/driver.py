@@ -29,8 +29,10 @@ from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._activities import Mishap
 from hourglass.testing._driver import EnvironmentDriver
-from hourglass.testing._explore.choices import Choices, Option, Sort
-from hourglass.testing._explore.possible import Arrival, possible
+from hourglass.testing._explore.arrivals import Arrival
+from hourglass.testing._explore.choices import Choices
+from hourglass.testing._explore.options import Option, Sort
+from hourglass.testing._explore.possible import possible
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Step
 from hourglass.testing._stuck import explain
