@@ -130,9 +130,9 @@ def test_attempts_go_on_when_the_engine_of_their_process_fails(
 
 @pytest.mark.skipif(not shim.is_here(), reason="needs Linux and a C compiler")
 def test_results_survive_a_sync_error_of_their_process(
-    """Results that have waited for a full disk when the engine fails are kept for the next one: no attempt is executed again."""
+    path: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results that have waited for a full disk when the engine fails are kept for the next engine: no attempt is executed again."""
+    """Results that wait for a full disk when the engine fails are kept for the next one: no attempt is executed again."""
     disk = shim.Shim(tmp_path / "control", path, seed=1)
     for name, value in disk.environment.items():
         monkeypatch.setenv(name, value)
