@@ -57,13 +57,13 @@ class ActivityEnvironment:
         resources: Sequence[Any] = (),
         converter: Converter = default_converter,
     ) -> None:
-        given = info or _INFO
+        base = info or _INFO
         self.info = replace(
-            given,
-            attempt=given.attempt if attempt is None else attempt,
+            base,
+            attempt=base.attempt if attempt is None else attempt,
             converter=converter,
             encoded_heartbeat_details=tuple(converter.encode_all(heartbeat_details))
-            or given.encoded_heartbeat_details,
+            or base.encoded_heartbeat_details,
         )
         self.heartbeats: list[tuple[Any, ...]] = []
         """The details of each heartbeat so far."""
@@ -165,7 +165,7 @@ class ActivityEnvironment:
         self.published.append((name, self._converter.decode(value)))
 
     def _beat(self, payloads: Payloads) -> None:
-        details = tuple(self._converter.decode(each) for each in payloads)
+        details = tuple(self._converter.decode(payload) for payload in payloads)
         self.heartbeats.append(details)
         if self._on_heartbeat is not None:
             self._on_heartbeat(*details)

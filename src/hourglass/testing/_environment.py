@@ -115,7 +115,7 @@ class Environment(EnvironmentBase):
     def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
         """Start a workflow and return a handle to it, like a client. Everything that takes no virtual time is done."""
         self._fixture.driver.check()
-        self._fixture.driver.registry.meet_workflow(workflow)
+        self._fixture.driver.registry.register_workflow(workflow)
         return self.client.start_workflow(workflow, *args, **options)
 
     @overload
@@ -275,7 +275,7 @@ class AsyncEnvironment(EnvironmentBase):
     async def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
         """Start a workflow and return a handle to it, like a client. Everything that takes no virtual time is done."""
         self._check_open()
-        self._fixture.driver.registry.meet_workflow(workflow)
+        self._fixture.driver.registry.register_workflow(workflow)
         return await self.client.start_workflow(workflow, *args, **options)
 
     @overload

@@ -79,7 +79,7 @@ def make_fake(
         _check_nothing(name, definition, raises)
     result = None if returns is UNSET else returns
     return Fake(
-        _definition(name, definition, function, _played(definition, function, result)),
+        _definition(name, definition, function, _implementation(definition, function, result)),
         shown(definition) if definition is not None else function,
         raises=errors,
         takes=optional_seconds(takes, "takes") or 0.0,
@@ -91,7 +91,7 @@ def _definition(
     name: str,
     real: ActivityDefinition | None,
     function: Callable[..., Any] | None,
-    played: Callable[..., Any],
+    implementation: Callable[..., Any],
 ) -> ActivityDefinition:
     if real is not None:
         signature, settings = real.signature, real.settings
@@ -99,9 +99,9 @@ def _definition(
         signature, settings = _own_signature(name, function), FOREIGN_DEFAULTS
     return ActivityDefinition(
         name=name,
-        fn=played,
+        fn=implementation,
         signature=signature,
-        is_async=function is not None and inspect.iscoroutinefunction(played),
+        is_async=function is not None and inspect.iscoroutinefunction(implementation),
         settings=settings,
     )
 
@@ -120,7 +120,7 @@ def _own_signature(name: str, function: Callable[..., Any] | None) -> Signature:
     return Signature.of(anything, what=what)
 
 
-def _played(
+def _implementation(
     real: ActivityDefinition | None, function: Callable[..., Any] | None, result: Any
 ) -> Callable[..., Any]:
     """Return the function that is called for an attempt. It receives the activity's defaults, as the activity would."""
@@ -179,12 +179,12 @@ def _check_function(name: str, real: ActivityDefinition | None, function: Callab
         own = inspect.signature(function)
     except (TypeError, ValueError):
         return  # some callables written in C have no signature
-    wanted = _without_self(real)
+    expected = _without_self(real)
     try:
         own.bind(*[None] * len(real.signature.parameters))
     except TypeError as error:
         raise DefinitionError(
-            f"the fake of activity {name} must take what the activity takes: {name}{wanted}. "
+            f"the fake of activity {name} must take what the activity takes: {name}{expected}. "
             f"{getattr(function, '__qualname__', function)}{own} cannot be called so ({error})"
         ) from None
 

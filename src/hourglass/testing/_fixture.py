@@ -26,12 +26,12 @@ from hourglass.client._interception import Interceptor, activity_chain, workflow
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
 from hourglass.testing._driver import DriverPolicy, EnvironmentDriver
+from hourglass.testing._errors import EnvironmentErrors
 from hourglass.testing._guard import Guard
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runner
 from hourglass.testing._steps import Chooser
 from hourglass.testing._threads import current_loop
-from hourglass.testing._trouble import Troubles
 from hourglass.testing._virtual_time import as_ns
 
 IDENTITY = "test"
@@ -78,14 +78,14 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def evaluations(
         self, registry: EnvironmentRegistry, namespace: str
-    ) -> Callable[[str, Troubles], Evaluations]:
+    ) -> Callable[[str, EnvironmentErrors], Evaluations]:
         """Return a factory of evaluations for one task queue, as in production."""
         verify, watch = checked_verify(self.verify), checked_watch(self.watch, self.verify)
         if sys.getprofile() is not None:
             watch = None  # this thread is being profiled, and can have only one profile function
         exceptions = check_exceptions(self.failure_exceptions)
         generations = Generations(most=_GENERATIONS)
-        return lambda queue, troubles: Evaluations(
+        return lambda queue, errors: Evaluations(
             LaneContext(
                 registry.workflow,
                 RunSettings(
@@ -95,13 +95,13 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
                     failure_exceptions=exceptions,
                     interceptors=workflow_interceptors(self.interceptors),
                     metrics=self.metrics,
-                    on_activity=registry.meet_activity,
+                    on_activity=registry.register_activity,
                     steps=registry.steps,
                 ),
                 verify=verify,
                 watcher=Watcher(watch) if watch is not None else None,
                 cache=StateCache(_LIMITS),
-                parked=troubles,
+                parked=errors,
                 first_check=_FIRST_CHECK,
                 on_demand=self.verify_on_demand,
                 generations=generations,

@@ -68,7 +68,7 @@ class Later:
                 do()
             except BaseException as error:
                 error.add_note(f"raised by an action that the test scheduled for {self.time}: {name}")
-                self._driver.troubles.add(error)
+                self._driver.errors.add(error)
 
         step = Step("action", name, act)
         self._driver.clock.call_at(self._when_ns, lambda: self._driver.add(step))

@@ -57,7 +57,7 @@ class EnvironmentRegistry:
             _called=dict(self._called),
         )
 
-    def meet_workflow(self, workflow: object) -> None:
+    def register_workflow(self, workflow: object) -> None:
         """Register a workflow that is started. Ignores any other object, which the client rejects."""
         definition = workflow_definition(workflow)
         if definition is not None:
@@ -79,7 +79,7 @@ class EnvironmentRegistry:
         if fallback is not None and not fallback.dynamic:
             return fallback
         for definition in tuple(self._started.values()):
-            for value in _in_sight(definition):
+            for value in _reachable(definition):
                 candidate = _definition_of(value)
                 if candidate is not None and candidate.name == name:
                     self._started[name] = candidate
@@ -91,7 +91,7 @@ class EnvironmentRegistry:
             "decorated object, or name it before: Environment(workflows=[…]) or Environment(modules=[…])"
         )
 
-    def meet_activity(self, activity: Activity[..., Any]) -> None:
+    def register_activity(self, activity: Activity[..., Any]) -> None:
         """Register an activity that workflow code calls."""
         self._called[activity.name] = activity
 
@@ -148,7 +148,7 @@ def _definition_of(obj: object) -> WorkflowDefinition | None:
         return None
 
 
-def _in_sight(definition: WorkflowDefinition) -> Iterator[object]:
+def _reachable(definition: WorkflowDefinition) -> Iterator[object]:
     """Yield the objects that a workflow's code can name: the globals of its module, and its closure."""
     fn: Callable[..., Any] = inspect.unwrap(definition.run)
     yield from list(getattr(fn, "__globals__", {}).values())

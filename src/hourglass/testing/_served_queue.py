@@ -39,7 +39,7 @@ from hourglass._worker.tree.dispatch import Dispatch
 from hourglass.errors import InternalError
 from hourglass.testing._activities import (
     HEARTBEAT_INTERVAL,
-    ActivityStage,
+    EnvironmentActivities,
     EnvironmentMailbox,
     EnvironmentRunner,
     Mishap,
@@ -93,14 +93,14 @@ class _SteppedWaiter:
 
     def executed(self, result: ActivityResult) -> None:
         executor = self._executor
-        performance = executor.runner.ended(result)
+        running = executor.runner.ended(result)
 
         def report() -> None:
-            if performance is None or not performance.mishap.result_lost:
+            if running is None or not running.mishap.result_lost:
                 executor.loop.call(self._waiter.executed, result)
 
-        if performance is not None and performance.is_elsewhere:
-            executor.steps.add(Step("ended", performance.name, report))
+        if running is not None and running.is_elsewhere:
+            executor.steps.add(Step("ended", running.name, report))
         else:
             report()
 
@@ -131,7 +131,7 @@ class ServedQueue:
         connection: Connection,
         loop: QuietLoop,
         make_evaluations: Callable[[str], Evaluations],
-        stage: ActivityStage,
+        stage: EnvironmentActivities,
         driver: QueueDriver,
     ) -> None:
         """Create the queue; on the loop."""

@@ -83,7 +83,7 @@ class EnvironmentSession(ClientSession):
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to its end and return its result."""
         driver = self.driver
-        if driver.at_home or not in_activity():
+        if driver.is_own_thread or not in_activity():
             return operation.parse(driver.run(operation.ask(self)))
         if driver.closed:
             driver.check()
@@ -116,7 +116,7 @@ class EnvironmentSession(ClientSession):
 
     def meet(self, workflow: object) -> None:
         """Register a workflow that a schedule will start."""
-        self.driver.registry.meet_workflow(workflow)
+        self.driver.registry.register_workflow(workflow)
 
     async def call(self, request: Request[A]) -> A:
         """Send a request to the engine, on the environment's loop."""
@@ -157,12 +157,12 @@ class EnvironmentSession(ClientSession):
 
     async def _raise_if_parked(self, workflow_id: str, run_id: str) -> None:
         """Raise the error of a parked run, which never closes and answers no query."""
-        if not self.driver.troubles.any_parked:
+        if not self.driver.errors.any_parked:
             return
         if not run_id:
             description = DescribeWorkflow(workflow_id=workflow_id)
             run_id = (await self.driver.connection.call(description)).summary.run_id
-        parked = self.driver.troubles.of_run(run_id)
+        parked = self.driver.errors.of_run(run_id)
         if parked is not None:
             raise parked.with_traceback(None)
 

@@ -93,31 +93,31 @@ class QuietLoop(asyncio.SelectorEventLoop):
         """Run a coroutine to its end, in this thread. One that never has to wait costs no turn of the loop."""
         asyncio._set_running_loop(self)  # as far as the coroutine can see
         try:
-            waits = coro.send(None)
+            awaited = coro.send(None)
         except StopIteration as end:
             result: T = end.value
             return result
         finally:
             asyncio._set_running_loop(None)
-        return self.run_until_complete(_resumed(coro, waits))
+        return self.run_until_complete(_resumed(coro, awaited))
 
 
-async def _resumed(coro: Coroutine[Any, Any, T], waits: Any) -> T:
+async def _resumed(coro: Coroutine[Any, Any, T], awaited: Any) -> T:
     """Go on with a coroutine that has begun outside a task."""
-    return cast(T, await _rest(coro, waits))
+    return cast(T, await _send_on(coro, awaited))
 
 
 @types.coroutine
-def _rest(coro: Coroutine[Any, Any, Any], waits: Any) -> Generator[Any, None, Any]:
+def _send_on(coro: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, None, Any]:
     while True:
         try:
-            yield waits
+            yield awaited
         except BaseException as error:
             step: Callable[[], Any] = partial(coro.throw, error)
         else:
             step = partial(coro.send, None)
         try:
-            waits = step()
+            awaited = step()
         except StopIteration as end:
             return end.value
 
@@ -142,13 +142,13 @@ def current_loop() -> QuietLoop:
             "this thread runs an event loop, which an Environment would block: write `async with Environment() as env:` "
             "and await its methods (with pytest: the fixture hourglass_async_env)"
         )
-    me = threading.current_thread()
+    current = threading.current_thread()
     with _shared.lock:
-        loop = _shared.loops.get(me)
+        loop = _shared.loops.get(current)
         if loop is None:
-            for thread in [each for each in _shared.loops if not each.is_alive()]:
+            for thread in [owner for owner in _shared.loops if not owner.is_alive()]:
                 _shared.loops.pop(thread).close()
-            loop = _shared.loops[me] = QuietLoop()
+            loop = _shared.loops[current] = QuietLoop()
         return loop
 
 

@@ -19,7 +19,7 @@ from hourglass.client import WorkflowHandle
 from hourglass.errors import ServiceError, UpdateFailedError, UsageError
 from hourglass.workflow import Channel
 
-Standing: TypeAlias = Literal["early", "ready", "due"]
+ArrivalState: TypeAlias = Literal["early", "ready", "due"]
 """It cannot come yet; it may come; it must come before time goes on."""
 
 T = TypeVar("T")
@@ -35,11 +35,11 @@ class Arrival:
     after_ns: int = 0
     before_ns: int | None = None
 
-    def standing(self, passed_ns: int) -> Standing:
+    def state(self, elapsed_ns: int) -> ArrivalState:
         """Whether it may come, so long after the start."""
-        if passed_ns < self.after_ns:
+        if elapsed_ns < self.after_ns:
             return "early"
-        return "due" if self.before_ns is not None and self.before_ns <= passed_ns else "ready"
+        return "due" if self.before_ns is not None and self.before_ns <= elapsed_ns else "ready"
 
     def __repr__(self) -> str:
         return f"<{self.name}, sometime>"
@@ -60,8 +60,10 @@ class Sometime:
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> Arrival: ...
     def signal(self, signal: Any, /, *args: Any) -> Arrival:  # type: ignore[misc]
         """A signal."""
-        given = ", ".join(repr(each) for each in args)
-        return self._arrival(f"signal {_name(signal)}({given})", lambda handle: handle.signal(signal, *args))
+        arguments = ", ".join(map(repr, args))
+        return self._arrival(
+            f"signal {_name(signal)}({arguments})", lambda handle: handle.signal(signal, *args)
+        )
 
     @overload
     def update(self, update: str, /, *args: Any) -> Arrival: ...
@@ -69,13 +71,13 @@ class Sometime:
     def update(self, update: Callable[[*Ts], Any], /, *args: *Ts) -> Arrival: ...
     def update(self, update: Any, /, *args: Any) -> Arrival:  # type: ignore[misc]
         """An update, whose sender waits for the answer; one that is refused is no matter of the exploration's."""
-        given = ", ".join(repr(each) for each in args)
+        arguments = ", ".join(map(repr, args))
 
         def send(handle: WorkflowHandle[Any]) -> None:
             with suppress(UpdateFailedError, ServiceError):
                 handle.execute_update(update, *args)
 
-        return self._arrival(f"update {_name(update)}({given})", send)
+        return self._arrival(f"update {_name(update)}({arguments})", send)
 
     def cancel(self, reason: str = "") -> Arrival:
         """A request to cancel the workflow."""
@@ -101,16 +103,16 @@ def sometime(*, after: Duration = 0, before: Duration | None = None) -> Sometime
     return Sometime(least, None if most is None else to_ns(most))
 
 
-def checked_arrivals(given: Sequence[object]) -> tuple[Arrival, ...]:
+def checked_arrivals(arrivals: Sequence[object]) -> tuple[Arrival, ...]:
     """What an author lists as arrivals."""
-    for each in given:
-        if not isinstance(each, Arrival):
-            raise UsageError(f"arrivals= takes what sometime().signal(…) and the like make, not {each!r:.80}")
-    return tuple(each for each in given if isinstance(each, Arrival))
+    for arrival in arrivals:
+        if not isinstance(arrival, Arrival):
+            raise UsageError(
+                f"arrivals= takes what sometime().signal(…) and the like make, not {arrival!r:.80}"
+            )
+    return tuple(arrival for arrival in arrivals if isinstance(arrival, Arrival))
 
 
-def _name(given: object) -> str:
-    name = (
-        given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", None)
-    )
-    return str(name or type(given).__name__)
+def _name(obj: object) -> str:
+    name = obj if isinstance(obj, str) else getattr(obj, "name", None) or getattr(obj, "__name__", None)
+    return str(name or type(obj).__name__)

@@ -72,15 +72,15 @@ class Swarm:
         """A new mixture, for orders of about so many choices."""
         drawn: list[Sort] = [sort for sort in SORTS if random.random() < 0.6]
         sorts: frozenset[Sort] = frozenset(drawn or SORTS)
-        wanted = 2 + int(random.random() * 5)
-        return cls(random, sorts, min(0.6, 2 * wanted / max(points, 1)), wanted)
+        most = 2 + int(random.random() * 5)
+        return cls(random, sorts, min(0.6, 2 * most / max(points, 1)), most)
 
     def choose(self, options: Options) -> int:
         """What is usual, or now and then something else."""
         if not self.left or self.random.random() >= self.rate:
             return 0
-        others = [place for place in range(1, len(options)) if SORT_OF[options[place].kind] in self.sorts]
-        if not others:
+        deviations = [place for place in range(1, len(options)) if SORT_OF[options[place].kind] in self.sorts]
+        if not deviations:
             return 0
         self.left -= 1
-        return others[int(self.random.random() * len(others))]
+        return deviations[int(self.random.random() * len(deviations))]

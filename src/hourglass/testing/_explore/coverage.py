@@ -40,21 +40,21 @@ class Coverage:
     orders: set[tuple[int, ...]] = field(default_factory=set)
     points: set[int] = field(default_factory=set)
     states: set[int] = field(default_factory=set)
-    _told: float = 0.0
+    _shown_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._told = monotonic()
+        self._shown_at = monotonic()
 
     def add(self, order: tuple[int, ...], points: set[int], states: set[int]) -> None:
         """One order more."""
         self.orders.add(order)
         self.points |= points
         self.states |= states
-        if monotonic() - self._told >= 1 and sys.stderr.isatty():
-            self._told = monotonic()
-            sys.stderr.write(f"exploring {self.so_far()}\n")
+        if monotonic() - self._shown_at >= 1 and sys.stderr.isatty():
+            self._shown_at = monotonic()
+            sys.stderr.write(f"exploring {self.exploration()}\n")
 
-    def so_far(self, is_complete: bool = False, deviations: int = 0) -> Exploration:
+    def exploration(self, is_complete: bool = False, deviations: int = 0) -> Exploration:
         """What is covered by now."""
         return Exploration(
             workflow=self.workflow,

@@ -27,30 +27,30 @@ def explore(plan: ExplorationPlan, runs: int, seed: int | None) -> Exploration:
         raise UsageError(f"seed= is a whole number, not {seed!r:.80}")
     search, coverage = OrderSearch(runs, seed or 0), Coverage(plan.name, seed or 0)
     try:
-        found = _found(plan, search, coverage)
-        if found is None:
-            return coverage.so_far(search.is_complete, search.deviations)
+        failing = _first_failing(plan, search, coverage)
+        if failing is None:
+            return coverage.exploration(search.is_complete, search.deviations)
         with _quiet_logs():
-            script = _shrunk(plan, found, search.usual, coverage.orders)
+            script = _smallest(plan, failing, search.usual, coverage.orders)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\ninterrupted; {coverage.so_far()}\n")
+        sys.stderr.write(f"\ninterrupted; {coverage.exploration()}\n")
         raise
-    raise _failed(plan, script, coverage.so_far())
+    raise _failed(plan, script, coverage.exploration())
 
 
 def replay(plan: ExplorationPlan, token: str) -> Exploration:
     """Run the order that a token names, and no other."""
     script, coverage = script_of(token), Coverage(plan.name, 0)
-    outcome = run_order(plan, Choices(script), watched=True)
+    outcome = run_order(plan, Choices(script), is_watched=True)
     coverage.add(script, outcome.points, outcome.states)
     if outcome.violation is not None:
-        raise _failed(plan, script, coverage.so_far())
-    return coverage.so_far()
+        raise _failed(plan, script, coverage.exploration())
+    return coverage.exploration()
 
 
-def _found(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> OrderOutcome | None:
-    """The first order that breaks a property. The usual one is watched and logs as ever: once is enough for that."""
-    outcome = _try_next(plan, search, coverage, watched=True)
+def _first_failing(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> OrderOutcome | None:
+    """The first order that breaks a property. The usual one is is_watched and logs as ever: once is enough for that."""
+    outcome = _try_next(plan, search, coverage, is_watched=True)
     with _quiet_logs():
         while outcome is not None and outcome.violation is None:
             outcome = _try_next(plan, search, coverage)
@@ -58,25 +58,27 @@ def _found(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> Or
 
 
 def _try_next(
-    plan: ExplorationPlan, search: OrderSearch, coverage: Coverage, *, watched: bool = False
+    plan: ExplorationPlan, search: OrderSearch, coverage: Coverage, *, is_watched: bool = False
 ) -> OrderOutcome | None:
     """Run the next order; None at the end."""
     choices = search.next()
     if choices is None:
         return None
-    outcome = run_order(plan, choices, watched=watched)
+    outcome = run_order(plan, choices, is_watched=is_watched)
     search.tried(choices)
     coverage.add(stripped(choices.taken), outcome.points, outcome.states)
     return outcome
 
 
-def _shrunk(plan: ExplorationPlan, found: OrderOutcome, usual: Sequence[int], tried: Set[Script]) -> Script:
-    assert found.violation is not None
-    if not any(found.choices.taken):
+def _smallest(
+    plan: ExplorationPlan, failing: OrderOutcome, usual: Sequence[int], tried: Set[Script]
+) -> Script:
+    assert failing.violation is not None
+    if not any(failing.choices.taken):
         return ()
-    if isinstance(found.violation.error, WorkflowHung):
-        return stripped(found.choices.taken)  # each further try would hang, too
-    key, itself = found.violation.key, stripped(found.choices.taken)
+    if isinstance(failing.violation.error, WorkflowHung):
+        return stripped(failing.choices.taken)  # each further try would hang, too
+    key, itself = failing.violation.key, stripped(failing.choices.taken)
 
     def fails(script: Script) -> list[int] | None:
         if script in tried and script != itself:
@@ -85,11 +87,11 @@ def _shrunk(plan: ExplorationPlan, found: OrderOutcome, usual: Sequence[int], tr
         same = outcome.violation is not None and outcome.violation.key == key
         return outcome.choices.taken if same else None
 
-    return shrink(found.choices.taken, fails, usual)
+    return shrink(failing.choices.taken, fails, usual)
 
 
-def _failed(plan: ExplorationPlan, script: Script, covered: Exploration) -> ExplorationFailed:
-    outcome = run_order(plan, Choices(script), telling=True)
+def _failed(plan: ExplorationPlan, script: Script, exploration: Exploration) -> ExplorationFailed:
+    outcome = run_order(plan, Choices(script), with_story=True)
     story, violation, token = outcome.story, outcome.violation, token_of(script)
     assert story is not None
     if violation is None:
@@ -102,7 +104,7 @@ def _failed(plan: ExplorationPlan, script: Script, covered: Exploration) -> Expl
         f"{plan.name}: {violation.short}\n\n{story}\n\n"
         f"broken: {violation}\n"
         f"again:  the same call with story={token!r}\n"
-        f"tried:  {covered}",
+        f"tried:  {exploration}",
         token=token,
         story=tuple(line.text for line in story),
         broken=violation.broken,

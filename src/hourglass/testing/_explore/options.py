@@ -60,10 +60,10 @@ Options: TypeAlias = Sequence[Option]
 
 def chosen_sorts(*, crashes: bool, failures: bool, timeouts: bool, redeliveries: bool) -> frozenset[Sort]:
     """The sorts of deviations that are wanted; order and time always are."""
-    wanted: dict[Sort, bool] = {
+    enabled: dict[Sort, bool] = {
         "crashes": crashes,
         "failures": failures,
         "timeouts": timeouts,
         "redeliveries": redeliveries,
     }
-    return frozenset(sort for sort in SORTS if wanted.get(sort))
+    return frozenset(sort for sort in SORTS if enabled.get(sort))

@@ -17,7 +17,7 @@ from hourglass.testing._explore.choices import Choices, Swarm
 
 # The part of all orders that is tried systematically; the rest, by chance, reaches deeper.
 _SYSTEMATIC = 0.75
-_MOST_KEPT = 200_000
+_MOST_PENDING = 200_000
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class OrderSearch:
         self._next: list[_Branch] = []
         self._deviations = 0
         self._points = 0
-        self._first = True
+        self._is_first = True
         self._truncated = False
         self._is_systematic = True
         self.usual: tuple[int, ...] = ()
@@ -52,7 +52,7 @@ class OrderSearch:
     @property
     def is_complete(self) -> bool:
         """Whether every order was tried."""
-        return not (self._first or self._level or self._next or self._truncated)
+        return not (self._is_first or self._level or self._next or self._truncated)
 
     @property
     def deviations(self) -> int:
@@ -64,8 +64,8 @@ class OrderSearch:
         if self._left <= 0 or self.is_complete:
             return None
         self._left -= 1
-        if self._first:
-            self._first = False
+        if self._is_first:
+            self._is_first = False
             return Choices()
         if not self._level:
             self._level, self._next = self._next, []
@@ -85,7 +85,7 @@ class OrderSearch:
             return
         for place in range(choices.scripted, len(choices.taken)):
             for choice in range(1, choices.widths[place]):
-                if len(self._next) >= _MOST_KEPT:
+                if len(self._next) >= _MOST_PENDING:
                     self._truncated = True
                     return
                 self._next.append(_Branch(choices.taken, place, choice))

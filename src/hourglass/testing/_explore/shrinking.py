@@ -83,24 +83,24 @@ def _smaller(best: Script) -> Iterator[Script]:
         for choice in range(1, best[place]):
             yield stripped((*best[:place], choice, *best[place + 1 :]))
     for place in places:
-        for other in (*range(place), *range(place + 1, place + 1 + _LATER)):
-            yield from _moved(best, place, other)
+        for target in (*range(place), *range(place + 1, place + 1 + _LATER)):
+            yield from _moved(best, place, target)
 
 
-def _moved(best: Script, place: int, other: int) -> Iterator[Script]:
+def _moved(best: Script, place: int, target: int) -> Iterator[Script]:
     """With a deviation at another place, where what it means may have another number."""
-    moved = list(best) + [0] * (other + 1 - len(best))
-    if moved[other]:
+    moved = list(best) + [0] * (target + 1 - len(best))
+    if moved[target]:
         return
     moved[place] = 0
     for choice in (best[place], best[place] - 1, best[place] + 1):
         if choice > 0:
-            moved[other] = choice
+            moved[target] = choice
             yield stripped(moved)
 
 
 def _without(best: Script, places: Sequence[int]) -> Iterator[Script]:
     """Without these deviations: the usual thing there, or no choice there at all."""
-    gone = frozenset(places)
-    yield stripped([0 if place in gone else choice for place, choice in enumerate(best)])
-    yield stripped([choice for place, choice in enumerate(best) if place not in gone])
+    removed = frozenset(places)
+    yield stripped([0 if place in removed else choice for place, choice in enumerate(best)])
+    yield stripped([choice for place, choice in enumerate(best) if place not in removed])

@@ -27,8 +27,8 @@ def script_of(token: str) -> tuple[int, ...]:
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
         raise UsageError(f"story= is what a failed exploration printed, such as '4.2-9.1', not {token!r:.80}")
     script: list[int] = []
-    for each in token.split("-"):
-        place, choice = map(int, each.split("."))
+    for deviation in token.split("-"):
+        place, choice = map(int, deviation.split("."))
         if place < len(script):
             raise UsageError(f"story={token!r}: its places must ascend")
         script += [0] * (place - len(script)) + [choice]

@@ -21,24 +21,24 @@ _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 def clock_text(ns: int) -> str:
     """How long something is after the beginning: `0:00:10`, `7d 0:00:00`."""
-    whole, rest = divmod(ns, SECOND)
-    days, day = divmod(whole, 86_400)
-    hours, minutes, seconds = day // 3600, day // 60 % 60, day % 60
-    part = f".{rest // 1_000_000:03}" if rest >= 1_000_000 else ""
-    return f"{f'{days}d ' if days else ''}{hours}:{minutes:02}:{seconds:02}{part}"
+    seconds, fraction = divmod(ns, SECOND)
+    days, day = divmod(seconds, 86_400)
+    hours, minutes, second = day // 3600, day // 60 % 60, day % 60
+    part = f".{fraction // 1_000_000:03}" if fraction >= 1_000_000 else ""
+    return f"{f'{days}d ' if days else ''}{hours}:{minutes:02}:{second:02}{part}"
 
 
 def duration_text(ns: int) -> str:
     """A duration: `7 days`, `90 s`."""
-    whole, rest = divmod(ns, SECOND)
+    seconds, fraction = divmod(ns, SECOND)
     for length, name in _UNITS:
-        if whole and not rest and not whole % length:
-            count = whole // length
+        if seconds and not fraction and not seconds % length:
+            count = seconds // length
             return f"{count} {name}{'' if count == 1 else 's'}"
     return f"{ns / SECOND:g} s"
 
 
-class Words:
+class Wording:
     """Speaks of one workflow's runs; remembers what their numbers mean."""
 
     def __init__(self, converter: Converter) -> None:

@@ -19,7 +19,7 @@ _REFUSED = frozenset(("FATAL", "NONDETERMINISM"))
 _NOT_A_BUG = (KeyboardInterrupt, SystemExit)
 
 
-class Troubles(ParkedRuns):
+class EnvironmentErrors(ParkedRuns):
     """The parked runs, reported by the evaluations, and urgent errors, reported by the driver."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Troubles(ParkedRuns):
     def _park(self, run_id: str, name: str, error: BaseException | None) -> None:
         if isinstance(error, WorkflowParked):
             error = error.__cause__ or error
-        if error is not None and is_to_be_let_out(error):
+        if error is not None and is_for_test_runner(error):
             self.urgent.append(error)
             return
         if run_id in self._parked:
@@ -95,8 +95,8 @@ class Troubles(ParkedRuns):
         self._unraised.append((run_id, parked))
 
 
-class QuietTroubles(Troubles):
-    """Troubles for `explore`, which searches for them and reports them itself: nothing is logged."""
+class QuietErrors(EnvironmentErrors):
+    """EnvironmentErrors for `explore`, which searches for them and reports them itself: nothing is logged."""
 
     def say_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
@@ -110,7 +110,7 @@ class QuietTroubles(Troubles):
         self._park(run_id, f"run {run_id}", error)
 
 
-def is_to_be_let_out(error: BaseException) -> bool:
+def is_for_test_runner(error: BaseException) -> bool:
     """Whether an exception in user code is meant for the test runner: Ctrl-C, `pytest.fail`, `pytest.skip`."""
     return isinstance(error, _NOT_A_BUG) or _is_of_pytest(error)
 
