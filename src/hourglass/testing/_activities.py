@@ -3,14 +3,14 @@
 Contexts, heartbeats, cancellation, results and the executor's limits are the worker's. Only the place differs: a plain fake
 runs on the thread of the test, and one with a virtual duration waits on the virtual clock before that. A real `def` activity
 runs in a thread (process activities, too), a real or fake `async def` one on the activity loop. Virtual time does not pass while
-one of those runs.
+one of these runs.
 
 Invariants:
 
 - An attempt that runs on the test's thread is over when the step that starts it is over.
 - The end of an attempt that ran elsewhere is a step of its own, so that the chooser decides when the engine receives it.
-- During the virtual duration of a fake the engine sees what it would see of a worker: heartbeats, if they are automatic or
-  requested, and the result. A cancellation ends the attempt at once.
+- During the virtual duration of a fake the engine receives the same calls as from a worker: heartbeats, if they are automatic
+  or requested, and the result. A cancellation ends the attempt at once.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class EnvironmentActivities:
         return record
 
     def fake_of(self, task: ActivityTask) -> Fake:
-        """Return what executes for a task: a fake, or the activity itself."""
+        """Return the fake that executes for a task, or the activity itself in the form of a fake."""
         step = self.registry.steps.get(task.run_id, {}).get(task.activity_id)
         return self.registry.activity(task.activity_type, step)
 
@@ -166,11 +166,11 @@ class SleepingFake:
         self._attempt.finish_threadsafe(stopped(self._attempt.task, reason))
 
     def give_up(self) -> bool:
-        """Nothing to release."""
+        """Return True: there is no thread to release."""
         return True
 
     def stack(self) -> str:
-        """Nothing executes."""
+        """Return "": no code executes."""
         return ""
 
 
@@ -249,7 +249,7 @@ class EnvironmentRunner:
         )
 
     def stop(self) -> None:
-        """Nothing to stop: threads and loop belong to all environments of this process."""
+        """Do nothing: threads and loop belong to all environments of this process."""
 
     def _sleep(self, attempt: Attempt, running: RunningAttempt, fake: Fake) -> None:
         self._stage.asleep.add(running)

@@ -1,4 +1,4 @@
-"""The driver: does everything that happens in an environment, one step at a time, in one thread, and lets virtual time pass.
+"""The driver of an environment: does one step at a time, on one thread, and lets virtual time pass.
 
 Items of the engine become steps; a step passes its item to the worker's dispatch (`_served_queue`). The driver decides when that
 happens, evaluates activations in place of the worker's lanes, and moves the virtual clock. User code runs outside the event
@@ -6,7 +6,7 @@ loop, as in a worker.
 
 Invariants:
 
-- Nothing happens while no caller waits in the environment.
+- Steps are done only while a caller waits in the environment.
 - When a caller gets control back, the present instant is settled: no step is possible any more, except for real activities that
   still run in their threads.
 - Time passes only when no step is possible, no real activity runs, and a caller waits for time to pass.
@@ -49,7 +49,7 @@ _PATIENCE = 10.0  # seconds of real time
 
 
 class Interrupted(BaseException):
-    """Raised in a wait whose caller has given up: its asynchronous call was cancelled, or its environment closed."""
+    """Raised in a wait that has no caller any more: its asynchronous call was cancelled, or its environment closed."""
 
 
 class DriverPolicy(DispatchPolicy):
@@ -71,7 +71,7 @@ class DriverPolicy(DispatchPolicy):
 
 
 class EnvironmentDriver:
-    """Drives one environment. Belongs to the environment's thread, except where a method says otherwise."""
+    """The driver of one environment. Belongs to the environment's thread, except for methods that are marked as thread-safe."""
 
     make_queue: Callable[..., ServedQueue] = ServedQueue
     make_errors: Callable[[], EnvironmentErrors] = EnvironmentErrors
@@ -105,7 +105,7 @@ class EnvironmentDriver:
         self.guard = guard
         self.stage = EnvironmentActivities(registry, self.errors, clock, equipment, inline=self.inline)
         self.waited_for: list[WaitForClose] = []
-        # Client calls that activities make on other threads, which the driver must complete.
+        # Client calls of activities on other threads: the driver must complete them.
         self.outside: set[asyncio.Task[Any]] = set()
         self.closed = False
         self.steps: list[Step] = []
@@ -123,7 +123,7 @@ class EnvironmentDriver:
         return scheduled_event_id != 0 or not self.errors.is_parked(run_id)
 
     def due_now(self, due: list[int]) -> list[int]:
-        """Return those of a run's timers, all due at the same instant, that fire now."""
+        """Return the timers of a run that fire now, of all that are due at the same instant."""
         return due
 
     def new_run_id(self) -> str:
@@ -166,7 +166,7 @@ class EnvironmentDriver:
         return task.result()
 
     def skip_to(self, when_ns: int) -> None:
-        """Let virtual time pass until `when_ns`, and do everything that is due by then."""
+        """Let virtual time pass until `when_ns`, and do all steps that are due by then."""
         self.check()
         self._interrupted = False
         reached: list[bool] = []
@@ -210,7 +210,7 @@ class EnvironmentDriver:
             await queue.open()
 
     def crash(self) -> None:
-        """Drop everything that a worker holds, as if its process had died: runs are rebuilt from their histories, attempts are
+        """Drop the state of the worker, as if its process had died: runs are rebuilt from their histories, attempts are
         retried after their timeouts.
         """
         self.check()
@@ -277,14 +277,14 @@ class EnvironmentDriver:
             raise explain(self, "nothing is due, and nothing is in progress")
 
     def _await_others(self) -> None:
-        """Wait for the engine or another thread, which takes no virtual time."""
+        """Wait for the engine or another thread. Virtual time does not pass."""
         if len(self.stage.running) > len(self.outside):
             self.loop.do(self._bell.wait())
         elif not self.loop.do(self._bell.wait(_PATIENCE)):
             raise InternalError(f"nothing has happened in the environment for {_PATIENCE:g} s of real time")
 
     def _move(self) -> bool:
-        """Let virtual time pass until something is due. Return False if nothing ever will be."""
+        """Let virtual time pass until the next callback is due. Return False if there is none."""
         return self.loop.call(self._advance)
 
     def _advance(self) -> bool:
@@ -338,7 +338,7 @@ class EnvironmentDriver:
             self.loop.do(self.serve(name))
 
     def _guarded(self, queue: ServedQueue, activation: Activation, generation: int) -> Verdict | None:
-        """Evaluate an activation. Return None if its code hangs, which the test is told at once."""
+        """Evaluate an activation. If its code hangs, record the error, to be raised in the test at once, and return None."""
         try:
             with self.guard.watching(queue.evaluations):
                 return queue.evaluations.evaluate(activation, generation)

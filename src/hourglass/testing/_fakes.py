@@ -1,4 +1,4 @@
-"""Fakes: what a test defines in place of an activity, checked where it is defined.
+"""Fakes: replacements of activities, checked where a test defines them.
 
 A fake has the parameters of the activity, and its arguments are decoded like the activity's, so it receives the same objects.
 """
@@ -34,7 +34,7 @@ class Fake:
 
     definition: ActivityDefinition
     shown: Callable[..., Any] | None
-    """The function whose parameters recorded calls are shown with; None if it is unknown."""
+    """The function that provides the parameters of recorded calls; None if it is unknown."""
     real: bool = False
     takes: float = 0.0
     beats: float | None = None
@@ -52,7 +52,7 @@ def raised(error: Raisable) -> BaseException:
 
 
 def shown(definition: ActivityDefinition) -> Callable[..., Any] | None:
-    """Return the function of an activity, or None if it takes a `self`, which calls do not have."""
+    """Return the function of an activity, or None if it has a parameter `self`: calls have none."""
     return None if definition.needs_instance else definition.fn
 
 
@@ -112,7 +112,7 @@ def _own_signature(name: str, function: Callable[..., Any] | None) -> Signature:
         try:
             return Signature.of(function, what=what)
         except DefinitionError:
-            pass  # a mock accepts anything, also **kwargs, which are never passed
+            pass  # a mock accepts all arguments, also **kwargs, which are never passed
 
     def anything(*args: Any) -> Any:
         raise NotImplementedError

@@ -73,7 +73,7 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         return EnvironmentRegistry(self.workflows, self.activities, self.modules, self.real_activities)
 
     def clock(self) -> VirtualClock:
-        """Return a clock that stands at the start time."""
+        """Return a clock that shows the start time."""
         return VirtualClock() if self.start is None else VirtualClock(as_ns(self.start))
 
     def evaluations(
@@ -152,7 +152,7 @@ class Fixture:
         self.resources.open()
 
     def close(self) -> None:
-        """Close it, on its own thread. Raise `WorkflowParked` for an open run that did something else when it was executed a
+        """Close it, on its own thread. Raise `WorkflowParked` for an open run that issues other commands when it is executed a
         second time.
         """
         try:

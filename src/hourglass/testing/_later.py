@@ -25,7 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Later:
-    """A point in virtual time, for which actions can be scheduled."""
+    """A point in virtual time. Its methods schedule actions for it."""
 
     def __init__(self, driver: EnvironmentDriver, session: ClientSession, when_ns: int) -> None:
         self._driver = driver

@@ -24,7 +24,7 @@ USUAL_ERRORS: tuple[Raisable, ...] = (
 
 @dataclass(frozen=True)
 class Mishaps:
-    """The errors that an activity may raise. One that is `sure` succeeds in the end, whatever happens to its attempts."""
+    """The errors that an activity may raise. One that is `sure` succeeds in the end, whatever mishaps its attempts have."""
 
     errors: tuple[Raisable, ...] = USUAL_ERRORS
     sure: bool = False

@@ -1,6 +1,6 @@
 """The registry of an environment: its workflows and activities by name, with their fakes and mishaps.
 
-Nothing needs to be listed that is called as a decorated object: a workflow is registered when it is started, or found in the
+Decorated objects need not be listed: a workflow is registered when it is started, or found in the
 module of a registered one; an activity is registered when workflow code calls it. Only objects that are called by name must be
 listed, be found in a module, or be faked.
 
@@ -58,7 +58,7 @@ class EnvironmentRegistry:
         )
 
     def register_workflow(self, workflow: object) -> None:
-        """Register a workflow that is started. Ignores any other object, which the client rejects."""
+        """Register a workflow that is started. Ignores any other object, because the client rejects it."""
         definition = workflow_definition(workflow)
         if definition is not None:
             self._started[definition.name] = definition
@@ -144,7 +144,7 @@ class EnvironmentRegistry:
 def _definition_of(obj: object) -> WorkflowDefinition | None:
     try:
         return workflow_definition(obj)
-    except Exception:  # proxies may raise anything
+    except Exception:  # proxies may raise any exception
         return None
 
 

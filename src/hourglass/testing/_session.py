@@ -1,7 +1,7 @@
 """The client of an environment: the same operations as with an engine, but a waiting call drives the environment.
 
 Blocking calls run on the environment's thread. An activity that runs in another thread may call too, while the test waits in the
-environment; any other thread is rejected. Asynchronous calls go through a `Runner`, which owns the environment's thread.
+environment; any other thread is rejected. Asynchronous calls go through a `Runner`, the owner of the environment's thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNLIMITED = nullcontext()
 
 
 class Runner(Protocol):
-    """The thread to which an asynchronous environment belongs."""
+    """The thread of an asynchronous environment."""
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Call a function on the thread."""
@@ -156,7 +156,7 @@ class EnvironmentSession(ClientSession):
                 cancel()
 
     async def _raise_if_parked(self, workflow_id: str, run_id: str) -> None:
-        """Raise the error of a parked run, which never closes and answers no query."""
+        """Raise the error of a parked run: it never closes and answers no query."""
         if not self.driver.errors.any_parked:
             return
         if not run_id:

@@ -1,6 +1,6 @@
-"""The explanation of a wait that will never end: what the awaited workflows wait for, and where.
+"""The explanation of a wait that never ends: the pending activities, or the line of code, of each awaited workflow.
 
-It queries the engine and the runs, and changes nothing.
+Queries the engine and the runs without changing them.
 """
 
 from __future__ import annotations

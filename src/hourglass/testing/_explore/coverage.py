@@ -9,9 +9,9 @@ from time import monotonic
 
 @dataclass(frozen=True)
 class Exploration:
-    """What was covered: different orders, places where a choice was made, states of the workflow.
+    """The coverage of an exploration: different orders, points of choice, and states of the workflow.
 
-    `is_complete`: there is no other order. `deviations`: every order with fewer deviations than this was tried.
+    `is_complete`: every possible order was tried. `deviations`: every order with fewer deviations than this was tried.
     """
 
     workflow: str
@@ -33,7 +33,7 @@ class Exploration:
 
 @dataclass
 class Coverage:
-    """The same while it grows; on a terminal it says so once a second."""
+    """The coverage of a running exploration. Writes a progress line once a second if standard error is a terminal."""
 
     workflow: str
     seed: int
@@ -46,7 +46,7 @@ class Coverage:
         self._shown_at = monotonic()
 
     def add(self, order: tuple[int, ...], points: set[int], states: set[int]) -> None:
-        """One order more."""
+        """Add an order that was run."""
         self.orders.add(order)
         self.points |= points
         self.states |= states
@@ -55,7 +55,7 @@ class Coverage:
             sys.stderr.write(f"exploring {self.exploration()}\n")
 
     def exploration(self, is_complete: bool = False, deviations: int = 0) -> Exploration:
-        """What is covered by now."""
+        """Return the coverage up to now."""
         return Exploration(
             workflow=self.workflow,
             orders=len(self.orders),

@@ -6,10 +6,10 @@ queries, cancellations of attempts.
 
 Invariants:
 
-- Only the choices decide what happens: no other thread runs while a choice is made.
+- Only the choices decide: no other thread runs while a choice is made.
 - The first option is the usual one: workflow tasks first, then attempts, then arrivals, then time. An order of first options only
   ends if the workflow does.
-- A crash drops everything that the worker knows. Before it, all runs are executed again and compared (I2).
+- A crash drops the state of the worker. Before it, all runs are executed again and compared (I2).
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _RESULT_LOST = Mishap(result_lost=True)
 
 
 class OrderObserver(Protocol):
-    """Receives everything that happens, for the story."""
+    """Receives all events of an order, for its story."""
 
     def chosen(self, option: Option, deviates: bool) -> None:
-        """An option has been chosen, and is about to be done."""
+        """Receive an option that was chosen and is about to be done."""
         ...
 
     def done(self, option: Option) -> None:
-        """An option has been done."""
+        """Receive an option that was done."""
         ...
 
     def evaluated(self, activation: Activation, completion: Completion | None) -> None:
-        """An activation has been evaluated; None: the workflow hangs."""
+        """Receive an activation that was evaluated, with its completion; None: the workflow hangs."""
         ...
 
     def passed(self) -> None:
-        """Virtual time has passed."""
+        """Receive the event that virtual time has passed."""
         ...
 
 
@@ -79,7 +79,7 @@ class OrderDriver(EnvironmentDriver):
         arrivals: Sequence[Arrival],
         observer: OrderObserver | None,
     ) -> None:
-        """Set the choices, the sorts of mishaps and the arrivals of this order, before anything happens."""
+        """Set the choices, the sorts of mishaps and the arrivals of this order, before its first step."""
         self.choices, self.sorts, self.observer = choices, sorts, observer
         self.arrivals: list[tuple[Arrival, Callable[[], object]]] = []
         self.planned = arrivals
@@ -123,7 +123,7 @@ class OrderDriver(EnvironmentDriver):
         return [due[self.choices.choose(options)]]
 
     def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
-        """Keep an item that a handle delivers: a chosen one, or one that is no choice; on the loop."""
+        """Keep an item that a handle delivers: a chosen one, or one without a choice; on the loop."""
         self._arrived.append((queue, item))
         self.ring()
 
@@ -178,7 +178,7 @@ class OrderDriver(EnvironmentDriver):
         while True:
             self.loop.settle()
             ended = [step for step in self.steps if step.kind == "ended"]
-            for step in ended:  # of attempts on the activity loop: when their code ends is no choice
+            for step in ended:  # of attempts on the activity loop: the moment of their end is no choice
                 self.steps.remove(step)
                 step.do()
             items, self._arrived = self._arrived, []
@@ -232,7 +232,7 @@ class OrderDriver(EnvironmentDriver):
                 queue.begin(item, _RESULT_LOST)
 
     def _permit(self, run_id: str, event_id: int) -> None:
-        """Let the engine dispatch one task, which arrives."""
+        """Let the engine deliver one task."""
         self._permitted = (run_id, event_id)
         self.loop.call(self._wake)
         self.loop.settle()
@@ -243,7 +243,7 @@ class OrderDriver(EnvironmentDriver):
             queue.handle.wake()
 
     def _pass_time(self) -> None:
-        """Let virtual time pass until something has happened."""
+        """Let virtual time pass until the state of the engine or of an arrival has changed."""
         before = self._progress()
         while self.loop.call(self._advance):
             self._absorb()
@@ -258,7 +258,7 @@ class OrderDriver(EnvironmentDriver):
         return self.clock.advance_one()
 
     def _progress(self) -> tuple[object, ...]:
-        """Return values that change whenever something happens."""
+        """Return values that change with the state of the engine and of the arrivals."""
         queues, elapsed = self.engine.queues, self.clock.now_ns() - self._begin_ns
         return (
             sum(record.run.length + len(record.run.held) for record in self.engine.runs.records()),

@@ -1,4 +1,4 @@
-"""The exploration: one order after another until one breaks a property, which is shrunk and reported with its story."""
+"""The exploration: one order after another until one violates a property. It is shrunk and reported with its story."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SILENT = logging.CRITICAL + 1
 
 
 def explore(plan: ExplorationPlan, runs: int, seed: int | None) -> Exploration:
-    """Try so many orders; raise `ExplorationFailed`, with its story, for the smallest that breaks a property."""
+    """Try up to `runs` orders. Raise `ExplorationFailed`, with the story of the smallest order that violates a property."""
     if not isinstance(runs, int) or runs < 1:
         raise UsageError(f"runs= is how many orders are tried at most, at least 1, not {runs!r:.80}")
     if seed is not None and not isinstance(seed, int):
@@ -39,7 +39,7 @@ def explore(plan: ExplorationPlan, runs: int, seed: int | None) -> Exploration:
 
 
 def replay(plan: ExplorationPlan, token: str) -> Exploration:
-    """Run the order that a token names, and no other."""
+    """Run the order of a token. Raise `ExplorationFailed` if it violates a property."""
     script, coverage = script_of(token), Coverage(plan.name, 0)
     outcome = run_order(plan, Choices(script), is_watched=True)
     coverage.add(script, outcome.points, outcome.states)
@@ -49,7 +49,7 @@ def replay(plan: ExplorationPlan, token: str) -> Exploration:
 
 
 def _first_failing(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> OrderOutcome | None:
-    """The first order that breaks a property. The usual one is is_watched and logs as ever: once is enough for that."""
+    """Return the first order that violates a property, or None. Only the usual order is watched and logs: once is enough."""
     outcome = _try_next(plan, search, coverage, is_watched=True)
     with _quiet_logs():
         while outcome is not None and outcome.violation is None:
@@ -60,7 +60,7 @@ def _first_failing(plan: ExplorationPlan, search: OrderSearch, coverage: Coverag
 def _try_next(
     plan: ExplorationPlan, search: OrderSearch, coverage: Coverage, *, is_watched: bool = False
 ) -> OrderOutcome | None:
-    """Run the next order; None at the end."""
+    """Run the next order and return its result, or None after the last one."""
     choices = search.next()
     if choices is None:
         return None
@@ -77,12 +77,12 @@ def _smallest(
     if not any(failing.choices.taken):
         return ()
     if isinstance(failing.violation.error, WorkflowHung):
-        return stripped(failing.choices.taken)  # each further try would hang, too
+        return stripped(failing.choices.taken)  # every further run would hang too
     key, itself = failing.violation.key, stripped(failing.choices.taken)
 
     def fails(script: Script) -> list[int] | None:
         if script in tried and script != itself:
-            return None  # it has held before
+            return None  # it was run before without a violation
         outcome = run_order(plan, Choices(script))
         same = outcome.violation is not None and outcome.violation.key == key
         return outcome.choices.taken if same else None
@@ -115,7 +115,7 @@ def _failed(plan: ExplorationPlan, script: Script, exploration: Exploration) -> 
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Logs are off while hundreds of orders run: a story tells of the order that matters."""
+    """Disable logging while hundreds of orders run. The failing order is reported by its story."""
     logger = logging.getLogger("hourglass")
     level = logger.level
     logger.setLevel(_SILENT)

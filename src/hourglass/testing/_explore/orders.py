@@ -25,7 +25,7 @@ from hourglass.workflow._references import given_workflow
 
 @dataclass(frozen=True, kw_only=True)
 class ExplorationPlan:
-    """What is explored, and how."""
+    """The workflow to explore, with the options of the exploration."""
 
     workflow: Any
     arguments: Sequence[Any]
@@ -37,22 +37,24 @@ class ExplorationPlan:
     properties: Properties
     prepare: Callable[[Any], object] | None
     make_environment: Callable[[FixtureSettings, Fixture], Any]
-    """Makes the environment that the author's functions get."""
+    """Creates the environment that is passed to the author's functions."""
 
     @property
     def name(self) -> str:
-        """The workflow's."""
+        """The name of the workflow."""
         return given_workflow(self.workflow).name
 
 
 def start_options(options: StartOptions | None) -> Mapping[str, Any]:
-    """How each order's workflow is started: under the same id, so that nothing differs by itself."""
+    """Return the options for the start of each order's workflow. The id is the same in all orders, so that no order depends on
+    it.
+    """
     return {"id": "explored", **(options or {})}
 
 
 @dataclass(frozen=True)
 class OrderOutcome:
-    """What became of an order."""
+    """The result of an order that was run."""
 
     choices: Choices
     violation: Violation | None
@@ -64,7 +66,7 @@ class OrderOutcome:
 def run_order(
     plan: ExplorationPlan, choices: Choices, *, with_story: bool = False, is_watched: bool = False
 ) -> OrderOutcome:
-    """Run the workflow once, with these choices. `is_watched`: its calls are is_watched as the environment was told to."""
+    """Run the workflow once, with these choices. `is_watched`: forbidden calls are reported as the environment's options say."""
     settings = (
         plan.settings
         if is_watched

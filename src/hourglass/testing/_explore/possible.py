@@ -1,6 +1,6 @@
 """The options of the next choice, read from the engine without changing it. The usual one is first.
 
-Usually workflow tasks come first, then attempts, then arrivals, and time passes when nothing else is left. Mishaps are last.
+Usually workflow tasks come first, then attempts, then arrivals, and time passes when no other step is left. Mishaps are last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def possible(
     arrivals: Sequence[ArrivalState],
     may_pass: bool,
 ) -> list[Option]:
-    """The options. `idle` runs are known to the worker, `late` ones have an answer on its way."""
+    """Return the options. `idle` runs are cached by the worker; the completions of `late` runs will arrive late."""
     tasks = [run_id for run_id in engine.queues.waiting_tasks() if run_id not in late]
     attempts = engine.queues.waiting_attempts()
     options = [Option("task", run_id) for run_id in tasks]
@@ -45,7 +45,7 @@ def possible(
 def _task_mishaps(run_id: str, sorts: frozenset[Sort], *, is_cached: bool) -> list[Option]:
     options: list[Option] = []
     if "crashes" in sorts:
-        if is_cached:  # else there is nothing to lose
+        if is_cached:  # otherwise the worker has no state of it to lose
             options.append(Option("crash", run_id))
         options.append(Option("die", run_id))
     if "redeliveries" in sorts:

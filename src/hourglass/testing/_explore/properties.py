@@ -1,7 +1,7 @@
-"""What must hold in every order, and what of it does not. Knows no driver.
+"""The properties that every order must keep, and their violations. Must not know drivers.
 
-Always forbidden: a run that is parked, stuck or not deterministic. The author adds an invariant, which holds after
-each step, a check of the end, and how the run may fail.
+A run that is parked, stuck or nondeterministic always violates a property. The author adds an invariant for every step, a
+check of the result, and the errors that a run may fail with.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _WORDS: dict[Broken, str] = {
     "nondeterministic": "the workflow is not deterministic",
 }
 
-# Of these the author's own words come in the first line, too.
+# Violations whose first line contains the message of the author's error.
 _WITH_MESSAGE = frozenset(("check", "invariant", "end"))
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A property that does not hold, and what says so."""
+    """A property that does not hold, and the error that shows it."""
 
     broken: Broken
     error: BaseException
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes two violations the same, where an order is shrunk."""
+        """A key: shrinking considers violations with the same key equal."""
         error = self.error
         if isinstance(error, WorkflowParked):
             error = error.__cause__ or error
@@ -54,7 +54,7 @@ class Violation:
 
     @property
     def short(self) -> str:
-        """What is broken, in a line."""
+        """The violation in one line."""
         message = str(self.error).strip().split("\n")[0]
         return (
             f"{_WORDS[self.broken]}{f': {message:.100}' if message and self.broken in _WITH_MESSAGE else ''}"
@@ -66,7 +66,7 @@ class Violation:
 
 
 class Violated(Exception):
-    """Raised where a property turns out not to hold; ends the order."""
+    """Raised when a property does not hold. Ends the order."""
 
     def __init__(self, broken: Broken, error: BaseException) -> None:
         super().__init__(broken)
@@ -75,7 +75,7 @@ class Violated(Exception):
 
 @dataclass(frozen=True)
 class Properties:
-    """What the author demands."""
+    """The author's properties."""
 
     check: Callable[[Any, Any], object] | None = None
     invariant: Callable[[Any], object] | None = None
@@ -87,7 +87,7 @@ class Properties:
             _check("invariant", self.invariant, env)
 
     def check_end(self, result: Any, env: Any, excused: bool) -> None:
-        """Raise `Violated` if the run must not end so. `excused`: something went wrong that may make a run fail."""
+        """Raise `Violated` if the run must not have this result. `excused`: there was a mishap, and after it a run may fail."""
         if isinstance(result, WorkflowFailedError) and not self._may_end(result, excused):
             raise Violated("end", result)
         if self.check is not None:
@@ -100,7 +100,7 @@ class Properties:
 
 
 def checked_allowed(allowed: Any) -> Allowed | None:
-    """How a run may fail, as the author says: exceptions, or the types of application errors by name."""
+    """Return the errors that a run may fail with: exception classes, or types of application errors by name. None: by default."""
     if allowed is None:
         return None
     kinds: tuple[Any, ...] = tuple(allowed) if isinstance(allowed, (tuple, list)) else (allowed,)
@@ -113,7 +113,7 @@ def checked_allowed(allowed: Any) -> Allowed | None:
 
 
 def broken_by(error: BaseException) -> Violation | None:
-    """The property that an exception of the environment breaks; None if it is no matter of the workflow's."""
+    """Return the property that an exception of the environment violates. None if the workflow is not the cause."""
     match error:
         case Violated():
             return error.violation

@@ -20,13 +20,13 @@ _CRASH = "the worker crashes; another one takes over, and executes the workflow 
 _DIES = "the worker dies before anybody heard of that, and another one takes over"
 _LATE = "this takes so long that its task times out: it will be refused"
 
-# Of a story that goes on and on the middle is left out, but for its deviations.
+# The middle of a long story is left out, except for its deviations.
 _HEAD, _TAIL = 60, 30
 
 
 @dataclass
 class StoryLine:
-    """Something that happened, when (in nanoseconds since the beginning), and what was done in answer."""
+    """A step, with its time in nanoseconds since the start, and the commands that followed."""
 
     time_ns: int
     text: str
@@ -36,7 +36,7 @@ class StoryLine:
 
 @dataclass
 class OrderStory:
-    """What happened, line by line."""
+    """The steps of an order, as lines."""
 
     lines: list[StoryLine] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class OrderStory:
 
 
 class StoryWriter:
-    """Turns what the driver does into a story."""
+    """Writes the story of an order. Implements `OrderObserver`."""
 
     def __init__(self, driver: OrderDriver, wording: Wording, workflow_id: str) -> None:
         self.story = OrderStory()
@@ -73,8 +73,6 @@ class StoryWriter:
         self._deviates = False
         self._attempts: dict[tuple[str, int], int] = {}
         self._events_seen: dict[str, int] = {}
-
-    # --- from the driver ------------------------------------------------------------------------------------
 
     def chosen(self, option: Option, deviates: bool) -> None:
         """Record the option that was chosen."""
@@ -90,10 +88,10 @@ class StoryWriter:
             case "step":
                 self._add(self._step_text(option))
             case _:
-                pass  # said when it is known what came of it
+                pass  # written when its result is known
 
     def done(self, option: Option) -> None:
-        """It has happened."""
+        """Receive an option that was done."""
         match option.kind:
             case "attempt":
                 self._add(self._attempt_text(option))
@@ -106,7 +104,7 @@ class StoryWriter:
         self._record_state()
 
     def evaluated(self, activation: e.Activation, completion: c.Completion | None) -> None:
-        """A workflow has gone on, or (None) hangs."""
+        """Receive an activation that was evaluated, with its completion; None: the workflow hangs."""
         if activation.is_replaying:
             return
         run_id = activation.run_id
@@ -123,7 +121,7 @@ class StoryWriter:
             answers.append(f"raises {self._wording.failure(completion.failure)}")
 
     def passed(self) -> None:
-        """Time has passed."""
+        """Receive the event that virtual time has passed."""
         for record in self._driver.engine.runs.records():
             for text in (*self._timed_out(record), *self._new_events(record)):
                 self._add(text)
@@ -131,8 +129,6 @@ class StoryWriter:
         if self._deviates:
             self._add("time has passed, and what was ready still is")
         self._record_state()
-
-    # --- words ----------------------------------------------------------------------------------------------
 
     def _add(self, text: str, deviates: bool | None = None) -> None:
         now = self._driver.clock.now_ns() - self._begin_ns
@@ -179,10 +175,8 @@ class StoryWriter:
                     )
         return "", "an activity"
 
-    # --- what time brings -----------------------------------------------------------------------------------
-
     def _record_state(self) -> None:
-        """Remember which attempts and events are known."""
+        """Record the attempts and events up to now."""
         for record in self._driver.engine.runs.records():
             for event_id, activity in record.run.activities.items():
                 self._attempts[record.run.run_id, event_id] = activity.attempt
@@ -215,7 +209,7 @@ class StoryWriter:
 
 
 def _timed_events(record: LoadedRun) -> list[h.Attributes]:
-    """What time has brought a run so far, what waits to be written included."""
+    """Return the timeouts and fired timers of a run, including any that are not in its history yet."""
     kinds = (
         h.TimerFired,
         h.ActivityTaskTimedOut,

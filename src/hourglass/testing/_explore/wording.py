@@ -20,7 +20,7 @@ _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
 def clock_text(ns: int) -> str:
-    """How long something is after the beginning: `0:00:10`, `7d 0:00:00`."""
+    """Return a time since the start as text: `0:00:10`, `7d 0:00:00`."""
     seconds, fraction = divmod(ns, SECOND)
     days, day = divmod(seconds, 86_400)
     hours, minutes, second = day // 3600, day // 60 % 60, day % 60
@@ -29,7 +29,7 @@ def clock_text(ns: int) -> str:
 
 
 def duration_text(ns: int) -> str:
-    """A duration: `7 days`, `90 s`."""
+    """Return a duration as text: `7 days`, `90 s`."""
     seconds, fraction = divmod(ns, SECOND)
     for length, name in _UNITS:
         if seconds and not fraction and not seconds % length:
@@ -39,7 +39,9 @@ def duration_text(ns: int) -> str:
 
 
 class Wording:
-    """Speaks of one workflow's runs; remembers what their numbers mean."""
+    """The events and commands of a workflow's runs as text. Remembers the names of activities, timers and children by command
+    id.
+    """
 
     def __init__(self, converter: Converter) -> None:
         self._converter = converter
@@ -48,21 +50,21 @@ class Wording:
         self._children: dict[tuple[str, int], str] = {}
 
     def value(self, payload: Payload | None) -> str:
-        """A payload as a value, not too long."""
+        """Return the `repr` of a payload's value, shortened."""
         if payload is None:
             return "None"
         try:
             text = repr(self._converter.decode(payload, Any))
-        except Exception:  # a converter of the author's: a story is told all the same
+        except Exception:  # raised by a converter of the author: the story goes without the value
             return "…"
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
     def call(self, name: str, arguments: Payloads) -> str:
-        """A call with its arguments."""
+        """Return a call with its arguments."""
         return f"{name}({', '.join(map(self.value, arguments))})"
 
     def failure(self, failure: Failure | None) -> str:
-        """What went wrong, by its innermost reason."""
+        """Return the innermost cause of a failure that is an application failure or a timeout."""
         if failure is None:
             return "nothing is known"
         while failure.cause is not None and not isinstance(
@@ -77,10 +79,8 @@ class Wording:
             case info:
                 return failure.message or type(info).__name__
 
-    # --- what a workflow hears ------------------------------------------------------------------------------
-
     def event(self, run_id: str, event: e.AnyEvent) -> str:
-        """An event, as the workflow hears it."""
+        """Return an event that a workflow receives."""
         match event:
             case e.RunStarted():
                 return f"{self.call(event.workflow_type, event.arguments)} begins"
@@ -113,10 +113,8 @@ class Wording:
     def _child(self, run_id: str, seq: int) -> str:
         return self._children.get((run_id, seq), "a child")
 
-    # --- what a workflow does -------------------------------------------------------------------------------
-
     def command(self, run_id: str, command: c.Command) -> str:
-        """A command, as the workflow's deed."""
+        """Return a command that a workflow issues."""
         match command:
             case c.ScheduleActivity() | c.ScheduleLocalActivity():
                 self._activities[run_id, command.seq] = command.activity_type
