@@ -44,8 +44,8 @@ from hourglass.errors import HistoryError, NondeterminismError
 from hourglass.replay._comparison import changed_value, mismatch
 from hourglass.replay._foreign_markers import Decode, MarkedTask, VersionMark, marked_tasks
 from hourglass.replay._foreign_matching import ForeignLocalActivities, pair_up
+from hourglass.replay._issued import summarize_issued, summarize_local, unknown_command
 from hourglass.replay._session import HistoryExecution
-from hourglass.replay._trace import summarize_issued, summarize_local, unknown_command
 
 # Order of simultaneous events, and the search for the order that another SDK used. Pure; must not know the
 # events' contents or how commands are compared.
