@@ -196,7 +196,7 @@ class EnvironmentRunner:
             stage.errors.add(
                 WorkflowStuck(
                     f"activity {task.activity_type} of workflow {task.workflow_id!r} has failed {_MAX_ATTEMPTS} times, and its "
-                    f"retry policy goes on: give it maximum_attempts, or let the fake succeed"
+                    f"retry policy has no limit: set maximum_attempts, or let the fake succeed"
                 )
             )
         try:

@@ -99,7 +99,7 @@ class ActivityEnvironment:
         """Execute an `async def` activity, or any `async def` function as an activity, on the running event loop."""
         fn = _function(activity)
         if not inspect.iscoroutinefunction(fn):
-            raise UsageError(f"{getattr(fn, '__qualname__', fn)} is no async function: use run(…)")
+            raise UsageError(f"{getattr(fn, '__qualname__', fn)} is not an async function: use run(…)")
         return cast(R, await self._await(activity, fn, args, kwargs))
 
     def cancel(self) -> None:

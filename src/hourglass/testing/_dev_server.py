@@ -41,7 +41,7 @@ def find_cli() -> str:
     named = os.environ.get(CLI)
     if named:
         if not os.access(named, os.X_OK):
-            raise UsageError(f"{CLI} names {named}, which is not a program that can be run")
+            raise UsageError(f"{CLI} names {named}, which is not an executable file")
         return named
     path = shutil.which("temporal") or _from_wheel()
     if path is None:
@@ -108,9 +108,9 @@ class DevServer:
 
     def _start(self) -> None:
         if self._process is not None:
-            raise UsageError(f"the dev server at {self.target} runs already")
+            raise UsageError(f"the dev server at {self.target} is already running")
         if _accepts(self._port):  # the other process would answer instead of our server
-            raise UsageError(f"another process listens on {self.target} already: choose another port")
+            raise UsageError(f"another process already listens on {self.target}: choose another port")
         output = self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         # A session of its own, so that Ctrl-C reaches only this process, which then stops the server.
         process = self._process = subprocess.Popen(
@@ -196,7 +196,7 @@ class DevServer:
             return ""
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").strip().splitlines()[-10:]
-        return ". Its last output:\n" + "\n".join(lines) if lines else ", and said nothing"
+        return ". Its last output:\n" + "\n".join(lines) if lines else ", without any output"
 
 
 def _accepts(port: int) -> bool:

@@ -180,10 +180,10 @@ class EnvironmentDriver:
     def check(self) -> None:
         """Raise `UsageError` if the environment is closed, or the caller is on another thread."""
         if self.closed:
-            raise UsageError("this Environment is closed: what happens in it happens inside its `with` block")
+            raise UsageError("this Environment is closed: use it inside its `with` block")
         if not self.is_own_thread:
             raise UsageError(
-                "an Environment belongs to the thread that opened it, and this is another: use it there, or one for each thread"
+                "an Environment can be used only in the thread that opened it: open another one in this thread"
             )
 
     def add(self, step: Step) -> None:
@@ -274,7 +274,7 @@ class EnvironmentDriver:
         elif self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has reached the environment's horizon")
         elif not self._move():
-            raise explain(self, "nothing is due, and nothing is in progress")
+            raise explain(self, "no timer is pending, and no task is in progress")
 
     def _await_others(self) -> None:
         """Wait for the engine or another thread. Virtual time does not pass."""

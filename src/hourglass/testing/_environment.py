@@ -50,7 +50,7 @@ class Environment(EnvironmentBase):
     def open(self) -> Environment:
         """Open the environment, as `with` does."""
         if self._opened is not None or self._asynchronous is not None:
-            raise UsageError("this Environment was opened before: make another")
+            raise UsageError("this Environment was opened before: create another one")
         self._opened = Fixture(self._settings)
         return self
 
@@ -78,7 +78,7 @@ class Environment(EnvironmentBase):
     def open_async(self) -> AsyncEnvironment:
         """Open an environment for asyncio, as `async with` does."""
         if self._opened is not None or self._asynchronous is not None:
-            raise UsageError("this Environment was opened before: make another")
+            raise UsageError("this Environment was opened before: create another one")
         self._asynchronous = AsyncEnvironment(self._settings)
         return self._asynchronous.open()
 
@@ -239,7 +239,7 @@ class AsyncEnvironment(EnvironmentBase):
     def open(self) -> AsyncEnvironment:
         """Open the environment, as `async with` does. Blocks for less than a millisecond."""
         if self._opened is not None:
-            raise UsageError("this Environment was opened before: make another")
+            raise UsageError("this Environment was opened before: create another one")
         self._runner = runner = borrow()
         self._opened = runner.submit(lambda: Fixture(self._settings, runner)).result()
         return self
@@ -335,4 +335,4 @@ class AsyncEnvironment(EnvironmentBase):
 
     def _check_open(self) -> None:
         if self._fixture.driver.closed:
-            raise UsageError("this Environment is closed: what happens in it happens inside its `with` block")
+            raise UsageError("this Environment is closed: use it inside its `with` block")

@@ -70,7 +70,7 @@ def make_fake(
     """Return a fake. Raise `UsageError` or `DefinitionError` if its parameters or its result do not match the activity's."""
     errors = _checked_errors(name, raises)
     if function is not None and returns is not UNSET:
-        raise UsageError(f"the fake of activity {name}: give a function or returns=, not both")
+        raise UsageError(f"the fake of activity {name}: pass a function or returns=, not both")
     if function is not None:
         _check_function(name, definition, function)
     elif returns is not UNSET:
@@ -164,7 +164,7 @@ def _checked_error(name: str, error: Any) -> Raisable | None:
     kind = error if isinstance(error, type) else type(error)
     if error is not None and not issubclass(kind, BaseException):
         raise UsageError(
-            f"the fake of activity {name}: raises= is an exception, or a list with one for each attempt, not {error!r:.80}"
+            f"the fake of activity {name}: raises= must be an exception, or a list with one for each attempt, not {error!r:.80}"
         )
     checked: Raisable | None = error
     return checked
@@ -184,8 +184,8 @@ def _check_function(name: str, real: ActivityDefinition | None, function: Callab
         own.bind(*[None] * len(real.signature.parameters))
     except TypeError as error:
         raise DefinitionError(
-            f"the fake of activity {name} must take what the activity takes: {name}{expected}. "
-            f"{getattr(function, '__qualname__', function)}{own} cannot be called so ({error})"
+            f"the fake of activity {name} must accept the arguments of the activity: {name}{expected}. "
+            f"{getattr(function, '__qualname__', function)}{own} does not ({error})"
         ) from None
 
 
@@ -196,7 +196,7 @@ def _check_result(name: str, real: ActivityDefinition | None, value: Any, conver
             converter.decode(payload, real.signature.return_type)
     except PayloadError as error:
         raise UsageError(
-            f"the fake of activity {name}: returns= is not what the activity returns: {error}"
+            f"the fake of activity {name}: returns= does not match the return type of the activity: {error}"
         ) from error
 
 
@@ -205,5 +205,5 @@ def _check_nothing(name: str, real: ActivityDefinition | None, raises: Raises | 
     never_returns = raises is not None and not isinstance(raises, Sequence)
     if real is None or never_returns or real.signature.return_type in (None, type(None), Any):
         return
-    after = " when it has raised those" if raises is not None else ""
-    raise UsageError(f"the fake of activity {name}: say what it returns{after}, returns=…")
+    after = " for the attempts after those in raises=" if raises is not None else ""
+    raise UsageError(f"the fake of activity {name} has no result{after}: pass returns=…")

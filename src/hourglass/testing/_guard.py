@@ -81,7 +81,7 @@ class Guard:
         stack, self._stack = self._stack, None
         assert stack is not None
         raise WorkflowHung(
-            f"workflow code has run for {self._timeout:g} s without waiting for anything: it hangs at {stack.place}\n"
+            f"workflow code has run for {self._timeout:g} s without waiting: it hangs at {stack.place}\n"
             f"{stack.text}"
         ) from None
 

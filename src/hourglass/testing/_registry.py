@@ -88,7 +88,7 @@ class EnvironmentRegistry:
             return fallback
         raise UnknownTypeError(
             f"this environment knows no workflow type {name!r}: start it with env.start_workflow or env.execute_workflow, as the "
-            "decorated object, or name it before: Environment(workflows=[…]) or Environment(modules=[…])"
+            "decorated object, or list it: Environment(workflows=[…]) or Environment(modules=[…])"
         )
 
     def register_activity(self, activity: Activity[..., Any]) -> None:
@@ -102,7 +102,7 @@ class EnvironmentRegistry:
         if isinstance(activity, Activity):
             return activity.name, activity_definition(activity)
         raise UsageError(
-            f"an activity is passed as a function decorated with @activity.defn or by its name, not {activity!r:.80}"
+            f"an activity must be a function decorated with @activity.defn, or its name, not {activity!r:.80}"
         )
 
     def activity(self, name: str, step: ActivityDefinition | None = None) -> Fake:
@@ -113,7 +113,7 @@ class EnvironmentRegistry:
         definition = self._known(name) if step is None else step
         if definition is None:
             raise UnknownTypeError(
-                f"this environment knows no activity type {name!r}, which was called by name: give it, "
+                f"this environment knows no activity type {name!r}, which was called by name: pass it, "
                 f"Environment(activities=[…]), or fake it, env.fake({name!r}, returns=…)"
             )
         if not self.real_activities:

@@ -64,8 +64,8 @@ class EnvironmentLink(Link):
     def portal(self) -> Portal:
         """Raise `UsageError`: an environment has no portal."""
         raise UsageError(
-            "this client belongs to a test Environment, which runs its workflows by itself and ends with its `with` block: "
-            "it is neither closed nor given to a Worker"
+            "this client belongs to a test Environment, which executes its workflows itself and ends with its `with` block: "
+            "do not close the client, and do not pass it to a Worker"
         )
 
     async def opened(self) -> Connection:
@@ -101,7 +101,7 @@ class EnvironmentSession(ClientSession):
         """Call a function on the environment's thread and await its result."""
         if self.runner is None:
             raise UsageError(
-                "this environment blocks: use its handles without await, or `async with Environment()`"
+                "this Environment is blocking: use its handles without await, or `async with Environment()`"
             )
         future = self.runner.submit(work)
         try:

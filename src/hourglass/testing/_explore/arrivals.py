@@ -112,7 +112,7 @@ def checked_arrivals(arrivals: Sequence[object]) -> tuple[Arrival, ...]:
     for arrival in arrivals:
         if not isinstance(arrival, Arrival):
             raise UsageError(
-                f"arrivals= takes what sometime().signal(…) and the like make, not {arrival!r:.80}"
+                f"arrivals= must be a list of arrivals, such as sometime().signal(…), not {arrival!r:.80}"
             )
     return tuple(arrival for arrival in arrivals if isinstance(arrival, Arrival))
 

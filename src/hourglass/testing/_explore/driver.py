@@ -141,7 +141,7 @@ class OrderDriver(EnvironmentDriver):
             if options:
                 self._choose(options)
             elif may_move():
-                raise explain(self, "nothing is due, and nothing is in progress")
+                raise explain(self, "no timer is pending, and no task is in progress")
             else:
                 self._await_others()
 

@@ -22,9 +22,11 @@ _SILENT = logging.CRITICAL + 1
 def explore(plan: ExplorationPlan, runs: int, seed: int | None) -> Exploration:
     """Try up to `runs` orders. Raise `ExplorationFailed`, with the story of the smallest order that violates a property."""
     if not isinstance(runs, int) or runs < 1:
-        raise UsageError(f"runs= is how many orders are tried at most, at least 1, not {runs!r:.80}")
+        raise UsageError(
+            f"runs= must be the maximum number of orders, an int of at least 1, not {runs!r:.80}"
+        )
     if seed is not None and not isinstance(seed, int):
-        raise UsageError(f"seed= is a whole number, not {seed!r:.80}")
+        raise UsageError(f"seed= must be an int, not {seed!r:.80}")
     search, coverage = OrderSearch(runs, seed or 0), Coverage(plan.name, seed or 0)
     try:
         failing = _first_failing(plan, search, coverage)
@@ -96,14 +98,14 @@ def _failed(plan: ExplorationPlan, script: Script, exploration: Exploration) -> 
     assert story is not None
     if violation is None:
         return ExplorationFailed(
-            f"an order of {plan.name} failed, and did not when it was run again: something but the order decides, such as "
-            f"state that fakes keep from one order to the next; make it anew in prepare=. The order was {token!r}",
+            f"an order of {plan.name} failed, and succeeded when it was run again. So its result depends on more than the order, "
+            f"such as state that fakes keep between orders: create that state in prepare=. The order was {token!r}",
             token=token,
         )
     error = ExplorationFailed(
         f"{plan.name}: {violation.short}\n\n{story}\n\n"
         f"broken: {violation}\n"
-        f"again:  the same call with story={token!r}\n"
+        f"repeat: the same call with story={token!r}\n"
         f"tried:  {exploration}",
         token=token,
         story=tuple(line.text for line in story),

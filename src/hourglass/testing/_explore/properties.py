@@ -27,8 +27,8 @@ Allowed: TypeAlias = tuple[type[BaseException] | str, ...]
 _WORDS: dict[Broken, str] = {
     "check": "the check does not hold",
     "invariant": "the invariant does not hold",
-    "end": "the workflow ends as it must not",
-    "parked": "the workflow's code has a bug, and is parked",
+    "end": "the workflow failed with an error that is not allowed",
+    "parked": "the workflow is parked",
     "stuck": "the workflow is stuck",
     "nondeterministic": "the workflow is not deterministic",
 }
@@ -107,7 +107,7 @@ def checked_allowed(allowed: Any) -> Allowed | None:
     for kind in kinds:
         if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise UsageError(
-                f"allowed= takes classes of exceptions and names of their types, not {kind!r:.80}"
+                f"allowed= must list exception classes or type names of application errors, not {kind!r:.80}"
             )
     return kinds
 

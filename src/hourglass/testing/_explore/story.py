@@ -16,9 +16,9 @@ from hourglass.testing._explore.driver import OrderDriver
 from hourglass.testing._explore.options import Option
 from hourglass.testing._explore.wording import Wording, clock_text
 
-_CRASH = "the worker crashes; another one takes over, and executes the workflow again from its history"
-_DIES = "the worker dies before anybody heard of that, and another one takes over"
-_LATE = "this takes so long that its task times out: it will be refused"
+_CRASH = "the worker crashes; another one takes over and replays the workflow from its history"
+_DIES = "the worker crashes before it reports that, and another one takes over"
+_LATE = "the task times out before this is reported: the completion will be rejected"
 
 # The middle of a long story is left out, except for its deviations.
 _HEAD, _TAIL = 60, 30
@@ -84,7 +84,7 @@ class StoryWriter:
             case "fail" | "silent" | "unheard":
                 self._add(self._attempt_text(option))
             case "arrival":
-                self._add(f"{self._driver.arrivals[option.place][0].name} comes")
+                self._add(f"{self._driver.arrivals[option.place][0].name} arrives")
             case "step":
                 self._add(self._step_text(option))
             case _:
@@ -111,10 +111,10 @@ class StoryWriter:
         events = "; ".join(self._wording.event(run_id, event) for event in activation.events)
         begins = isinstance(activation.events[0], e.RunStarted)
         deviates = self._deviates and self._option.kind == "task"
-        self._add(events if begins else f"{self._name(run_id)} hears: {events}", deviates=deviates)
+        self._add(events if begins else f"{self._name(run_id)} receives: {events}", deviates=deviates)
         answers = self.story.lines[-1].answers
         if completion is None:
-            answers.append("does not come back")
+            answers.append("does not return")
         elif isinstance(completion, c.Succeeded):
             answers += [self._wording.command(run_id, command) for command in completion.commands]
         else:
@@ -127,7 +127,7 @@ class StoryWriter:
                 self._add(text)
                 self._deviates = False
         if self._deviates:
-            self._add("time has passed, and what was ready still is")
+            self._add("time passes while steps are still ready")
         self._record_state()
 
     def _add(self, text: str, deviates: bool | None = None) -> None:
@@ -143,7 +143,7 @@ class StoryWriter:
     def _step_text(self, option: Option) -> str:
         step = self._driver.steps[option.place]
         if step.kind == "action" and step.name == "late":
-            return "the late answer comes, and is refused: the workflow is executed again from its history"
+            return "the late completion arrives and is rejected: the workflow is replayed from its history"
         return f"{step.name} ends" if step.kind in ("woke", "ended") else step.name
 
     def _attempt_text(self, option: Option) -> str:
@@ -152,17 +152,17 @@ class StoryWriter:
         attempt = f"{call}, attempt {number}," if number > 1 else call
         match option.kind:
             case "silent":
-                return f"{attempt} never answers, and has done nothing"
+                return f"{attempt} never executes, and never has a result"
             case "unheard":
-                return f"{attempt} does its work, but its answer is lost"
+                return f"{attempt} executes, but its result is lost"
             case "fail":
                 made = option.error() if isinstance(option.error, type) else option.error
                 kind = getattr(made, "type", None) or type(made).__name__
-                final = ", for good" if getattr(made, "non_retryable", False) else ""
+                final = " permanently" if getattr(made, "non_retryable", False) else ""
                 return f"{attempt} fails{final}: {kind}"
             case _:
                 calls = self._driver.stage.calls(name)
-                return f"{attempt} {'does its work' if calls and calls[-1].returned else 'is carried out'}"
+                return f"{attempt} {'succeeds' if calls and calls[-1].returned else 'executes'}"
 
     def _called(self, option: Option) -> tuple[str, str]:
         record = self._driver.engine.record(option.run_id)
@@ -187,7 +187,7 @@ class StoryWriter:
             attempt = self._attempts.get((record.run.run_id, event_id), 1)
             if activity.attempt > attempt:
                 reason = self._wording.failure(activity.last_failure)
-                yield f"{activity.scheduled.activity_type}, attempt {attempt}, {reason}; it will be tried again"
+                yield f"{activity.scheduled.activity_type}, attempt {attempt}, {reason}; it will be retried"
 
     def _new_events(self, record: LoadedRun) -> Iterator[str]:
         for attributes in _timed_events(record)[self._events_seen.get(record.run.run_id, 0) :]:
@@ -201,9 +201,9 @@ class StoryWriter:
                         if isinstance(scheduled, h.ActivityTaskScheduled)
                         else "an activity"
                     )
-                    yield f"{name} has {self._wording.failure(attributes.failure)}, for good"
+                    yield f"{name} {self._wording.failure(attributes.failure)} permanently"
                 case h.WorkflowTaskTimedOut():
-                    yield "the task has timed out, and will be delivered again"
+                    yield "the workflow task timed out and will be delivered again"
                 case _:
                     yield "the workflow has timed out"
 

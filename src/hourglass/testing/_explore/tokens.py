@@ -25,11 +25,13 @@ def script_of(token: str) -> tuple[int, ...]:
     if token == USUAL:
         return ()
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise UsageError(f"story= is what a failed exploration printed, such as '4.2-9.1', not {token!r:.80}")
+        raise UsageError(
+            f"story= must be a token from the message of a failed exploration, such as '4.2-9.1', not {token!r:.80}"
+        )
     script: list[int] = []
     for deviation in token.split("-"):
         place, choice = map(int, deviation.split("."))
         if place < len(script):
-            raise UsageError(f"story={token!r}: its places must ascend")
+            raise UsageError(f"story={token!r}: its positions must increase")
         script += [0] * (place - len(script)) + [choice]
     return tuple(script)

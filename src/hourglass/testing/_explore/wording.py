@@ -66,7 +66,7 @@ class Wording:
     def failure(self, failure: Failure | None) -> str:
         """Return the innermost cause of a failure that is an application failure or a timeout."""
         if failure is None:
-            return "nothing is known"
+            return "an unknown failure"
         while failure.cause is not None and not isinstance(
             failure.info, (ApplicationFailure, TimeoutFailure)
         ):
@@ -83,27 +83,27 @@ class Wording:
         """Return an event that a workflow receives."""
         match event:
             case e.RunStarted():
-                return f"{self.call(event.workflow_type, event.arguments)} begins"
+                return f"{self.call(event.workflow_type, event.arguments)} starts"
             case e.ActivityCompleted():
-                return f"{self._activity(run_id, event.seq)} is done: {self.value(event.result)}"
+                return f"{self._activity(run_id, event.seq)} completed: {self.value(event.result)}"
             case e.ActivityFailed():
-                return f"{self._activity(run_id, event.seq)} has failed: {self.failure(event.failure)}"
+                return f"{self._activity(run_id, event.seq)} failed: {self.failure(event.failure)}"
             case e.ActivityCancelled():
                 return f"{self._activity(run_id, event.seq)} was cancelled"
             case e.TimerFired():
-                return f"the timer of {self._timers.get((run_id, event.seq), '…')} has fired"
+                return f"the timer of {self._timers.get((run_id, event.seq), '…')} fired"
             case e.SignalReceived():
                 return f"signal {self.call(event.name, event.arguments)}"
             case e.UpdateReceived():
                 return f"update {self.call(event.name, event.arguments)}"
             case e.CancelRequested():
-                return "it is to cancel"
+                return "a cancellation request"
             case e.ChildStarted():
-                return f"{self._child(run_id, event.seq)} has started"
+                return f"{self._child(run_id, event.seq)} started"
             case e.ChildCompleted():
-                return f"{self._child(run_id, event.seq)} is done: {self.value(event.result)}"
+                return f"{self._child(run_id, event.seq)} completed: {self.value(event.result)}"
             case e.ChildFailed():
-                return f"{self._child(run_id, event.seq)} has failed: {self.failure(event.failure)}"
+                return f"{self._child(run_id, event.seq)} failed: {self.failure(event.failure)}"
             case _:
                 return spaced(type(event).__name__)
 
@@ -121,9 +121,9 @@ class Wording:
                 return f"calls {self.call(command.activity_type, command.arguments)}"
             case c.StartTimer():
                 self._timers[run_id, command.seq] = text = duration_text(command.duration_ns)
-                return f"sets a timer of {text}"
+                return f"starts a timer of {text}"
             case c.CancelTimer():
-                return f"drops the timer of {self._timers.get((run_id, command.seq), '…')}"
+                return f"cancels the timer of {self._timers.get((run_id, command.seq), '…')}"
             case c.RequestCancelActivity() | c.RequestCancelLocalActivity():
                 return f"cancels {self._activity(run_id, command.seq)}"
             case c.StartChildWorkflow():
@@ -150,8 +150,8 @@ class Wording:
             case c.AcceptUpdate():
                 return "accepts the update"
             case c.CompleteUpdate():
-                return f"answers the update: {self.value(command.result)}"
+                return f"completes the update: {self.value(command.result)}"
             case c.RejectUpdate():
-                return f"refuses the update: {self.failure(command.failure)}"
+                return f"rejects the update: {self.failure(command.failure)}"
             case _:
                 return spaced(type(command).__name__)
