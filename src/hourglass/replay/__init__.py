@@ -2,7 +2,7 @@
 meets them.
 
 Core checks that the code issues the same commands in the same order. Hourglass also compares arguments and
-results, and names the file and line at which the code differs from the history.
+results, and names the file and line where the code differs from the history.
 
     _comparison        one issued command compared with one recorded command
     _foreign_markers   markers of SDKs not built on Core, and Core's own, as data; workflow tasks with their markers
