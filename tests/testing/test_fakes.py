@@ -179,7 +179,7 @@ def test_fakes_are_checked_where_they_are_made() -> None:
             env.fake(charge, raises=[OSError("x")])
         with pytest.raises(UsageError, match="raises= must be an exception"):
             env.fake(charge, raises="oops")  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match=r"decorated with @activity\.defn or by its name"):
+        with pytest.raises(UsageError, match=r"decorated with @activity\.defn, or its name"):
             env.fake(len, returns=1)  # type: ignore[call-overload]
         with pytest.raises(UsageError, match="takes"):
             env.fake(ship, takes=-1)
