@@ -10,20 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.embedded.memory_world import SECOND
+from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.workflows import StartWorkflow
-from hourglass._embedded import EngineConnection, RealClock
-from hourglass._embedded.clock import CONFIRMED, SECOND, Vouched
-from hourglass._embedded.engine import Engine
-from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded import RealClock
+from hourglass._embedded.clock import CONFIRMED, Vouched
+from hourglass._embedded.store.store import Store
 from hourglass._evaluator import commands as c
 from hourglass.client import IdReusePolicy
 from hourglass.errors import WorkflowAlreadyStartedError
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, open_engine, run_async, settle, text
 
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
@@ -209,13 +210,11 @@ def test_whatever_the_wall_does_trusted_time_is_sound(moves: list[tuple[int, int
 # --- an engine by such a clock --------------------------------------------------------------------------------
 
 
-async def engine_by(hands: Hands, store: MemoryStore) -> World:
+async def engine_by(hands: Hands, store: Store) -> World:
     """An engine that looks after its runs, on these clocks."""
-    engine = Engine(store=store, clock=hands.restarted())
-    await engine.open_existing()
-    connection = EngineConnection(engine, identity="client", owns_engine=True)
+    connection = await open_engine(hands.restarted(), store)
     handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q", identity="worker")))
-    clock: Any = engine.clock
+    clock: Any = hands.clock
     return World(connection, clock, handle)
 
 
@@ -240,7 +239,7 @@ def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
     """A month ahead for a moment, over restarts too, deletes nothing: an id that was paid is refused as ever."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         await closed(world, "paid")
         again = made(
@@ -273,13 +272,13 @@ def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
     """A process that was killed has said in time how late it was: events that clients write during a jump prove nothing."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         await closed(world, "paid")
         world.engine.runs.stop()  # as if killed: nothing more is written
         world.engine._upkeep.close()
         hands.wall += 31 * DAY
-        client = EngineConnection(Engine(store=store, clock=hands.restarted()))
+        client = await open_engine(hands.restarted(), store, recovered=False)
         await client.call(
             made(StartWorkflow, workflow_id="w", request_id="1", workflow_type="W", task_queue="q")
         )
@@ -296,7 +295,7 @@ def test_a_month_that_passes_is_a_month() -> None:
     """Retention works as ever by a clock that does not jump."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         await closed(world, "old")
         hands.go_far(29 * DAY)
@@ -320,7 +319,7 @@ def test_timers_follow_the_clock_back_and_events_do_not() -> None:
     """A timer from before a jump keeps its time, one from within begins again; no event is earlier than the one before."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         start = hands.wall
         before = (await world.start("before")).run_id
@@ -354,7 +353,7 @@ def test_what_sleeps_in_the_store_since_a_jump_is_found_after_a_restart() -> Non
     """A timer of ten seconds that was started five hours ahead does not sleep five hours when the clock is right again."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         hands.go(TICK, 5 * HOUR)
         await looked(world, hands)

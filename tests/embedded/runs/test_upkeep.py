@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.embedded.memory_world import open_engine
+from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
 
@@ -16,10 +18,8 @@ from hourglass._contract import limits
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, Handle, HandleConfig
 from hourglass._embedded import RealClock
-from hourglass._embedded.api.connection import EngineConnection
-from hourglass._embedded.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import AT_ONCE, Stored
+from hourglass._embedded.store.store import AT_ONCE, Store, Stored
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import ActivitySpec, RetryRule
@@ -221,7 +221,7 @@ def test_a_wake_time_is_always_exact_in_the_store() -> None:
     """A deadline that moved, a back-off that is over: what the store says is what the run needs."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world = await World.new(store=store, max_cached_workflows=0)
         run_id = (await world.start()).run_id
         assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
@@ -285,7 +285,7 @@ def test_on_the_real_clock_upkeep_runs_by_itself() -> None:
     """The ticker is there from opening to closing, and stops."""
 
     async def body() -> None:
-        engine = Engine(store=MemoryStore(), clock=RealClock())
+        engine = (await open_engine(RealClock(), recovered=False)).engine
         assert engine._upkeep._ticker is None
         await engine.open_existing()
         ticker = engine._upkeep._ticker
@@ -303,9 +303,8 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
     async def body() -> None:
         jump = [0]
         clock = RealClock(lambda: time.time_ns() + jump[0])
-        engine = Engine(store=MemoryStore(), clock=clock)
-        await engine.open_existing()
-        connection = EngineConnection(engine, owns_engine=True)
+        connection = await open_engine(clock)
+        engine = connection.engine
         handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q")))
         start = made(wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="")
         run_id = (await connection.call(start)).run_id
@@ -336,16 +335,14 @@ class Watch:
 class Place:
     """An engine on a clock that is set, and a handle."""
 
-    def __init__(self, watch: Watch, engine: Engine, connection: EngineConnection) -> None:
+    def __init__(self, watch: Watch, connection: Any) -> None:
         self.watch = watch
-        self.engine = engine
+        self.engine = connection.engine
         self.connection = connection
 
     @staticmethod
-    async def new(watch: Watch, store: MemoryStore | None = None) -> Place:
-        engine = Engine(store=MemoryStore() if store is None else store, clock=watch.clock())
-        await engine.open_existing()
-        return Place(watch, engine, EngineConnection(engine, owns_engine=True))
+    async def new(watch: Watch, store: Store | None = None) -> Place:
+        return Place(watch, await open_engine(watch.clock(), store))
 
     def set(self, ahead: float) -> None:
         """Set the wall clock; the engine notices within a second."""
@@ -558,7 +555,7 @@ def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool)
     """Calls that came while the wall clock was hours ahead are run when they have been calm for as long as was asked."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         place = await Place.new(Watch(), store)
         place.set(3 * 3600.0)
         call = limits.DebounceCall("ticket", "W", 5.0, None, "w", "q")
