@@ -87,7 +87,7 @@ def _words() -> frozenset[str]:
 def _exists(path: str) -> bool:
     """Return whether a path exists in the repository or below the package, or is the name of a file in one of them."""
     if (
-        any((root / path).exists() for root in (source.ROOT, source.PACKAGE))
+        any((root / path).exists() for root in (source.ROOT, source.ROOT / "tests", source.PACKAGE))
         or (source.PACKAGE / f"{path}.py").exists()
     ):
         return True
