@@ -167,7 +167,7 @@ def test_many_at_once_must_be_meant(run: Run) -> None:
         run("start", "checkout", "o", "--id", f"order-{number}")
     code, _, err = run("terminate", "--query", "WorkflowType = 'checkout'")
     assert code == 2
-    assert "3 workflows: say --yes" in err
+    assert "3 workflows: confirm with --yes" in err
     code, out, _ = run("terminate", "--query", "WorkflowType = 'checkout'", "--yes", "--reason", "over")
     assert (code, "terminated: 3 of 3" in out) == (0, True)
     assert run("list", "ExecutionStatus = 'Terminated'", "--count")[1].strip() == "3"

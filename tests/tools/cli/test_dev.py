@@ -224,10 +224,10 @@ def test_asked_wrongly(project: Project) -> None:
     """Two targets at once, or a place that refuses, end it with a message."""
     answer = run("dev", "app.py", "--temporal", "--target", "local:x.db", cwd=project.folder)
     assert answer.returncode == 2
-    assert "leave --target out" in answer.stderr
+    assert "omit --target" in answer.stderr
     answer = run("dev", "app.py", "--ui-port", "9", cwd=project.folder)
     assert answer.returncode == 2
-    assert "say --temporal, too" in answer.stderr
+    assert "add --temporal" in answer.stderr
     answer = run("dev", "app.py", "--target", "nonsense", cwd=project.folder)
     assert answer.returncode == 2
     assert "nonsense" in answer.stderr

@@ -208,7 +208,7 @@ def test_a_schedule_from_beginning_to_end(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("schedule", "create", "s", "send"), "say when"),
+        (("schedule", "create", "s", "send"), "set a time"),
         (("schedule", "create", "s", "send", "--every", "soon"), "--every is a duration"),
         (("schedule", "create", "s", "send", "--every", "0s"), "--every is a duration"),
         (("schedule", "create", "s", "send", "--cron", "whenever"), "whenever"),

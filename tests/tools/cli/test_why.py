@@ -137,7 +137,7 @@ def test_no_worker_for_an_activity(served: Stage) -> None:
     """The workflow is served, its activity's queue is not."""
     served.client.start_workflow(why_flows.asks_elsewhere, id="act-1")
     _, page = served.why("act-1", "no_activity_worker")
-    assert "which no worker takes: none polls task queue 'elsewhere' for activities" in page
+    assert ": no worker polls task queue 'elsewhere' for activities" in page
 
 
 # --- activities ------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def test_nondeterminism(either: Stage, tmp_path: Path) -> None:
     with either.worker("why-new", workflows=[why_flows.after_the_change], activities=[why_flows.well]):
         handle.signal(why_flows.decision, True)
         _, page = either.why("changing-1", "nondeterminism")
-    assert "its code no longer does what its history says" in page
+    assert "its code no longer matches its history" in page
     assert "hourglass why changing-1 --code FILE" in page
     where = "local" if either.target.startswith("local:") else "server"
     code = tmp_path / f"changed_{where}.py"  # a module of a name is imported once
@@ -248,7 +248,7 @@ def test_nondeterminism(either: Stage, tmp_path: Path) -> None:
     assert "issued by the code:      timer number 1 of 3600 s" in page
     assert f"{code.name}:6   workflow.sleep(3600)" in page
     assert page.splitlines()[0].startswith(
-        "changing-1 (changing) cannot continue, because its code no longer does"
+        "changing-1 (changing) cannot continue, because its code no longer matches"
     )
     handle.terminate()
 
@@ -343,7 +343,7 @@ def test_a_misspelt_signal(either: Stage) -> None:
         either.why("misspelt-1", "signal")
         handle.signal("desicion", True)
         found, page = either.why("misspelt-1", "unheard")
-        assert "was sent signal 'desicion', which nothing in it takes" in page
+        assert "received signal 'desicion', which has no handler" in page
         assert "was 'decision' meant?" in page
         assert "It also waits for signal 'decision'" in page
         assert found["do"][0]["command"].startswith("hourglass signal decision misspelt-1 VALUE")
@@ -403,7 +403,7 @@ def test_a_lock(served: Stage) -> None:
     served.client.start_workflow(why_flows.locks, id="locks-1")
     found, page = served.why("locks-1", "lock")
     assert found["code"] == "with lock:"
-    assert "meanwhile holder stands at" in page
+    assert "meanwhile holder is at" in page
     assert "workflow.wait_condition(lambda: False)" in page
 
 
@@ -463,7 +463,7 @@ def test_a_terminated_run(served: Stage) -> None:
     handle.terminate("customer called")
     _, page = served.why("ended-1", "terminated")
     assert f"was terminated by {served.client.identity}" in page
-    assert "the reason given: customer called" in page
+    assert "reason: customer called" in page
 
 
 def test_a_cancelled_run(served: Stage) -> None:
@@ -472,8 +472,8 @@ def test_a_cancelled_run(served: Stage) -> None:
     served.why("cancelled-1", "timer")
     handle.cancel("not needed")
     _, page = served.why("cancelled-1", "cancelled")
-    assert "was cancelled, as it was asked to" in page
-    assert "the reason given: not needed" in page
+    assert "was cancelled" in page
+    assert "reason: not needed" in page
 
 
 def test_a_completed_run(served: Stage) -> None:
@@ -491,7 +491,7 @@ def test_a_run_that_was_asked_to_cancel_and_goes_on(either: Stage) -> None:
         handle.cancel("the customer called")
         found, page = either.why("refuses-1", "cancelling")
         assert "was asked to cancel and has not ended" in page
-        assert "the reason given: the customer called" in page
+        assert "reason: the customer called" in page
         assert "It also waits for a timer" in page
         assert any(each["command"].startswith("hourglass terminate refuses-1") for each in found["do"])
         handle.terminate()
@@ -502,7 +502,7 @@ def test_a_run_that_is_tried_again(served: Stage) -> None:
     policy = RetryPolicy(initial_interval=3600)
     served.client.start_workflow(why_flows.gives_up, id="again-1", retry_policy=policy)
     found, page = served.why("again-1", "delayed")
-    assert "failed and is retried, as its retry policy says: attempt 2 has not begun" in page
+    assert "failed and is retried by its retry policy: attempt 2 has not started" in page
     assert "SoldOut: the shelf is empty" in page
     assert line_of('type="SoldOut"') in page
     assert found["until"] is not None
@@ -515,8 +515,8 @@ def test_no_room_for_an_activity(stage: Stage) -> None:
     with stage.worker(**options, max_concurrent_activities=1):
         stage.client.start_workflow(why_flows.crowds, id="crowds-1")
         stage.why("crowds-1", "activity_runs")
-        until("a word about room", lambda: "has no room for it yet" in stage.ask("crowds-1")[1])
-        assert "which no worker has taken yet (×2)" in stage.ask("crowds-1")[1]
+        until("a word about room", lambda: "no free slot for it" in stage.ask("crowds-1")[1])
+        assert "which no worker has started yet (×2)" in stage.ask("crowds-1")[1]
         why_flows.released.set()
 
 
@@ -546,7 +546,7 @@ def test_an_id_that_is_not_known(served: Stage) -> None:
     served.client.start_workflow(why_flows.sleeps, id="order-17")
     code, page = served.ask("ordr-17")
     assert code == 1
-    assert "ordr-17 is not known here" in page
+    assert "ordr-17 is unknown here" in page
     assert "similar ids: order-17" in page
     assert "hourglass why order-17 --target" in page
 

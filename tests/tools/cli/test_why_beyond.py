@@ -180,7 +180,7 @@ def test_a_run_that_somebody_paused() -> None:
     found = added(diagnose(facts), facts, "--address localhost:7233")
     assert (found.cause, found.wrong) == (Cause.PAUSED, True)
     assert len(found.findings) == 1
-    assert found.findings[0].details == ("by ann@desk", "the reason given: audit first")
+    assert found.findings[0].details == ("by ann@desk", "reason: audit first")
     assert found.findings[0].actions[0].command == "hourglass resume order-1"
 
 
@@ -215,7 +215,7 @@ def test_a_signal_that_could_not_be_decoded(client: Client, ask: Callable[..., d
     deadline = time.monotonic() + 30
     while not (details := ask("counts-1", "signal")["findings"][0]["details"]):
         assert time.monotonic() < deadline
-    assert details[0].startswith("the last signal 'number' has changed nothing: one that cannot be decoded")
+    assert details[0].startswith("the last signal 'number' has changed nothing: the worker drops signals")
 
 
 # --- local activities ------------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def ui(
     read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
 ) -> None:
-    """Serve the web UI: see workflows in a browser, and act on them.
+    """Serve the web UI, which shows workflows in a browser.
 
     It shows what they do, why they wait and what they did; with their code also at earlier times.
 

@@ -290,7 +290,7 @@ def why(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Show why a workflow waits or failed, and what to do about it.
+    """Show why a workflow waits or failed, and what to do.
 
     It shows what the workflow does or waits for, since when, what failed and at which line.
 

@@ -43,7 +43,7 @@ def cancel(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Request cancellation of a workflow, or of all that match a filter. It may clean up first, or ignore the request.
+    """Request cancellation of one workflow or of many. It may clean up first, or ignore the request.
 
     \b
     Examples:
@@ -153,7 +153,7 @@ def fork(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Start another workflow with the history of this one up to a step.
+    """Start a copy of a workflow from before a step.
 
     This one does not change. Steps before STEP are not repeated. Later events, including signals, are not copied to the new
     workflow.
