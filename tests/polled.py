@@ -20,6 +20,7 @@ from hourglass._contract.handle import (
     WorkKind,
 )
 from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.activations.stepping import Stepper
 from hourglass._embedded.clock import Bell
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation
@@ -99,6 +100,7 @@ class PolledEngine(_Polls):
     def __init__(self, inner: EngineHandle) -> None:
         self.inner = inner
         inner.forgets_at_once = False
+        self.stepper = Stepper(inner)
         self._bell = Bell()
         self._polls = dict.fromkeys(WorkKind, 0)
         inner.attend(self._bell)
@@ -108,6 +110,7 @@ class PolledEngine(_Polls):
     def start(self, on_activations: OnActivations, on_activities: OnActivities) -> None:
         """Have it deliver, as to a worker in this process, instead of waiting for calls."""
         self.inner._bell = None
+        self.inner._paused.clear()
         self.inner.forgets_at_once = True
         self.inner.start(on_activations, on_activities, lambda kind, why: None)
 
@@ -119,17 +122,21 @@ class PolledEngine(_Polls):
         finally:
             self.inner.forgets_at_once = False
 
+    def take_all(self) -> list[Activation]:
+        """Take all activations that there are."""
+        return list(iter(self.stepper.next_activation, None))
+
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
-        return await self._poll(WorkKind.WORKFLOWS, self.inner.next_activation)
+        return await self._poll(WorkKind.WORKFLOWS, self.stepper.next_activation)
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        return await self._poll(WorkKind.ACTIVITIES, self.inner.next_activity)
+        return await self._poll(WorkKind.ACTIVITIES, self.stepper.next_activity)
 
     async def _poll(self, kind: WorkKind, take: Callable[[], T | None]) -> T:
+        poller = self.inner.poller
         self._polls[kind] += 1
-        self.inner.resume(kind)
         try:
             while True:
                 item = take()
@@ -137,8 +144,14 @@ class PolledEngine(_Polls):
                     return item
                 if self.inner.is_finished(kind):
                     raise Shutdown("the handle is shut down")
+                if kind is WorkKind.WORKFLOWS:
+                    poller.task_slots = min(len(poller.active_runs) + self._polls[kind], poller.task_limit)
+                else:
+                    poller.attempt_slots = min(len(poller.attempts) + self._polls[kind], poller.attempt_limit)
                 await self._bell.wait()
         finally:
             self._polls[kind] -= 1
-            if not self._polls[kind]:
-                self.inner.pause(kind)
+            if not self._polls[kind] and kind is WorkKind.WORKFLOWS:
+                poller.task_slots = 0
+            elif not self._polls[kind]:
+                poller.attempt_slots = 0

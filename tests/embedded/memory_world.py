@@ -91,7 +91,7 @@ class World:
     @property
     def has_out(self) -> bool:
         """Whether the worker has an activation in hand."""
-        return bool(self.handle._cache.outstanding)
+        return bool(self.handle.poller.active_runs)
 
     @property
     def is_idle(self) -> bool:

@@ -13,6 +13,7 @@ from tests.specs import made
 from hourglass._contract.handle import ActivityOk, ActivityTask, HandleConfig
 from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow
 from hourglass._embedded.activations.handle import EngineHandle
+from hourglass._embedded.matching.pollers import HostProcess
 from hourglass._embedded.multiprocess.worker_peer import ProcessorUse, next_handicap
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -29,7 +30,9 @@ class Receiver:
 
     def __init__(self, world: World, *, process_id: int = 4711, **config: Any) -> None:
         options = HandleConfig(task_queue="q", identity=config.pop("identity", "other"), **config)
-        self.handle = EngineHandle(world.engine, options, process_id=process_id, process_key=id(self))
+        self.handle = EngineHandle(
+            world.engine, options, process=HostProcess(process_id, key=id(self) if process_id else 0)
+        )
         self.activations: list[Activation] = []
         self.activities: list[Any] = []
         self.handle.start(self.activations.extend, self.activities.extend, lambda kind, why: None)
@@ -305,7 +308,7 @@ def test_a_worker_beside_a_busy_engine_gets_less() -> None:
 
     async def body() -> None:
         world = await World.new()
-        world.engine.queues.handicap = 3.0
+        world.engine.queues.pollers.handicap = 3.0
         other = Receiver(world)
         waiting = [asyncio.create_task(world.activation())]
         for number in range(8):
@@ -325,7 +328,7 @@ def test_light_work_stays_beside_the_engine() -> None:
     async def body() -> None:
         world = await World.new("another")
         other, here = Receiver(world), Receiver(world, process_id=0, max_concurrent_workflow_tasks=6)
-        world.engine.queues.handicap = 0.0
+        world.engine.queues.pollers.handicap = 0.0
         await settle()
         for number in range(8):
             await world.start(f"w{number}")
@@ -412,7 +415,7 @@ def test_an_attempt_that_was_not_handed_out_is_not_lost() -> None:
         started = await world.start("w")
         await settle()
         one.complete(started.run_id, schedule(1))
-        assert two.handle.slots_used == (0, 1)
+        assert (len(two.handle.poller.active_runs), len(two.handle.poller.attempts)) == (0, 1)
         two.lose()  # in the same turn of the loop: it was taken, and not given out yet
         assert not two.activities
         three = Receiver(world, workflows=False)

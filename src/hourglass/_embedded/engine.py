@@ -11,6 +11,7 @@ engine waits for the number of the change that it rests on. Several connections 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
@@ -18,12 +19,13 @@ from collections.abc import Iterable
 import msgspec
 
 from hourglass._contract.deployments import QueueStats
-from hourglass._contract.handle import ActivityResult
+from hourglass._contract.handle import ActivityResult, HandleBroken
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.limits.bursts import NOTE
 from hourglass._embedded.limits.keepers import Keepers
 from hourglass._embedded.matching.deployments import Deployments
 from hourglass._embedded.matching.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
+from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.matching.task_queues import DispatchPolicy, TaskQueues
 from hourglass._embedded.runs.lost_attempts import KeptAttempts
 from hourglass._embedded.runs.outbox import Outbox
@@ -31,6 +33,7 @@ from hourglass._embedded.runs.progress import ProgressMemory
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
+from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.schedules.scheduler import Schedules
 from hourglass._embedded.store.store import Refusal, Store
 from hourglass._embedded.transitions.size_limits import Limits
@@ -65,16 +68,17 @@ class Engine:
         keep = Upkeep(retention)
         keep.resume_clock(self.clock, store)
         self.limits = Limits() if limits is None else limits
-        self.queues = TaskQueues(policy)
+        self.writes = WriteBehind(store, self.clock)
+        self.queues = TaskQueues(self.writes, self._assign, policy)
         self._upkeep = keep
         self.runs = RunTable(
             store=store,
+            writes=self.writes,
             clock=self.clock,
             limits=self.limits,
             queues=self.queues,
             namespace=namespace,
         )
-        self.writes = self.runs.writes
         self.deployments = Deployments(self.runs)
         self.runs.has_version = self.deployments.has_version
         self.tasks = TaskDispatch(self.runs, self.deployments)
@@ -87,8 +91,6 @@ class Engine:
         self.runs.keeping = self.keepers
         store.on_refusal(self._refused)
         self.outbox = Outbox(store, self.die)
-        self.is_durable = store.is_durable
-        self.when_durable = store.when_durable
         self.failed: StorageError | None = None
         self.closed = False
         self.is_over = False
@@ -118,6 +120,34 @@ class Engine:
         """Let schedules and limits act from now on when their time has come."""
         self.schedules.begin()
         self.keepers.begin()
+
+    def join(self, poller: QueuePoller) -> None:
+        """Let a worker serve its queue."""
+        self.queues.join(poller)
+        self.deployments.joined(poller)
+        self._upkeep.wake_sleepers()
+
+    def _assign(self, poller: QueuePoller) -> None:
+        """Assign what waits to a worker, as far as it has free slots. Raises nothing: the caller is in the middle of another
+        operation, which must not fail by this.
+        """
+        try:
+            if poller.queue.tasks or poller.own_tasks or self.tasks.queried:
+                self.tasks.assign(poller)
+            if poller.queue.attempts:
+                self.attempts.assign(poller)
+        except Exception:
+            logger.exception("what waits for a worker of %s could not be assigned", poller.task_queue)
+            asyncio.get_running_loop().call_soon(self._assign_again, poller)
+
+    def _assign_again(self, poller: QueuePoller) -> None:
+        """Assign what waits after a failure. If it fails again, it is unknown what the worker has: its handle breaks."""
+        try:
+            self.tasks.assign(poller)
+            self.attempts.assign(poller)
+        except Exception as error:
+            why = f"the engine cannot assign work: {type(error).__name__}"
+            poller.receiver.break_off(HandleBroken(why))
 
     def claim(self, tokens: Iterable[bytes]) -> None:
         """A worker that outlived the owner before still has these attempts."""
@@ -216,21 +246,21 @@ class Engine:
                 counted = StoredBacklog(self.store, self.clock.now_ns())
                 self._counted = (self.writes.newest, counted)
             return counted.stats(queue, activities=activities)
-        queues, now = self.queues, self.clock.now_ns()
+        waiting, now = self.queues.of(queue), self.clock.now_ns()
         since = now
         if activities:
-            backlog = len(queues.all_attempts(queue))
-            for run_id, scheduled in queues.oldest_attempts(queue):
+            backlog = len(waiting.attempts)
+            for run_id, scheduled in waiting.attempts.heads():
                 record = self.runs.in_memory(run_id)
                 activity = None if record is None else record.run.activities.get(scheduled)
                 since = since if activity is None else min(since, activity.available_ns)
         else:
-            backlog = len(queues.all_tasks(queue)) + self._upkeep.due(queue)
-            for run_id in queues.oldest_tasks(queue):
+            backlog = len(waiting.tasks) + self._upkeep.due(queue)
+            for run_id in waiting.tasks.heads():
                 record = self.runs.in_memory(run_id)
                 task = None if record is None else record.run.task
                 since = since if task is None else min(since, task.available_ns)
-        return QueueStats(backlog, (now - since) / 1e9, *queues.rates(queue, activities))
+        return QueueStats(backlog, (now - since) / 1e9, *self.queues.rates(queue, activities))
 
     def _sample(self) -> None:
         self.keepers.sweep()
@@ -255,6 +285,12 @@ class Engine:
             self.failed, self.is_over = error, True
             self._stop(error)
 
+    def over(self) -> HandleBroken:
+        """Return the error of calls on an engine that has failed or was closed."""
+        if self.failed is not None:
+            return HandleBroken(f"the engine's store has failed: {self.failed}")
+        return HandleBroken("the engine was closed")
+
     def _stop(self, error: HourglassError) -> None:
         self._upkeep.close()
         self.schedules.stop()
@@ -264,4 +300,5 @@ class Engine:
             self.tasks.refuse_queries(record, error)
             record.changed.ring()
             record.closed.ring()
-        self.queues.wake_all()
+        for poller in self.queues.pollers.all():
+            poller.receiver.break_off(self.over())

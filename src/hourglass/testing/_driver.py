@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from hourglass._contract.handle import ActivityCancel, ActivityItem
+from hourglass._contract.handle import ActivityCancel, ActivityItem, WorkKind
 from hourglass._contract.ids import new_id
 from hourglass._contract.service import Connection
 from hourglass._contract.workflows import WaitForClose
@@ -269,7 +269,7 @@ class EnvironmentDriver:
 
     def _collect(self) -> None:
         for queue in self._queues.values():
-            if queue.handle.may_have_items:
+            if any(map(queue.handle.has_items, WorkKind)):
                 for item in queue.taken():
                     self.steps.append(self._step(queue, item))
 

@@ -217,11 +217,6 @@ class LocalAttempts:
         )
 
     @property
-    def rests_on(self) -> int:
-        """0: attempts that wait here depend on no change any more."""
-        return 0
-
-    @property
     def has_items(self) -> bool:
         """Whether a poll would get something, now or once it is durable."""
         return bool(self._cancels or (self._waiting and self._may_start()))

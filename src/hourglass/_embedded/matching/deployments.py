@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.store.store import NoteChange
 from hourglass._embedded.transitions.run import OpenActivity, Run

@@ -22,7 +22,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.matching.deployments import Deployments
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, say_lost
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun, TakenAttempt, WaitingQuery
 from hourglass._embedded.runs.runs import RunTable
@@ -121,11 +121,25 @@ class ActivityDispatch:
         self._namespace = namespace
         self._deployments = deployments
 
-    def take(self, poller: QueuePoller) -> tuple[ActivityTask, TakenAttempt, int] | None:
-        """Give a handle an attempt of an activity, if one waits on its queue, and the change that it rests on."""
+    def assign(self, poller: QueuePoller) -> None:
+        """Assign attempts of its queue to a worker, until none waits for it or it has no free slot."""
+        waiting, attempts = poller.queue.attempts, poller.attempts
+        while waiting and len(attempts) < poller.attempt_slots:
+            found = self.take(poller)
+            if found is None:
+                return
+            self._begin(poller, *found)
+
+    def _begin(self, poller: QueuePoller, task: ActivityTask, taken: TakenAttempt) -> None:
+        poller.queue.attempts_received += 1
+        poller.attempts[task.token] = taken
+        poller.receiver.begin_attempt(task, taken.record.number)
+
+    def take(self, poller: QueuePoller) -> tuple[ActivityTask, TakenAttempt] | None:
+        """Start an attempt of an activity for a worker, if one waits for it."""
         runs = self._runs
-        now = runs.clock.now_ns()
-        for run_id, scheduled in () if runs.stopped else runs.queues.attempts(poller.task_queue):
+        now, pollers = runs.clock.now_ns(), runs.queues.pollers
+        for run_id, scheduled in () if runs.stopped else runs.queues.attempts(poller):
             record = runs.in_memory(run_id)
             activity = None if record is None else record.run.activities.get(scheduled)
             if record is None or activity is None or activity.started_ns or activity.available_ns > now:
@@ -135,10 +149,8 @@ class ActivityDispatch:
             versions = self._deployments
             if versions.in_use and not versions.takes_attempt(poller, record.run, activity):
                 continue
-            if runs.queues.shared and not runs.queues.is_for_attempt(
-                poller, activity.scheduled.activity_type
-            ):
-                if runs.queues.uniform:
+            if pollers.shared and not pollers.is_best_for_attempt(poller, activity.scheduled.activity_type):
+                if pollers.uniform:
                     return None  # others have a smaller load, whatever the type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
@@ -146,7 +158,7 @@ class ActivityDispatch:
             if self._start(record, activity, poller.identity):
                 return self.take(poller)  # the run was ended: the queues have changed under us
             started = record.run.activities[scheduled]
-            return activity_task(self._namespace, record.run, started, token.encode()), taken, record.number
+            return activity_task(self._namespace, record.run, started, token.encode()), taken
         return None
 
     def hand_out(self, task: ActivityTask, taken: TakenAttempt) -> ActivityTask:
@@ -165,21 +177,29 @@ class ActivityDispatch:
         started = record.run.activities.get(scheduled)
         return task if started is None else activity_task(self._namespace, record.run, started, task.token)
 
-    def begun(
-        self, record: LoadedRun, since: int, poller: QueuePoller
-    ) -> list[tuple[ActivityTask, TakenAttempt]]:
-        """The attempts that a handle took at once, by the change that wrote the events from this index on."""
+    def eager(self, poller: QueuePoller) -> Eager | None:
+        """Return a request to start attempts together with the completion of a workflow task of the same worker, at most as many
+        as it has free slots; None if it has none, or other attempts have waited longer.
+        """
+        queues, slots, types = self._runs.queues, poller.attempt_slots - len(poller.attempts), None
+        if slots <= 0 or poller.queue.attempts or not queues.allows_eager:
+            return None
+        if queues.pollers.shared:
+            slots, types = queues.pollers.share(poller, slots), poller.activity_types
+            if slots <= 0:
+                return None
+        return Eager(poller.identity, poller.task_queue, self._runs.limits, slots, types)
+
+    def begin_eager(self, poller: QueuePoller, record: LoadedRun, since: int) -> None:
+        """Give a worker the attempts that have started with its completion, which wrote the events from this index on."""
         run = record.run
-        tasks: list[tuple[ActivityTask, TakenAttempt]] = []
         for event in record.events[since:] if run.activities else ():
             activity = run.activities.get(event.id)
             if activity is not None and activity.started_ns:
                 token = AttemptToken(run.run_id, event.id, activity.attempt)
                 taken = record.attempts[event.id] = TakenAttempt(token, poller, record)
-                tasks.append((activity_task(self._namespace, run, activity, token.encode()), taken))
-        if tasks:
-            self._runs.in_flight.add(run.run_id)
-        return tasks
+                self._runs.in_flight.add(run.run_id)
+                self._begin(poller, activity_task(self._namespace, run, activity, token.encode()), taken)
 
     def _start(self, record: LoadedRun, activity: OpenActivity, identity: str) -> str:
         return self._runs.change(
@@ -345,20 +365,51 @@ class TaskDispatch:
     def __init__(self, runs: RunTable, deployments: Deployments) -> None:
         self._runs = runs
         self._deployments = deployments
-        self._asked: dict[str, LoadedRun] = {}
+        self.queried: dict[str, LoadedRun] = {}
+        """The runs with waiting queries, by run id."""
+
+    def assign(self, poller: QueuePoller) -> None:
+        """Assign tasks and queries to a worker, until none waits for it or it has no free slot."""
+        active, tasks = poller.active_runs, poller.queue.tasks
+        while len(active) < poller.task_slots and (tasks or poller.own_tasks or self.queried):
+            if (tasks or poller.own_tasks) and (record := self.take(poller)) is not None:
+                poller.queue.tasks_received += 1
+                poller.receiver.begin_task(record)
+            elif self.queried and (record := self.take_queries(poller)) is not None:
+                poller.receiver.begin_queries(record)
+            else:
+                return
+
+    def eager(self, poller: QueuePoller, record: LoadedRun) -> Eager | None:
+        """Return a request to start a run's next task together with the end of one of its attempts, both of this worker; None if
+        it has no free slot or has not cached the run, or other tasks have waited longer.
+        """
+        run, task = record.run, record.run.task
+        if record.sticky is not poller or len(poller.active_runs) >= poller.task_slots:
+            return None
+        if poller.queue.tasks or poller.own_tasks or not self._runs.queues.allows_eager:
+            return None
+        if (task is not None and task.started_event_id) or run.started.spec.task_queue != poller.task_queue:
+            return None
+        return (
+            None
+            if poller.is_busy(run.run_id)
+            else Eager(poller.identity, poller.task_queue, self._runs.limits)
+        )
 
     def take(self, poller: QueuePoller) -> LoadedRun | None:
-        """Give a handle a run's task, if one waits on its queue that it may have."""
+        """Start a run's task for a worker, if one waits for it."""
         queues = self._runs.queues
+        pollers = queues.pollers
         for run_id in () if self._runs.stopped else queues.tasks(poller):
             record = self._runs.in_memory(run_id)
             if record is not None and self._may_take(record, poller):
                 if (
-                    queues.shared
+                    pollers.shared
                     and record.sticky is not poller
-                    and not queues.is_for_task(poller, record.run.started.workflow_type)
+                    and not pollers.is_best_for_task(poller, record.run.started.workflow_type)
                 ):
-                    if queues.uniform:
+                    if pollers.uniform:
                         return None  # others have a smaller load, whatever the type
                     continue
                 self._start(record, poller)
@@ -373,20 +424,11 @@ class TaskDispatch:
         target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
         runs.change(record, tasks.start_task, who, runs.limits, target, to_worker=True)
 
-    @property
-    def has_questions(self) -> bool:
-        """Whether a query waits for an answer."""
-        return bool(self._asked)
-
-    def all_asked(self) -> Mapping[str, LoadedRun]:
-        """The runs that have queries to answer, now and later."""
-        return self._asked
-
     def take_queries(self, poller: QueuePoller) -> LoadedRun | None:
         """Give a handle a run that has queries to answer and no task to be done before."""
-        for record in self._asked.values():
+        for record in self.queried.values():
             if record.run.task is None and self._is_for(record, poller) and self._knows(record, poller):
-                del self._asked[record.run.run_id]
+                del self.queried[record.run.run_id]
                 self._stick(record, poller)
                 return record
         return None
@@ -394,7 +436,7 @@ class TaskDispatch:
     def ask(self, record: LoadedRun, query: WaitingQuery) -> None:
         """A query waits for an answer."""
         record.queries.append(query)
-        self._asked[record.run.run_id] = record
+        self.queried[record.run.run_id] = record
         self._runs.note_in_flight(record)
         self._runs.queues.wake(record.run.started.spec.task_queue)
 
@@ -403,7 +445,7 @@ class TaskDispatch:
         if query in record.queries:
             record.queries.remove(query)
             if not record.queries:
-                self._asked.pop(record.run.run_id, None)
+                self.queried.pop(record.run.run_id, None)
             self._runs.note_in_flight(record)
 
     def take_questions(self, record: LoadedRun) -> list[WaitingQuery]:
@@ -415,7 +457,7 @@ class TaskDispatch:
     def take_all_questions(self, record: LoadedRun) -> list[WaitingQuery]:
         """The queries that wait, also where the run has a task, in which nothing has happened yet."""
         questions, record.queries = record.queries, []
-        self._asked.pop(record.run.run_id, None)
+        self.queried.pop(record.run.run_id, None)
         self._runs.note_in_flight(record)
         return questions
 
@@ -525,15 +567,15 @@ class TaskDispatch:
 
     def _knows(self, record: LoadedRun, poller: QueuePoller) -> bool:
         """Whether a handle that could answer a run's queries knows its workflow, as well as any other of the queue."""
-        queues = self._runs.queues
-        return not queues.shared or queues.is_for_type(poller, record.run.started.workflow_type)
+        pollers = self._runs.queues.pollers
+        return not pollers.shared or pollers.may_replay(poller, record.run.started.workflow_type)
 
     def _stick(self, record: LoadedRun, poller: QueuePoller) -> None:
         """From now on this handle knows the run, and no other."""
         before, record.sticky = record.sticky, poller
         if before is not None and before is not poller:
             self._runs.queues.release(before, record.run.run_id)
-            before.moved(record.run.run_id)
+            before.receiver.request_eviction(record.run.run_id)
 
 
 def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterator[str]:

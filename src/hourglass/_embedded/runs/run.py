@@ -15,7 +15,7 @@ import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import Bell, Cancel
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.runs.wakes import Wakes, activity_wake_ns, timer_wake_ns
 from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.transitions import tasks as tasks
@@ -239,7 +239,7 @@ class LoadedRun:
             if activity is None or activity.attempt != taken.token.attempt or not activity.started_ns:
                 del self.attempts[event_id]
                 reason = "TIMED_OUT" if self.run.is_open else "NOT_FOUND"
-                taken.poller.cancel_attempt(taken.token.encode(), reason, self.number)
+                taken.poller.receiver.cancel_attempt(taken.token.encode(), reason, self.number)
             elif activity.cancel_requested_event_id and not taken.told_to_cancel:
                 taken.told_to_cancel = True
-                taken.poller.cancel_attempt(taken.token.encode(), "CANCELLED", self.number)
+                taken.poller.receiver.cancel_attempt(taken.token.encode(), "CANCELLED", self.number)

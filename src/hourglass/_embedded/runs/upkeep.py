@@ -93,7 +93,7 @@ class DueRuns:
     @property
     def is_served(self) -> bool:
         """Whether due runs wait for room on a queue that a worker serves."""
-        return any(self._runs.queues.pollers(queue) for queue in self._waiting)
+        return any(self._runs.queues.pollers.of(queue) for queue in self._waiting)
 
     def count(self, task_queue: str) -> int:
         """Return the number of due runs that wait for room on a queue."""
@@ -266,10 +266,7 @@ class Upkeep:
         if runs.stopped:
             return
         self._open = True
-        runs.queues.on_join = self.wake_sleepers
-        if self._is_paced:
-            runs.queues.is_behind = runs.writes.is_behind
-            runs.queues.when_caught_up = runs.writes.when_caught_up
+        runs.queues.is_paced = self._is_paced
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():

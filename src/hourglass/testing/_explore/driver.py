@@ -21,7 +21,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from hourglass._contract.handle import ActivityItem, ActivityTask
+from hourglass._contract.handle import ActivityItem, ActivityTask, WorkKind
+from hourglass._embedded.activations.stepping import Stepper
 from hourglass._embedded.clock import to_ns
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
@@ -42,25 +43,28 @@ class GatedQueue(ServedQueue):
     """One task queue of an exploration: items are taken one at a time, by choice."""
 
     def attend(self) -> None:
-        """Do nothing: only chosen items are taken."""
+        """Grant no slots: only chosen items are taken."""
+        self._stepper = Stepper(self.handle)
 
     def taken(self, *, has_queries: bool = False) -> list[Activation | ActivityItem]:
         """Take the items that are no choice: replays, evictions, cancellations, and queries, if there are any."""
         handle = self.handle
         items: list[Activation | ActivityItem] = []
-        while (handle.has_activation or has_queries) and (activation := self.take_task()) is not None:
+        while (handle.has_items(WorkKind.WORKFLOWS) or has_queries) and (
+            activation := self.take_task()
+        ) is not None:
             items.append(activation)
-        while handle.has_activity and (item := self.take_attempt()) is not None:
+        while handle.has_items(WorkKind.ACTIVITIES) and (item := self.take_attempt()) is not None:
             items.append(item)
         return items
 
     def take_task(self) -> Activation | None:
         """Take one activation, if the engine may dispatch one."""
-        return self._loop.call(self.handle.next_activation)
+        return self._loop.call(self._stepper.next_activation)
 
     def take_attempt(self) -> ActivityItem | None:
         """Take one attempt, or the cancellation of one, if the engine may dispatch one."""
-        return self._loop.call(self.handle.next_activity)
+        return self._loop.call(self._stepper.next_activity)
 
 
 _MOST_STEPS = 10_000
@@ -198,7 +202,7 @@ class Exploring(EnvironmentDriver):
             for step in ended:  # of attempts on the activity loop: when their code ends is no choice
                 self.steps.remove(step)
                 step.do()
-            has_queries = self.engine.tasks.has_questions
+            has_queries = bool(self.engine.tasks.queried)
             items = [
                 (queue, item)
                 for queue in self._queues.values()
