@@ -34,6 +34,7 @@ TIERS = {
     "tests/architecture/test_faces.py": CONTRACT,
     "tests/architecture/test_forks.py::test_parts_act_in_the_order_of_the_stages": CONTRACT,
     "tests/architecture/test_measures.py::test_the_measures_run": CONTRACT,
+    "tests/architecture/test_prose.py::test_habits_only_become_fewer": CONTRACT,
     "tests/architecture/test_purity.py::test_engine_loads_nothing_impure": CONTRACT,
     "tests/architecture/test_purity.py::test_import_is_light": CONTRACT,
     "tests/architecture/test_purity.py::test_client_and_worker_load_no_temporal": CONTRACT,

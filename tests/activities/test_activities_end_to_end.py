@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass import activity, workflow
-from hourglass._evaluator.options import RetryPolicy
+from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import Client
 from hourglass.errors import ActivityError, ApplicationError
 from hourglass.worker import Worker

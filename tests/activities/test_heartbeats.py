@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from effort import cases
-from hourglass import activity, workflow
+from hourglass import RetryPolicy, activity, workflow
 from hourglass._contract.handle import ActivityTask
-from hourglass._evaluator.options import RetryPolicy
 from hourglass._worker.activities.attempts import HEARTBEAT_PAUSE, Attempt, AttemptSurroundings, LoopTimers
 from hourglass._worker.mailbox import Mailbox
 from hourglass.activity._context import Equipment

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._tools.cli import main
+from command_line import main
 from hourglass._tools.lint import RULES
 
 from .project import write

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._tools.cli import main
+from command_line import main
 
 from .command import SHOP, run
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
+from command_line import main
 from hourglass import Client, RetryPolicy, Worker, activity, backup, workflow
-from hourglass._tools.cli import main
 from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleSpec
 
 decision = workflow.Channel("decision", bool)

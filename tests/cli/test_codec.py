@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from command_line import main
 from hourglass import Client, RetryPolicy, Worker, activity, workflow
-from hourglass._tools.cli import main
-from hourglass._tools.cli.connecting import codec_named
 from hourglass.errors import WorkflowFailedError
 
 SECRETS = """
@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = f"secrets_{abs(hash(tmp_path)) % 10**8}"
     (tmp_path / f"{name}.py").write_text(SECRETS)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("HOURGLASS_CODEC", raising=False)
     yield name
     sys.modules.pop(name, None)
@@ -74,7 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_values_go_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Started, asked, waited for and shown: each by a command with the codec, by option or by environment."""
-    target, codec = "local:shop.db", codec_named(f"{folder}:codec")
+    target, codec = "local:shop.db", importlib.import_module(folder).codec
     given = ["--target", target, "--codec", f"{folder}:codec"]
     with (
         Client.connect(target, codec=codec) as client,
@@ -92,7 +92,7 @@ def test_values_go_through_the_codec(folder: str, capsys: pytest.CaptureFixture[
 
 def test_messages_of_failures_go_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What failed is told in clear with the codec, and without it that it is encoded."""
-    target, codec = "local:shop.db", codec_named(f"{folder}:codec")
+    target, codec = "local:shop.db", importlib.import_module(folder).codec
     with (
         Client.connect(target, codec=codec) as client,
         Worker(client, workflows=[tells], activities=[spills]),
@@ -110,12 +110,22 @@ def test_messages_of_failures_go_through_the_codec(folder: str, capsys: pytest.C
     assert "the safe is behind the clock" in capsys.readouterr().out
 
 
-def test_the_environment_may_name_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_may_name_it(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`HOURGLASS_CODEC` is taken where no option is given; a class is made into a codec."""
-    assert codec_named(None) is None
-    monkeypatch.setenv("HOURGLASS_CODEC", f"{folder}:Reversed")
-    assert type(codec_named(None)).__name__ == "Reversed"
-    assert codec_named("") is None
+    codec = importlib.import_module(folder).codec
+    with (
+        Client.connect("local:shop.db", codec=codec) as client,
+        Worker(client, workflows=[secret], activities=[whispers]),
+    ):
+        client.execute_workflow(secret, "Ann", id="s-1")
+        shown = ["show", "s-1", "--payloads", "--target", "local:shop.db"]
+        monkeypatch.setenv("HOURGLASS_CODEC", f"{folder}:Reversed")
+        assert main(shown) == 0
+        assert "psst, Ann" in capsys.readouterr().out
+        assert main([*shown, "--codec", ""]) == 0
+        assert "psst, Ann" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -7,23 +7,23 @@ import base64
 import http.client
 import json
 import socket
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hourglass._http.access import Credentials
-from hourglass._tools.cli import codec_server
-from hourglass._tools.cli.codec_server import LOGIN, checked_origins, served
+from command_line import main
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
+from .codec_serving import TOKEN, limit_requests, served, served_with_link
+
 UI = "http://localhost:8233"
-TOKEN = "t" * 20
-CREDENTIALS = Credentials.create(TOKEN)
 
 
 class Backwards:
@@ -70,7 +70,7 @@ TURNED = wire(b'"olleh"', encoding="binary/turned", was="json/plain")
 
 def test_it_decodes_as_the_ui_asks() -> None:
     """Both ways, in order, below any path; a page with payloads of another origin shows those as they are."""
-    with served(Backwards(), credentials=CREDENTIALS) as address:
+    with served(Backwards()) as address:
         code, body, headers = ask(f"{address}/decode", {"payloads": [TURNED, PLAIN]}, Origin=UI)
         assert (code, json.loads(body)) == (200, {"payloads": [PLAIN, PLAIN]})
         assert headers["Access-Control-Allow-Origin"] == UI
@@ -82,7 +82,7 @@ def test_it_decodes_as_the_ui_asks() -> None:
 
 def test_a_browser_asks_first() -> None:
     """The origins that were named may ask, and no other; also without a token, which browsers do not send then."""
-    with served(Backwards(), credentials=CREDENTIALS) as address:
+    with served(Backwards()) as address:
         code, _, headers = ask(f"{address}/decode", b"", "OPTIONS", Origin=UI)
         assert code == 204
         assert headers["Access-Control-Allow-Origin"] == UI
@@ -94,7 +94,7 @@ def test_a_browser_asks_first() -> None:
 
 def test_a_person_who_opens_it_is_told_what_it_is() -> None:
     """The address that the command prints, opened in a browser, is no error page of a server."""
-    with served(Backwards(), credentials=CREDENTIALS) as address:
+    with served(Backwards()) as address:
         code, body, headers = ask(address, b"", "GET")
         assert code == 405
         assert b"POST /decode" in body
@@ -104,14 +104,14 @@ def test_a_person_who_opens_it_is_told_what_it_is() -> None:
 def test_who_may_not_read() -> None:
     """Another origin, another host's name (a name that was pointed here), no token or a wrong one: refused, with nothing told."""
     body = {"payloads": [TURNED]}
-    with served(Backwards(), credentials=CREDENTIALS) as address:
+    with served(Backwards()) as address:
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert ask(f"{address}/decode", body, **bearer)[0] == 200
         assert ask(f"{address}/decode", body, Authorization="")[0] == 401
         assert ask(f"{address}/decode", body, Authorization="Bearer wrong")[0] == 401
         assert ask(f"{address}/decode", body, Origin="http://evil.example", **bearer)[0] == 403
         assert ask(f"{address}/decode", body, Host="evil.example:8081", **bearer)[0] == 421
-    with served(Backwards(), credentials=CREDENTIALS, names=["codec.example"]) as address:
+    with served(Backwards(), names=["codec.example"]) as address:
         port = address.rpartition(":")[2]
         assert ask(f"{address}/decode", body, Host=f"codec.example:{port}")[0] == 200
         assert ask(f"{address}/decode", body, Host="codec.example:443")[0] == 200
@@ -120,7 +120,7 @@ def test_who_may_not_read() -> None:
 def test_codec_server_on_loopback_needs_a_token() -> None:
     """Every user of the machine can connect: without a token nothing is decoded, and guesses are limited."""
     body = {"payloads": [TURNED]}
-    with served(Backwards()) as address:
+    with served(Backwards(), token=None) as address:
         assert ask(f"{address}/decode", body, Authorization="")[0] == 401
         codes = [ask(f"{address}/decode", body)[0] for _ in range(12)]
         assert codes == [401] * 10 + [429] * 2
@@ -128,17 +128,16 @@ def test_codec_server_on_loopback_needs_a_token() -> None:
 
 def test_one_time_link_lets_a_browser_decode() -> None:
     """Temporal's UI sends the cookie if it includes credentials; it is set once."""
-    credentials = Credentials.create()
-    with served(Backwards(), credentials=credentials) as address:
-        link = f"{address}{LOGIN}?code={credentials.link.code}"
-        assert ask(f"{address}{LOGIN}?code=wrong", b"", "GET")[0] == 403
-        code, _, headers = ask(link, b"", "GET")
-        assert code == 200
+    with served_with_link(Backwards()) as served_at:
+        address = served_at.address
+        assert ask(served_at.wrong_link, b"", "GET")[0] == 403
+        status, _, headers = ask(served_at.link, b"", "GET")
+        assert status == 200
         cookie = headers["Set-Cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
-        assert credentials.token not in cookie
-        assert ask(link, b"", "GET")[0] == 403
+        assert served_at.token not in cookie
+        assert ask(served_at.link, b"", "GET")[0] == 403
         sent = {"Authorization": "", "Cookie": f"a[b]=1; {cookie.partition(';')[0]}"}
         assert ask(f"{address}/decode", {"payloads": [TURNED]}, Origin=UI, **sent)[0] == 200
         assert ask(f"{address}/decode", {"payloads": [TURNED]}, Origin="http://localhost:9", **sent)[0] == 403
@@ -146,11 +145,9 @@ def test_one_time_link_lets_a_browser_decode() -> None:
 
 def test_cookie_is_found_among_several_cookie_headers() -> None:
     """A proxy may split the cookies of a browser into one header each."""
-    credentials = Credentials.create()
-    with served(Backwards(), credentials=credentials) as address:
-        cookie = ask(f"{address}{LOGIN}?code={credentials.link.code}", b"", "GET")[2]["Set-Cookie"].partition(
-            ";"
-        )[0]
+    with served_with_link(Backwards()) as served_at:
+        address = served_at.address
+        cookie = ask(served_at.link, b"", "GET")[2]["Set-Cookie"].partition(";")[0]
         connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
         body = json.dumps({"payloads": [TURNED]}).encode()
         connection.putrequest("POST", "/decode")
@@ -168,7 +165,7 @@ def test_cookie_is_found_among_several_cookie_headers() -> None:
 
 def test_codec_server_survives_half_open_requests() -> None:
     """Connections beyond the limit replace those that have sent nothing."""
-    with served(Backwards(), credentials=CREDENTIALS) as address, ExitStack() as stack:
+    with served(Backwards()) as address, ExitStack() as stack:
         port = int(address.rpartition(":")[2])
         for _ in range(300):
             peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
@@ -188,14 +185,14 @@ def test_codec_server_survives_half_open_requests() -> None:
 )
 def test_garbage(path: str, body: object, code: int) -> None:
     """What is no request is refused, and the next one is answered."""
-    with served(Backwards(), credentials=CREDENTIALS) as address:
+    with served(Backwards()) as address:
         assert ask(f"{address}/{path}", body)[0] == code
         assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 200
 
 
 def test_what_the_codec_refuses() -> None:
     """Where it can read nothing the answer says that it raised, and not what."""
-    with served(Backwards(), credentials=CREDENTIALS) as address:
+    with served(Backwards()) as address:
         code, body, _ = ask(f"{address}/decode", {"payloads": [PLAIN]})
         assert code == 400
         assert b"secret" not in body
@@ -205,16 +202,19 @@ def test_what_the_codec_refuses() -> None:
 
 def test_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than it would hold is refused before it is read."""
-    monkeypatch.setattr(codec_server, "LARGEST", 10)
-    with served(Backwards(), credentials=CREDENTIALS) as address:
+    limit_requests(monkeypatch, 10)
+    with served(Backwards()) as address:
         assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 413
 
 
-def test_settings_that_are_not_safe() -> None:
+def test_settings_that_are_not_safe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Origins by name; a port that is taken says so."""
+    monkeypatch.setitem(sys.modules, "turning", SimpleNamespace(codec=Backwards()))
     for wrong in ("*", "https://*.example", "temporal.example", "https://temporal.example/path"):
-        with pytest.raises(UsageError, match="an origin is such as"):
-            checked_origins([wrong])
+        assert main(["codec-server", "--codec", "turning:codec", "--origin", wrong]) == 2
+        assert "an origin is such as" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match="cannot listen on"), served(Backwards(), port=port):
@@ -254,7 +254,7 @@ def test_codec_that_breaks_does_not_stop_the_server(
     codec: Breaks, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The request gets an error without contents, nothing is printed, and the next request is answered."""
-    with served(codec, credentials=CREDENTIALS) as address:
+    with served(codec) as address:
         for _ in range(3):
             code, body, _ = ask(f"{address}/decode", {"payloads": [PLAIN]})
             assert code in (400, 500)

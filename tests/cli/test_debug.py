@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pty
@@ -14,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._tools.cli import main
-from hourglass._tools.cli.loading import load
+from command_line import main
 from hourglass.testing import Environment
 
 FLOWS = """
@@ -42,7 +42,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "flows_debugged.py").write_text(FLOWS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (module,) = load(["flows_debugged.py"]).modules
+    module = importlib.import_module("flows_debugged")
     with Environment() as env:
         handle = env.start_workflow(module.parcel, "cup")
         assert handle.result() == "packed packed cup"

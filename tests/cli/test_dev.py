@@ -12,7 +12,7 @@ import pytest
 from hourglass import Client
 from hourglass._tools.cli.dev_worker import folders
 from hourglass.client import WorkflowHandle
-from hourglass.testing._dev_server import free_port
+from servers import free_port
 
 from .command import Command, is_gone, run, until
 

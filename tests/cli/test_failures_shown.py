@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from command_line import main
 from hourglass import Client, Worker
-from hourglass._tools.cli import logs, main
+from hourglass._tools.cli import logs
 from hourglass.errors import ApplicationError, WorkflowFailedError
 from hourglass.testing import DevServer
 

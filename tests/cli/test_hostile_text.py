@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from rich.live import Live
 from rich.text import Text
 
+from command_line import main
 from effort import cases
-from hourglass import Client, Worker, activity, workflow
-from hourglass._evaluator.options import RetryPolicy
-from hourglass._tools.cli import console, logs, main
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
+from hourglass._tools.cli import console, logs
 
 HOSTILE = (
     "\x1b]0;owned\x07",  # sets a title

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
+from command_line import main
 from hourglass import ApplicationError, Client, Worker, activity, workflow
-from hourglass._tools.cli import main
 
 go = workflow.Channel("go", str)
 entered = threading.Semaphore(0)

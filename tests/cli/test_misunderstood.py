@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import main
 from hourglass import Client, Worker, workflow
-from hourglass._tools.cli import main
 
 from .command import until
 

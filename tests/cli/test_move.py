@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 from tests.waiting import until
 
+from command_line import main
 from hourglass import Client, Worker
-from hourglass._tools.cli import main
 from hourglass.client import (
     Schedule,
     ScheduleActionStartWorkflow,
@@ -72,13 +73,12 @@ def shop_parent() -> str:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> tuple[Path, Path, Any]:
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, Any]:
     """A file with open runs, the code's file, and its module."""
     code = tmp_path / f"shop_{tmp_path.name}.py"
     code.write_text(f"CHARGES = {str(tmp_path / 'charges')!r}\n{APP}")
-    from hourglass._tools.cli.loading import load
-
-    return tmp_path / "shop.db", code, load([str(code)]).modules[0]
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "shop.db", code, importlib.import_module(code.stem)
 
 
 def serving(client: Client, shop: Any) -> Worker:

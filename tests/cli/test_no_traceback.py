@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from hourglass._tools.cli import app, console, main
+from command_line import forget_consoles, main
 from hourglass.client import Client
 
 from .command import SHOP
@@ -120,10 +121,10 @@ def test_what_is_odd_is_told(
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("HOURGLASS_TARGET", raising=False)
-    console._console.cache_clear()
+    forget_consoles()
     code = main(list(arguments))
     said = capfd.readouterr()
-    console._console.cache_clear()
+    forget_consoles()
     assert code in (0, 1, 2)
     assert "Traceback" not in said.err
     assert "better message" not in said.err
@@ -142,17 +143,18 @@ def test_what_nobody_thought_of_is_a_message_too(
 ) -> None:
     """One line and exit code 1; with --traceback also where it comes from."""
 
-    def raises(_: object) -> None:
+    def raises() -> None:
         raise error
 
-    monkeypatch.setattr(app, "build", raises)
-    for arguments, shown in (([], False), (["--traceback"], True)):
-        console._console.cache_clear()
-        assert app.run(arguments) == 1
+    monkeypatch.setitem(sys.modules, "surprising", SimpleNamespace(codec=raises))
+    asked = ["show", "order-1", "--target", "local:", "--codec", "surprising:codec"]
+    for arguments, shown in ((asked, False), ([*asked, "--traceback"], True)):
+        forget_consoles()
+        assert main(arguments) == 1
         said = capsys.readouterr().err
         assert "error: " in said
         assert ("Traceback" in said) is shown
-    console._console.cache_clear()
+    forget_consoles()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="streams of POSIX")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from command_line import main
 from hourglass import Client, Worker, limits, workflow
-from hourglass._tools.cli import main
 from hourglass.errors import WorkflowFailedError
 
 from .command import LIMIT, run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._tools.cli.app import run
+from command_line import main
 from hourglass._tools.cli.port import MODULES, ported
 from hourglass.errors import UsageError
 
@@ -84,19 +84,19 @@ def test_the_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture
     """It writes only when told to, and ends with 1 where something is left to do."""
     path = tmp_path / "app.py"
     path.write_text(PROGRAM)
-    assert run(["port", str(tmp_path)]) == 0
+    assert main(["port", str(tmp_path)]) == 0
     shown, told = capsys.readouterr()
     assert told.strip() == "1 file to be changed: --write does it"
     assert "-from temporalio import activity, workflow as flow" in shown
     assert "+from hourglass.aio import activity, workflow as flow" in shown
     assert path.read_text() == PROGRAM
-    assert run(["port", "--write", str(path)]) == 0
+    assert main(["port", "--write", str(path)]) == 0
     assert path.read_text() == PORTED
     assert capsys.readouterr().err.strip() == "changed 1 file"
-    assert run(["port", str(path)]) == 0
+    assert main(["port", str(path)]) == 0
     assert capsys.readouterr().err.strip() == "nothing to change in 1 file"
     path.write_text("import temporalio.nexus\n")
-    assert run(["port", str(path)]) == 1
+    assert main(["port", str(path)]) == 1
 
 
 @pytest.mark.parametrize("content", [b"def broken(:\n", b"\xff\xfe\x00"], ids=["no Python", "no text"])
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, content: bytes) -> None:
     """A file that is no Python is asked for wrongly."""
     path = tmp_path / "app.py"
     path.write_bytes(content)
-    assert run(["port", str(path)]) == 2
-    assert run(["port", str(tmp_path / "nothing.py")]) == 2
+    assert main(["port", str(path)]) == 2
+    assert main(["port", str(tmp_path / "nothing.py")]) == 2
     with pytest.raises(UsageError, match="no Python"):
         ported("def broken(:")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from command_line import main
 from hourglass import History
-from hourglass._tools.cli import main
 
 FLOWS = """
 from dataclasses import dataclass

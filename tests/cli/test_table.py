@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.text import Text
 
 from hourglass._tools.cli.console import Column, cut, lines, widths
@@ -15,39 +16,37 @@ def drawn(room: int | None) -> list[str]:
     return [str(each) for each in lines(COLUMNS, [[(text, "") for text in row] for row in ROWS], room)]
 
 
-def test_all_of_it_where_a_program_reads() -> None:
-    """Without a limit nothing is cut."""
-    assert drawn(None)[1] == f"{LONG}  completed  monthly_invoice_run  15:45:41"
+@pytest.mark.parametrize(
+    ("room", "line", "expected"),
+    [
+        (None, 1, [f"{LONG}  completed  monthly_invoice_run  15:45:41"]),
+        (72, 1, [f"{LONG}  completed  monthly_invo…  15:45:41"]),
+        (60, 0, [LONG, "  completed  monthly_invoice_run  15:45:41"]),
+        (
+            40,
+            0,
+            [
+                LONG,
+                "  completed  monthly_invoice_…  15:45:41",
+                "o-1",
+                "  running    order              15:45:42",
+            ],
+        ),
+        (30, 0, [LONG, "  completed  monthly_invoice_…"]),
+        (20, 0, [LONG, "  completed"]),
+    ],
+)
+def test_table_in_little_room(room: int | None, line: int, expected: list[str]) -> None:
+    """The type is cut first; then the id gets a line of its own, whole; then columns are left out from the right."""
+    found = drawn(room)
+    assert found[line : line + len(expected)] == expected
+    assert room is None or max(len(text) for text in found if text not in (LONG, "o-1")) <= room
 
 
-def test_the_type_is_cut_first() -> None:
-    """In 72 columns all four stay, and every line keeps to them."""
-    found = drawn(72)
-    assert found[1] == f"{LONG}  completed  monthly_invo…  15:45:41"
-    assert max(map(len, found)) <= 72
-
-
-def test_a_row_becomes_two_lines() -> None:
-    """Where even that is not enough the id has a line of its own, whole, and all the rest stands below it."""
-    assert drawn(60)[:2] == [LONG, "  completed  monthly_invoice_run  15:45:41"]
-    assert drawn(40)[:4] == [
-        LONG,
-        "  completed  monthly_invoice_…  15:45:41",
-        "o-1",
-        "  running    order              15:45:42",
-    ]
-
-
-def test_columns_are_left_out_from_the_right() -> None:
-    """Below the id, too, the room may be too little: then the last columns go."""
-    assert drawn(30)[:2] == [LONG, "  completed  monthly_invoice_…"]
-    assert drawn(20)[:2] == [LONG, "  completed"]
-    assert widths(COLUMNS, [], 80) == [2, 6, 4, 7]
-
-
-def test_headings_alone_are_no_rows() -> None:
+def test_table_without_rows() -> None:
     """An empty table has its headings, however little room there is."""
     assert str(lines(COLUMNS, [], 10)[0]).split() == ["ID", "STATUS"]
+    assert widths(COLUMNS, [], 80) == [2, 6, 4, 7]
 
 
 def test_a_screen_that_is_too_small() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
+from command_line import main
 from hourglass import Client, Worker, workflow
-from hourglass._tools.cli import main
 
 
 @workflow.defn

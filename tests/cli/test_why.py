@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from command_line import main
 from hourglass import Client, RetryPolicy, Worker
-from hourglass._tools.cli import main
 from hourglass.client import UpdateStage
 from hourglass.testing import DevServer
-from hourglass.testing._dev_server import find_cli
+from servers import free_port, temporal_cli
 
 from . import why_flows
 from .command import until
@@ -530,7 +530,7 @@ def test_a_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixtur
             stage.why("paused-1", "activity_fails")
             named = ("--workflow-id", "paused-1", "--activity-id", "1", "--address", quick_server.target)
             subprocess.run(
-                [find_cli(), "activity", "pause", *named], check=True, capture_output=True, timeout=30
+                [temporal_cli(), "activity", "pause", *named], check=True, capture_output=True, timeout=30
             )
             found, page = stage.why("paused-1", "paused")
             assert "which is paused: it is not tried until it is unpaused" in page
@@ -574,6 +574,4 @@ def test_a_server_that_is_not_there(
 @pytest.fixture
 def unused_port() -> Callable[[], int]:
     """Ports of the loopback interface that nobody listens on."""
-    from hourglass.testing._dev_server import free_port
-
     return free_port

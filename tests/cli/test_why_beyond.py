@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from command_line import main
 from hourglass import Client, RetryPolicy, Worker, activity, limits, workflow
 from hourglass._history.codec import events_from
-from hourglass._tools.cli import main
 from hourglass._tools.diagnosis.asking import added, is_paused, with_slots
 from hourglass._tools.diagnosis.diagnosis import Cause, Facts
 from hourglass._tools.diagnosis.reasons import diagnose

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from command_line import main
 from hourglass import Client, Worker, workflow
-from hourglass._tools.cli import main
 from hourglass.testing import DevServer
 from hourglass.worker import VersioningBehavior, WorkerDeploymentConfig, WorkerDeploymentVersion
 

@@ -18,9 +18,10 @@ from hourglass._contract.handle import (
 from hourglass._contract.workflows import DescribeWorkflow, RunCompleted, TerminateWorkflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Payload, TimeoutFailure
 from hourglass.errors import RetryState, ServiceError, TimeoutType
+from hourglass.workflow import ActivityCancellationType
 
 from .memory_world import World, app_failure, run_async, settle, text
 

@@ -20,7 +20,7 @@ from hourglass._embedded.clock import CONFIRMED, SECOND, Vouched
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._evaluator import commands as c
-from hourglass._evaluator.specs import IdReusePolicy
+from hourglass.client import IdReusePolicy
 from hourglass.errors import WorkflowAlreadyStartedError
 
 from .memory_world import World, run_async, settle, text

@@ -9,7 +9,8 @@ import pytest
 from hourglass._contract import workflows as wf
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import IdReusePolicy, RetryRule
+from hourglass._evaluator.specs import RetryRule
+from hourglass.client import IdReusePolicy
 from hourglass.errors import (
     ServiceError,
     WorkflowAlreadyStartedError,

@@ -36,7 +36,7 @@ from hourglass._embedded.api.requests import HANDLERS
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import ActivityCancellationType, IdReusePolicy
+from hourglass.client import IdReusePolicy
 from hourglass.errors import (
     HourglassError,
     QueryFailedError,
@@ -47,6 +47,7 @@ from hourglass.errors import (
     WorkflowAlreadyStartedError,
     WorkflowNotFoundError,
 )
+from hourglass.workflow import ActivityCancellationType
 
 from .memory_world import World, run_async, settle, text
 from .scripted_store import ScriptedStore

@@ -23,9 +23,10 @@ from hourglass._contract.handle import (
 from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow, TerminateWorkflow
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import TimeoutType
+from hourglass.workflow import ActivityCancellationType
 
 from .memory_world import World, app_failure, run_async, settle, text
 from .test_recovery import next_epoch

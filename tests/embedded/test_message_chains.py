@@ -25,8 +25,9 @@ from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import IdReusePolicy, RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass._history.events import WorkflowExecutionSignaled
+from hourglass.client import IdReusePolicy
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 from .memory_world import World, app_failure, run_async, settle, text

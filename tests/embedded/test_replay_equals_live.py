@@ -16,8 +16,9 @@ from hourglass._contract.workflows import CancelWorkflow, SignalWorkflow, StillO
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass._history import events as h
+from hourglass.workflow import ActivityCancellationType
 
 from .memory_world import World, app_failure, run_async, text
 

@@ -22,16 +22,11 @@ from hourglass._embedded.transitions.versioning import (
     pinned_version,
     without_version,
 )
-from hourglass._evaluator.specs import (
-    AutoUpgradeVersioningOverride,
-    PinnedVersioningOverride,
-    VersioningBehavior,
-    WorkerDeploymentVersion,
-)
 from hourglass._history import events as h
-from hourglass.client import WorkflowHandle
+from hourglass.client import AutoUpgradeVersioningOverride, PinnedVersioningOverride, WorkflowHandle
 from hourglass.errors import DefinitionError, ServiceError, ServiceTimeoutError, StorageError, UsageError
 from hourglass.worker import WorkerDeploymentConfig
+from hourglass.workflow import VersioningBehavior, WorkerDeploymentVersion
 
 PINNED, AUTO_UPGRADE = VersioningBehavior.PINNED, VersioningBehavior.AUTO_UPGRADE
 go = workflow.Channel("go", str)

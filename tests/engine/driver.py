@@ -49,7 +49,6 @@ from hourglass._evaluator.events import (
     TimerFired,
     UpdateReceived,
 )
-from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass._evaluator.state import State
 from hourglass.converter import (
     ActivityFailure,
@@ -59,6 +58,7 @@ from hourglass.converter import (
     Payload,
     default_converter,
 )
+from hourglass.workflow import ActivityCancellationType
 
 from .protocol import STARTS, Key, Protocol
 

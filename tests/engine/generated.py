@@ -21,13 +21,13 @@ from hourglass._evaluator.commands import (
     ScheduleLocalActivity,
     StartChildWorkflow,
 )
-from hourglass._evaluator.specs import ActivityCancellationType, ChildCancellationType
 from hourglass.converter import (
     ApplicationFailure,
     CanceledFailure,
     ChildWorkflowFailure,
     Failure,
 )
+from hourglass.workflow import ActivityCancellationType, ChildCancellationType
 
 from .driver import EPOCH, SECOND, activity_failure, encode, signal, update
 from .protocol import STARTS, Key

@@ -14,10 +14,8 @@ from tests.specs import made
 from hourglass import workflow
 from hourglass._evaluator import operations
 from hourglass._evaluator.commands import SignalExternalWorkflow, StartChildWorkflow
-from hourglass._evaluator.specs import ChildCancellationType
 from hourglass.errors import FailureError, ServiceError, TaskCancelledError
-from hourglass.workflow import ActivityCancellationType
-from hourglass.workflow._cancellation import Timeout
+from hourglass.workflow import ActivityCancellationType, ChildCancellationType, Timeout
 
 KINDS = {
     "try": ActivityCancellationType.TRY_CANCEL,

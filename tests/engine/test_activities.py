@@ -9,8 +9,8 @@ import pytest
 from hourglass import RetryPolicy, workflow
 from hourglass._evaluator.commands import ScheduleActivity, ScheduleLocalActivity, StartTimer
 from hourglass._evaluator.events import ActivityBackedOff, ActivityCompleted
-from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.errors import ActivityError, ApplicationError, ArgumentError, DecodeError, UsageError
+from hourglass.workflow import ActivityCancellationType
 
 from .acts import Shop, charge, listing, work
 from .conftest import Drive

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.errors import ActivityError, ApplicationError, TaskCancelledError
-from hourglass.workflow import Channel
+from hourglass.workflow import ActivityCancellationType, Channel
 
 from .acts import charge, refund, work
 from .conftest import Drive

@@ -25,7 +25,6 @@ from starlette.concurrency import run_in_threadpool
 from hourglass import workflow as plain
 from hourglass._evaluator.commands import TaskFailed
 from hourglass._evaluator.context import RunSettings
-from hourglass._evaluator.interception import ExecuteWorkflowInput, WorkflowInboundInterceptor
 from hourglass.activity import Activity
 from hourglass.aio import activity, workflow
 from hourglass.errors import (
@@ -34,6 +33,7 @@ from hourglass.errors import (
     DefinitionError,
     UsageError,
 )
+from hourglass.interceptors import ExecuteWorkflowInput, WorkflowInboundInterceptor
 
 from .acts import charge
 from .conftest import Drive

@@ -7,15 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from hourglass import activity
+from hourglass import RetryPolicy, activity
 from hourglass._evaluator.commands import ScheduleActivity, ScheduleLocalActivity
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.evaluator import Evaluator
-from hourglass._evaluator.options import RetryPolicy
-from hourglass._evaluator.specs import ActivityCancellationType
 from hourglass.activity import PlainCallWarning, activity_definition
 from hourglass.activity._definition import worker_started, worker_stopped
 from hourglass.errors import ArgumentError, DefinitionError, NotInWorkflowError, UsageError
+from hourglass.workflow import ActivityCancellationType
 
 from .scripted import payloads, start, workflow
 

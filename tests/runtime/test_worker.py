@@ -12,8 +12,7 @@ import time
 
 import pytest
 
-from hourglass import activity, workflow
-from hourglass._evaluator.options import RetryPolicy
+from hourglass import RetryPolicy, activity, workflow
 from hourglass._worker.tree.application import Application
 from hourglass.client import AsyncClient, Client
 from hourglass.errors import ActivityError, DefinitionError, UsageError, WorkflowFailedError

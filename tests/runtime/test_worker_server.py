@@ -9,10 +9,9 @@ import threading
 
 import pytest
 
-from hourglass import activity, workflow
-from hourglass._evaluator.options import RetryPolicy
+from hourglass import RetryPolicy, activity, workflow
 from hourglass.client import Client
-from hourglass.testing._dev_server import dev_server
+from hourglass.testing import dev_server
 from hourglass.worker import Worker
 
 pytestmark = pytest.mark.server

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._tools.cli import main
+from command_line import main
 from hourglass.client import Client
 from hourglass.worker import Worker
 

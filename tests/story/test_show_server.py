@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hourglass._tools.cli import main
+from command_line import main
 from hourglass.client import Client
 from hourglass.testing import DevServer
 from hourglass.worker import Worker

@@ -36,7 +36,7 @@ from hourglass.errors import (
     ServiceTimeoutError,
 )
 from hourglass.testing import DevServer, dev_server
-from hourglass.testing._dev_server import find_cli
+from servers import temporal_cli
 
 from .test_status import ask
 from .world import ACTIVITIES, WORKFLOWS, ScriptedConnection, play, scripted, steps
@@ -345,7 +345,7 @@ def test_a_namespace_that_is_deleted_and_made_again(
     namespace = f"short-lived-{uuid.uuid4().hex[:8]}"
 
     def operator(*arguments: str) -> None:
-        command = [find_cli(), "operator", "namespace", *arguments, "--address", quick_server.target]
+        command = [temporal_cli(), "operator", "namespace", *arguments, "--address", quick_server.target]
         subprocess.run(command, check=True, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
 
     operator("create", "-n", namespace)

@@ -16,6 +16,7 @@ from tests.ui import flows
 
 from hourglass import Client, Worker
 from hourglass._http.access import Credentials
+from hourglass._tools.timeline.watching import decoder
 from hourglass._tools.web.server import served
 from hourglass._tools.web.site import Site
 
@@ -48,11 +49,25 @@ def web(site: Site) -> Iterator[httpx.Client]:
         yield web
 
 
+def site_of(client: Client, target: str = "local:", codec: Any = None, **options: Any) -> Site:
+    """Return the web UI of a client, without a server; with a codec it shows decoded values."""
+    if codec is not None:
+        options["decode"] = decoder(codec)
+    return Site(client, target=target, **options)
+
+
+@contextmanager
+def serving(site: Site, token: str = TOKEN) -> Iterator[str]:
+    """Serve a web UI on a socket and yield its address."""
+    with served(site, port=0, credentials=Credentials.create(token)) as address:
+        yield address
+
+
 @contextmanager
 def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
     """Serve the web UI of a site, and yield a program that sends what its forms send. With `token` it is not logged in."""
     with (
-        served(site, port=0, credentials=Credentials.create(token or TOKEN)) as address,
+        serving(site, token or TOKEN) as address,
         httpx.Client(base_url=address, headers={"origin": address}, follow_redirects=True, timeout=60) as web,
     ):
         if token is None:
@@ -63,7 +78,7 @@ def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
 @pytest.fixture
 def address(site: Site) -> Iterator[str]:
     """The page, served on a socket."""
-    with served(site, port=0, credentials=Credentials.create(TOKEN)) as address:
+    with serving(site) as address:
         yield address
 
 

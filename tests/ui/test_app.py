@@ -7,17 +7,17 @@ import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from tests.ui import flows
-from tests.ui.conftest import asked, bulk, bulk_form
+from tests.ui.conftest import asked, bulk, bulk_form, site_of
+from tests.ui.pages import run_page, schedule_page, workflow_page
 from tests.waiting import until
 
 from hourglass import Client, Worker, workflow
 from hourglass._tools.timeline.spans import Kind, Outcome, Span, Story
-from hourglass._tools.web import addresses
-from hourglass._tools.web.site import Site
 from hourglass._tools.web.waterfall import waterfall
 from hourglass.client import (
     Schedule,
@@ -92,7 +92,7 @@ def test_bulk_action_asks_first_in_words_for_what_it_would_do(web: httpx.Client,
     """One run, some, or all that a search finds; nothing is done before the answer, nor to more runs than were asked about."""
     for number in range(22):
         client.start_workflow("stuck", "x", id=f"s-{number}")
-    runs = [addresses.run(each.id, each.run_id) for each in client.list_workflows()]
+    runs = [run_page(each.id, each.run_id) for each in client.list_workflows()]
     one = web.post("/bulk", data={"action": "terminate", "run": runs[:1]}).text
     assert "<h1>Terminate the selected workflow?</h1>" in one
     some = web.post("/bulk", data={"action": "cancel", "run": runs[:3]}).text
@@ -218,14 +218,14 @@ def test_a_failure_is_shown_with_its_cause(web: httpx.Client, client: Client) ->
 
 def test_a_failed_step_shows_its_traceback(web: httpx.Client, client: Client) -> None:
     """The lines of the activity's own code, as they were where it ran."""
-    path = web.get(addresses.workflow(client.start_workflow("stuck", "eve", id="s").id)).url.path
+    path = web.get(workflow_page(client.start_workflow("stuck", "eve", id="s").id)).url.path
     while "traceback" not in (text := web.get(f"{path}/why").text):
         pass
     assert "the bank refuses eve" in text
     assert re.search(r"in refuse\n +raise ValueError", text)  # with its lines
 
 
-def test_a_worker_of_this_process_is_shown_in_detail(site: Site, client: Client) -> None:
+def test_a_worker_of_this_process_is_shown_in_detail(site: Any, client: Client) -> None:
     """Its tree, its counts, its health."""
     with Worker(client, task_queue="other", workflows=flows.WORKFLOWS) as worker:
         site.workers = lambda: (worker,)
@@ -242,7 +242,7 @@ def test_a_file_without_a_worker_is_counted(tmp_path: Path) -> None:
     with Client.connect(target) as client:
         for number in range(3):
             client.start_workflow("quick", "x", id=f"waits-{number}")
-        with asked(Site(client, target=target)) as web:
+        with asked(site_of(client, target)) as web:
             text = web.get("/workers").text
     assert re.search(r'<td>workflow tasks</td><td class="n bad">3</td>', text)
     assert "no pollers" in text
@@ -356,7 +356,7 @@ def test_many_are_acted_on_with_what_failed(web: httpx.Client, client: Client) -
     for number in range(3):
         client.start_workflow("stuck", "x", id=f"s-{number}")
     runs = [
-        addresses.run(f"s-{number}", client.get_workflow_handle(f"s-{number}").describe().run_id)
+        run_page(f"s-{number}", client.get_workflow_handle(f"s-{number}").describe().run_id)
         for number in range(3)
     ]
     client.get_workflow_handle("s-1").terminate()
@@ -394,7 +394,7 @@ def test_a_long_history_by_pages(web: httpx.Client, client: Client) -> None:
     handle = client.get_workflow_handle("buy-ada")
     for number in range(140):
         handle.execute_update(flows.Purchase.note, str(number))
-    path, total = addresses.run("buy-ada", handle.describe().run_id), handle.describe().history_length
+    path, total = run_page("buy-ada", handle.describe().run_id), handle.describe().history_length
     assert total > 400
     orders: list[list[int]] = []
     for order in ("oldest", "newest"):
@@ -445,7 +445,7 @@ def test_what_is_not_there(web: httpx.Client) -> None:
     assert web.get("/operations/999").status_code == 404
 
 
-def test_without_code_there_is_no_way_back(web: httpx.Client, site: Site, client: Client) -> None:
+def test_without_code_there_is_no_way_back(web: httpx.Client, site: Any, client: Client) -> None:
     """The page says how to load it."""
     path = _started(client)
     site.modules = ()
@@ -468,7 +468,7 @@ def test_a_schedule_is_looked_at_and_acted_on(web: httpx.Client, client: Client)
     """Its next times, its year; paused, resumed, triggered, backfilled, deleted."""
     _schedule(client, "daily/9")
     assert "daily/9" in web.get("/schedules").text
-    path = addresses.schedule("daily/9")
+    path = schedule_page("daily/9")
     text = web.get(path).text
     assert text.count(": 1×</title>") > 360
     web.post(f"{path}/pause", data={"note": "holidays"})

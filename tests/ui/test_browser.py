@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.ui import flows
 from tests.ui.conftest import BEARER
+from tests.ui.pages import run_page
 
 from hourglass import Client
-from hourglass._tools.web import addresses
 
 
 def _purchase(client: Client, name: str) -> None:
@@ -189,8 +189,8 @@ def test_every_page_fits_its_window(
     for path in (
         "/workflows",
         "/workflows/buy-ada",
-        f"{addresses.run('buy-ada', run_id)}/history",
-        f"{addresses.run('buy-ada', run_id)}/moments",
+        f"{run_page('buy-ada', run_id)}/history",
+        f"{run_page('buy-ada', run_id)}/moments",
         "/schedules",
         "/workers",
         "/limits",

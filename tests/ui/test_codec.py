@@ -8,11 +8,9 @@ from collections.abc import Iterator, Sequence
 import httpx
 import pytest
 from tests.ui import flows
-from tests.ui.conftest import asked
+from tests.ui.conftest import asked, site_of
 
 from hourglass import Client, Worker
-from hourglass._tools.timeline.watching import decoder
-from hourglass._tools.web.site import Site
 from hourglass.converter import Payload
 from hourglass.errors import WorkflowFailedError
 
@@ -54,7 +52,7 @@ def path(client: Client) -> str:
 @pytest.fixture
 def web(client: Client) -> Iterator[httpx.Client]:
     """Its page."""
-    site = Site(client, target="local:", modules=[flows], decode=decoder(Reversed()))
+    site = site_of(client, modules=[flows], codec=Reversed())
     with asked(site) as web:
         yield web
 
@@ -144,7 +142,7 @@ def test_the_file_has_payloads_as_they_travel(web: httpx.Client, path: str) -> N
 
 def test_without_a_decoder_nothing_is_decoded(client: Client, path: str) -> None:
     """A site that was given no codec to decode with shows what travels as what it is."""
-    with asked(Site(client, target="local:")) as web:
+    with asked(site_of(client)) as web:
         text = web.get(f"{path}/history?payloads=1").text
     assert SECRET not in text
     assert "reversed" in text

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.ui.pages import workflow_page
 
 from hourglass import Client
-from hourglass._tools.web import addresses
 from hourglass.errors import WorkflowFailedError
 
 HOSTILE = (
@@ -135,7 +135,7 @@ def test_lists_and_pages_show_it_as_text(web: httpx.Client, hostile: list[str]) 
     """The list, each run with its values and its failure, its history and its moments."""
     _check(web.get("/workflows").text)
     for name in hostile:
-        answer = web.get(addresses.workflow(name))
+        answer = web.get(workflow_page(name))
         assert answer.status_code == 200, name
         _check(answer.text)
         path = answer.url.raw_path.decode().partition("?")[0]

@@ -9,12 +9,11 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.ui import flows
-from tests.ui.conftest import asked, bulk
+from tests.ui.conftest import asked, bulk, site_of
+from tests.ui.pages import run_page, schedule_page
 from tests.waiting import until
 
 from hourglass import Client, Worker
-from hourglass._tools.web import addresses
-from hourglass._tools.web.site import Site
 from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleIntervalSpec, ScheduleSpec
 from hourglass.replay import History
 from hourglass.testing import DevServer
@@ -37,7 +36,7 @@ def client(quick_server: DevServer) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def web(client: Client) -> Iterator[httpx.Client]:
     """The page, asked by a program."""
-    with asked(Site(client, target=client.target, modules=[flows])) as web:
+    with asked(site_of(client, client.target, modules=[flows])) as web:
         yield web
 
 
@@ -51,7 +50,7 @@ def _purchase(client: Client, name: str) -> str:
     """A purchase that waits to be shipped; gives the path of its page."""
     handle = client.start_workflow(flows.Purchase.run, flows.Order("ada"), id=f"buy-{name}", task_queue=QUEUE)
     handle.execute_update(flows.Purchase.note, "seen")
-    return addresses.run(handle.id, handle.describe().run_id)
+    return run_page(handle.id, handle.describe().run_id)
 
 
 def _listed(web: httpx.Client, prefix: str, number: int) -> str:
@@ -159,7 +158,7 @@ def test_a_schedule(web: httpx.Client, client: Client, name: str) -> None:
             spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=3600)]),
         ),
     )
-    path = addresses.schedule(f"s-{name}")
+    path = schedule_page(f"s-{name}")
     assert "Upcoming runs" in web.get(path).text
     web.post(f"{path}/pause", data={"note": "holidays"})
     assert "holidays" in web.get(path).text

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 from tests.ui import flows
-from tests.ui.conftest import asked
+from tests.ui.conftest import asked, site_of
 
 from hourglass import Client, Worker
 from hourglass._tools.web.replay_child import Walked
 from hourglass._tools.web.replays import ReplayFailedError, TimeTravel
-from hourglass._tools.web.site import Site
 from hourglass.converter import ActivitySerializationContext, Payload, WorkflowSerializationContext
 from hourglass.errors import UsageError
 from hourglass.replay import History
@@ -91,7 +90,7 @@ def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: Mo
     """A regular expression that backtracks holds the lock of its own interpreter only; the next replay has a new process."""
     _history(client, "backtracks")
     _history(client, "looks")
-    site = Site(client, modules=[code])
+    site = site_of(client, modules=[code])
     site._time_travel = TimeTravel([code], client, limit=8)
     with asked(site) as web, ThreadPoolExecutor() as threads:
         run = client.get_workflow_handle("backtracks").describe().run_id

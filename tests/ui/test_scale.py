@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.ui.conftest import asked
+from tests.ui.conftest import asked, site_of
 
 from hourglass import Client, Worker, activity, workflow
-from hourglass._tools.web.site import Site
 
 CLOSED, OPEN = 100_000, 1_000
 _HOUR = 3_600_000_000
@@ -81,7 +80,7 @@ def _cost(act: Callable[[], str]) -> tuple[str, float]:
 
 def test_a_list_of_many_runs(client: Client) -> None:
     """The list, a status of it, a type, a search, a page further on, the chart."""
-    with asked(Site(client, target="local:")) as web:
+    with asked(site_of(client)) as web:
         text, cost = _cost(lambda: web.get("/workflows").text)
         assert "100,00" in text or "85,71" in text
         assert cost < 0.3
@@ -97,9 +96,9 @@ def test_a_list_of_many_runs(client: Client) -> None:
 def test_a_run_with_ten_thousand_events(client: Client) -> None:
     """Its timeline is folded; it costs a second and a half at most."""
     client.execute_workflow(steps, 3_300, id="long")
-    with asked(Site(client, target="local:")) as web:
+    with asked(site_of(client)) as web:
         path = web.get("/workflows/long").url.path
         text, cost = _cost(lambda: web.get(path).text)
-        assert "in rows of several" in text
+        assert "of them grouped" in text
         assert client.get_workflow_handle("long").describe().history_length > 9_900
         assert cost < 1.5

@@ -18,7 +18,6 @@ from hourglass._http.names import OwnNames
 from hourglass._http.server import HttpRequest
 from hourglass._tools.web.security import LARGEST_FORM, LARGEST_LOGIN, RequestGuard
 from hourglass._tools.web.server import served
-from hourglass._tools.web.site import Site
 from hourglass.errors import UsageError
 
 HOST = "127.0.0.1:8300"
@@ -226,7 +225,7 @@ def test_bodies_are_limited_before_they_are_read(
     assert (None if rejection is None else rejection.status) == status
 
 
-def test_a_browser_logs_in_by_a_form(site: Site) -> None:
+def test_a_browser_logs_in_by_a_form(site: object) -> None:
     """The cookie is not the token, is for this site alone, and no script can read it."""
     with asked(site, TOKEN) as web:
         refused = web.get("/workflows", headers={"accept": "text/html"}, follow_redirects=False)
@@ -244,7 +243,7 @@ def test_a_browser_logs_in_by_a_form(site: Site) -> None:
         assert web.get("/workflows").status_code == 200
 
 
-def test_a_one_time_link_logs_in(site: Site) -> None:
+def test_a_one_time_link_logs_in(site: object) -> None:
     """Once; behind TLS the cookie is for TLS only."""
     credentials = Credentials.create()
     with served(site, port=0, credentials=credentials) as address, httpx.Client(base_url=address) as web:
@@ -258,7 +257,7 @@ def test_a_one_time_link_logs_in(site: Site) -> None:
         assert "set-cookie" not in again.headers
 
 
-def test_guesses_are_limited(site: Site) -> None:
+def test_guesses_are_limited(site: object) -> None:
     """After ten wrong tokens none is checked for a while, whatever the header says of the address; cookies go on."""
     with asked(site, TOKEN) as web:
         web.post("/login", data={"token": TOKEN})
@@ -301,7 +300,7 @@ def test_addresses_of_one_peer_share_their_guesses(first: str, second: str, same
     assert limit.is_reached(second) is same
 
 
-def test_half_open_requests_do_not_stop_the_web_ui(site: Site) -> None:
+def test_half_open_requests_do_not_stop_the_web_ui(site: object) -> None:
     """Connections beyond the limit replace those that have sent no request; the engine keeps its descriptors."""
     with asked(site, TOKEN) as web, ExitStack() as stack:
         before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
@@ -313,7 +312,7 @@ def test_half_open_requests_do_not_stop_the_web_ui(site: Site) -> None:
             assert len(os.listdir("/proc/self/fd")) - before - 300 < 200
 
 
-def test_peers_that_read_no_answer_do_not_stop_the_web_ui(site: Site) -> None:
+def test_peers_that_read_no_answer_do_not_stop_the_web_ui(site: object) -> None:
     """Not even if they send more requests meanwhile: a connection whose peer does not read can be replaced."""
     with asked(site, TOKEN) as web, ExitStack() as stack:
         port = web.base_url.port
@@ -331,7 +330,7 @@ def test_peers_that_read_no_answer_do_not_stop_the_web_ui(site: Site) -> None:
             assert web.get("/workflows", headers={"authorization": BEARER}).status_code == 200
 
 
-def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: Site) -> None:
+def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: object) -> None:
     """What the list does not show is not ended with all that it shows."""
     client.start_workflow("stuck", "x", id="shown")
     client.start_workflow("hourglass.slots", id="keeper", task_queue="nobody")
@@ -345,7 +344,7 @@ def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: Site) 
         assert client.get_workflow_handle("keeper").describe().status.name == "RUNNING"
 
 
-def test_every_answer_says_what_it_allows(site: Site) -> None:
+def test_every_answer_says_what_it_allows(site: object) -> None:
     """No script or style but the page's own files, no frame, no guessing; also of refusals and missing pages."""
     with asked(site) as web:
         for answer in (
@@ -361,7 +360,7 @@ def test_every_answer_says_what_it_allows(site: Site) -> None:
             assert answer.headers["referrer-policy"] == "same-origin"
 
 
-def test_pages_hold_no_inline_script_or_style(site: Site) -> None:
+def test_pages_hold_no_inline_script_or_style(site: object) -> None:
     """What the policy forbids is not there to begin with."""
     with asked(site) as web:
         site.client.start_workflow("stuck", "x", id="one")
@@ -372,7 +371,7 @@ def test_pages_hold_no_inline_script_or_style(site: Site) -> None:
             assert " onclick=" not in text
 
 
-def test_read_only_refuses_what_changes(site: Site) -> None:
+def test_read_only_refuses_what_changes(site: object) -> None:
     """Each action is refused, and no form offers one."""
     site.read_only = True
     with asked(site) as web:

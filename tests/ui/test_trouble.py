@@ -11,13 +11,10 @@ from typing import Any
 import httpx
 import pytest
 from tests.durability.test_full_disk import Steps, no_room, step, store_of
-from tests.ui.conftest import BEARER, TOKEN, asked
+from tests.ui.conftest import BEARER, asked, serving, site_of
 
 from hourglass import Client, Worker, workflow
-from hourglass._http.access import Credentials
 from hourglass._tools.diagnosis import asking
-from hourglass._tools.web.server import served
-from hourglass._tools.web.site import Site
 from hourglass.testing import DevServer, dev_server
 
 _entered, _go_on = threading.Event(), threading.Event()
@@ -42,7 +39,7 @@ def test_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
             handle = client.start_workflow(busy, id="busy")
             assert _entered.wait(30)
             path = f"/workflows/busy/{handle.describe().run_id}"
-            with asked(Site(client, target="local:")) as web:
+            with asked(site_of(client)) as web:
                 assert ">busy<" in web.get("/workflows").text
                 assert web.get(path).status_code == 200
                 assert web.get(f"{path}/history").status_code == 200
@@ -90,7 +87,7 @@ _NO_ROOM = "there is no room left on its disk"
 
 def test_while_the_disk_is_full(full: _Full) -> None:
     """What is written is shown, with what is the matter; what would be written is refused with the reason."""
-    with asked(Site(full.client, target="local:")) as web, full:
+    with asked(site_of(full.client)) as web, full:
         path = f"/workflows/steps/{full.handle.describe().run_id}"
         while _NO_ROOM not in (listed := web.get("/workflows").text):
             pass
@@ -108,7 +105,7 @@ def test_while_the_disk_is_full(full: _Full) -> None:
 
 def test_an_open_page_hears_of_a_full_disk(page: Any, full: _Full) -> None:
     """The banner comes and goes without a reload."""
-    with served(Site(full.client, target="local:"), port=0, credentials=Credentials.create(TOKEN)) as address:
+    with serving(site_of(full.client)) as address:
         page.goto(f"{address}/workflows")
         page.wait_for_selector("#trouble", state="hidden")
         with full:
@@ -129,9 +126,7 @@ def test_while_the_server_is_away(browser: Any, page: Any, server: DevServer) ->
     """An open page says so and goes on when it is back; one that is opened meanwhile says so at once, and appears then."""
     with Client.connect(server.target) as client:
         handle = client.start_workflow("purchase", id="waits")
-        with served(
-            Site(client, target=server.target), port=0, credentials=Credentials.create(TOKEN)
-        ) as address:
+        with serving(site_of(client, server.target)) as address:
             path = f"/workflows/waits/{handle.describe().run_id}"
             page.goto(address + path)
             page.wait_for_selector(".head .status >> text=running, no worker")

@@ -301,7 +301,6 @@ class AsyncEnvironment(EnvironmentBase):
         It runs on this environment's thread: `check`, `invariant` and `prepare` are plain functions, and receive a
         blocking environment.
         """
-
         self._check_open()
         blocking = environment_of(self._settings, self._fixture)
         return await self._fixture.session.in_thread(lambda: blocking.explore(workflow, *args, **options))

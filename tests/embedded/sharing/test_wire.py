@@ -34,8 +34,8 @@ from hourglass._embedded.multiprocess import wire
 from hourglass._embedded.multiprocess.remote_handle import RemoteHandle, _Answers
 from hourglass._evaluator.commands import COMMANDS, Command, StartTimer, Succeeded, TaskFailed
 from hourglass._evaluator.events import EVENTS, Activation, Event
-from hourglass._evaluator.specs import VersioningBehavior
 from hourglass.converter import ApplicationFailure, Failure, Payload
+from hourglass.workflow import VersioningBehavior
 
 T = TypeVar("T")
 

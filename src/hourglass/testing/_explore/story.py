@@ -234,7 +234,7 @@ class StoryTeller:
     # --- from the driver ------------------------------------------------------------------------------------
 
     def chosen(self, option: Option, deviates: bool) -> None:
-        """This happens."""
+        """Record the option that was chosen."""
         self._option, self._deviates = option, deviates
         match option.kind:
             case "crash":
