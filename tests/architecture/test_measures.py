@@ -86,7 +86,7 @@ def test_seams_are_not_deep(module: str, deep: bool) -> None:
 SUITE = """
 from hourglass import Client
 from hourglass._worker.lanes.lanes import Lane
-from tests.runtime.lane_world import LaneWorld, Clock
+from tests.worker.lanes.lane_world import LaneWorld, Clock
 from tests.specs import made
 
 LIMIT = Lane.limit
@@ -129,8 +129,8 @@ def test_deep_functions_of_files() -> None:
         source.ROOT / "tests/scale/test_worker_parts.py"
     )
     assert internals.deep_functions(source.ROOT / "tests/interop/test_interop.py") == []
-    assert internals._comes_from_deep("tests.bridge.scripted", "BridgeHolder")
-    assert not internals._comes_from_deep("tests.bridge.scripted", "ScriptedHandle")
+    assert internals._comes_from_deep("tests.worker.handles.scripted", "BridgeHolder")
+    assert not internals._comes_from_deep("tests.worker.handles.scripted", "ScriptedHandle")
 
 
 def test_the_measures_run(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ui.conftest import asked, site_of
-from tests.ui.pages import workflow_page
+from tests.tools.web.conftest import asked, site_of
+from tests.tools.web.pages import workflow_page
 from tests.waiting import until
 
 from command_line import main

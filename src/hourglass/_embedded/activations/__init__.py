@@ -7,7 +7,6 @@ command_matching  a worker's commands compared with the events in history
 cursor            walks a history and turns it into activations
 worker_attempts   the attempts of one worker, on their way to it and when they end
 heartbeats        heartbeats of attempts, throttled
-stepping          work from a handle one item at a time, for tests
 local_attempts    the attempts of local activities
 cache             the runs that a worker has cached, and the activations that are ready for it
 cached_run        one run as a worker has it

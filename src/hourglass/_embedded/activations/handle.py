@@ -173,12 +173,6 @@ class EngineHandle:
                 if self.is_finished(kind):
                     self._end(kind, Shutdown("the handle is shut down"))
 
-    def has_items(self, kind: WorkKind) -> bool:
-        """Whether there is something of this kind to take, now or once it is durable."""
-        if kind is WorkKind.WORKFLOWS:
-            return bool(self._cache.ready.items)
-        return bool(self._attempts.kept.items) or (self._local.in_use and self._local.has_items)
-
     def next_activation(self) -> Activation | None:
         """Take one activation that may leave now, if one was assigned. Raises `HandleBroken`."""
         if self.engine.is_over:

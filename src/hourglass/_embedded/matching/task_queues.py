@@ -50,7 +50,7 @@ class DispatchPolicy:
         return True
 
     def due_now(self, due: list[int]) -> list[int]:
-        """Return which of a run's timers and timeouts that are due at the same moment happen now, in order; the others are next."""
+        """Return which of the timers and timeouts that are due at the same moment happen now, in order; the others are next."""
         return due
 
     new_run_id: Callable[[], str] = staticmethod(new_id)
