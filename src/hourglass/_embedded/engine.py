@@ -23,10 +23,12 @@ from hourglass._contract.handle import ActivityResult, HandleBroken
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.limits.bursts import NOTE
 from hourglass._embedded.limits.keepers import Keepers
+from hourglass._embedded.matching.activity_dispatch import ActivityDispatch
 from hourglass._embedded.matching.deployments import Deployments
-from hourglass._embedded.matching.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
 from hourglass._embedded.matching.pollers import QueuePoller
+from hourglass._embedded.matching.task_dispatch import TaskDispatch
 from hourglass._embedded.matching.task_queues import DispatchPolicy, TaskQueues
+from hourglass._embedded.matching.update_dispatch import UpdateDispatch
 from hourglass._embedded.runs.lost_attempts import KeptAttempts
 from hourglass._embedded.runs.outbox import Outbox
 from hourglass._embedded.runs.progress import ProgressMemory

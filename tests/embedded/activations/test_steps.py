@@ -20,7 +20,8 @@ from tests.embedded.stores import memory_store
 from hourglass._contract.handle import ActivityItem, ActivityOk
 from hourglass._contract.workflows import ExecuteWorkflow, RunCompleted, SignalWorkflow, StartWorkflow
 from hourglass._embedded.api.requests import answer as answer_request
-from hourglass._embedded.matching.dispatch import ActivityDispatch, TaskDispatch
+from hourglass._embedded.matching.activity_dispatch import ActivityDispatch
+from hourglass._embedded.matching.task_dispatch import TaskDispatch
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.transitions import tasks
 from hourglass._embedded.transitions.run import Pause

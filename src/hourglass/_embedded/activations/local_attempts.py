@@ -39,7 +39,7 @@ from hourglass._embedded.activations.local_activities import (
     cancelled_at_once,
 )
 from hourglass._embedded.clock import Cancel, Clock, later, to_ns
-from hourglass._embedded.matching.dispatch import NEGLIGIBLE, unasked
+from hourglass._embedded.matching.activity_dispatch import NEGLIGIBLE, unasked
 from hourglass._embedded.runs.outbox import Outbox
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator.retries import complete_retry

@@ -4,5 +4,7 @@ priority_queue  the tasks of one queue, by priority and fairness
 pollers         a task queue, its workers with their slots, and the choice among them
 task_queues     what is added to the backlog of each queue, and when it is assigned
 deployments     worker versions, and which worker may receive which task
-dispatch        tasks, queries, attempts and updates between runs and handles
+task_dispatch      workflow tasks and queries, between runs and workers
+activity_dispatch  attempts of activities, between runs and workers
+update_dispatch    updates, from clients to workers and back
 """
