@@ -1,12 +1,10 @@
-"""The engine: runs over a store, their tasks and attempts, and what becomes of all when the store fails.
+"""The engine: runs over a store, their tasks and attempts, and what happens to all of them when the store fails.
 
-Must not know: activations (see `workers`), requests (see `clients`). It is put together from parts, each with
-its own invariants: `runs` (runs and how they change), `dispatch` (which handle takes which task, attempt and update),
-`task_queues` (what waits to be taken), `upkeep` (runs that nothing uses now), `schedules` (what starts runs again and
-again), `keepers` (limits), `progress` (what activities publish), `deployments` (versions of
-workers). Everything runs on one asyncio loop and
-nothing waits but `durable`: the engine is ahead of its store, and a handle or a request that lets something out of the
-engine waits for the number of the change that it rests on. Several connections may use one engine.
+Must not know: activations (see `activations`), requests (see `api`). It is composed of parts, each with its own invariants:
+`runs` (runs, and how they change), `matching` (which worker receives which task, attempt and update), `upkeep` (runs that
+nothing uses now), `schedules`, `keepers` (limits), `progress` (progress of activities), `deployments` (versions of workers).
+Everything runs on one asyncio loop, and only `durable` waits: the engine is ahead of its store, and every effect waits in the
+`outbox` for its change. Several connections may use one engine.
 """
 
 from __future__ import annotations
@@ -45,14 +43,14 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 class EngineFigures(msgspec.Struct, frozen=True):
-    """How much there is to do: `queues` has for each queue its workflow tasks and its attempts of activities."""
+    """Statistics: the number of open runs, and for each queue its workflow tasks and its activity attempts."""
 
     open_runs: int | None = None
     queues: dict[str, tuple[QueueStats, QueueStats]] = {}
 
 
 class Engine:
-    """See the module. `failed` says why it must be opened anew, if it must."""
+    """See the module. `failed` is the error for which it must be opened again, if there is one."""
 
     def __init__(
         self,
@@ -98,17 +96,16 @@ class Engine:
         self.is_over = False
         """Whether it has failed or was closed."""
         self.is_recovered = False
-        """Whether the runs that were in flight are in memory: not where a process has opened the file for a moment."""
+        """Whether the runs that were in flight are in memory: not if a process has opened the file for one transaction."""
         self._counted: tuple[int, StoredBacklog | None] = (0, None)
         self.figures = EngineFigures()
-        """As they were at the last sample. To be read from any thread."""
+        """The figures of the last sample. May be read from any thread."""
 
     async def open_existing(self, *, took_over: bool = False, living: frozenset[str] = frozenset()) -> None:
-        """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
-        now on look after those that are not in memory. Returns when as many are offered as workers need not to wait
-        for others. Raises `StorageError`. `took_over`:
-        another process has just ended, and what its workers had is tried again without a pause; but those of these
-        identities live in other processes, and keep their attempts if they `claim` them soon.
+        """Begin an epoch: recover the runs of the store that were in flight or are due, and take care of those that are not in
+        memory from now on. Returns when enough tasks are offered that workers need not wait for more. Raises `StorageError`.
+        `took_over`: another process has just ended, and the attempts of its workers are retried without a pause; but the
+        workers with the `living` identities are in other processes, and keep their attempts if they `claim` them soon.
         """
         self.runs.kept_attempts = KeptAttempts(took_over=took_over, living=living)
         self.deployments.load()
@@ -119,7 +116,7 @@ class Engine:
             self.begin()
 
     def begin(self) -> None:
-        """Let schedules and limits act from now on when their time has come."""
+        """Let schedules and limits act from now on."""
         self.schedules.begin()
         self.keepers.begin()
 
@@ -152,7 +149,7 @@ class Engine:
             poller.receiver.break_off(HandleBroken(why))
 
     def claim(self, tokens: Iterable[bytes]) -> None:
-        """A worker that outlived the owner before still has these attempts."""
+        """Record that a worker which outlived the previous owner still has these attempts."""
         for token in map(AttemptToken.decode, tokens):
             with contextlib.suppress(StorageError):  # it is logged when its time comes
                 # Now, while attempts are kept for those that claim them.
@@ -160,7 +157,7 @@ class Engine:
             self.runs.kept_attempts.claim(token)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:
-        """The process that had claimed these attempts has ended."""
+        """Fail these claimed attempts, because the process that had claimed them has ended."""
         for token in () if self.is_over else tokens:
             self.attempts.lose(AttemptToken.decode(token))
         self.queues.dispatch()
@@ -202,21 +199,21 @@ class Engine:
             self.failed = self.store.close() or self.failed
 
     def record(self, run_id: str) -> LoadedRun | None:
-        """The run of this id."""
+        """Return the run of this id; None if there is none."""
         return self.runs.record(run_id)
 
     def current(self, workflow_id: str) -> LoadedRun | None:
-        """The latest run of a workflow."""
+        """Return the latest run of a workflow; None if there is none."""
         return self.runs.current(workflow_id)
 
     @property
     def held(self) -> str:
-        """Why the store cannot write at present; "" if it can."""
+        """The reason for which the store cannot write at present; "" if it can."""
         return self.store.held
 
     @property
     def trouble(self) -> str:
-        """Why the store takes no new workflows, for people; "" if it does."""
+        """The reason for which the store accepts no new workflows, for people; "" if it does."""
         return self.store.refuses_starts()
 
     async def durable(self, number: int) -> None:
@@ -226,7 +223,7 @@ class Engine:
         await self.outbox.wait(number)
 
     def _refused(self, refusal: Refusal) -> None:
-        """A change cannot be written: the runs that it is about are parked as they stand in the store, others go on."""
+        """Park the runs of a change that cannot be written, in their stored state; others continue."""
         if self.writes.appended == refusal.number:
             self.writes.forget_newest()
         for run_id in refusal.run_ids:
@@ -241,7 +238,7 @@ class Engine:
             logger.error("schedule %r stays as it was: %s", schedule_id, refusal.error)
 
     def queue_stats(self, queue: str, *, activities: bool) -> QueueStats:
-        """What waits on a queue, since when at most, and how much comes and goes."""
+        """Return the backlog of a queue, the age of its oldest task, and the recent rates per second."""
         if not self.is_recovered:
             newest, counted = self._counted
             if counted is None or newest != self.writes.newest:
@@ -275,14 +272,14 @@ class Engine:
         )
 
     def doubt(self, error: StorageError) -> None:
-        """A read failed: if it was not for one run that cannot be read, the engine is dead."""
+        """Stop the engine after a failed read, unless only one run cannot be read."""
         try:
             self.store.next_due_ns()
         except StorageError:
             self.die(error)
 
     def die(self, error: StorageError) -> None:
-        """The store cannot be used any more, nor can this engine: handles, queries and waiting clients are told."""
+        """Stop the engine because its store cannot be used any more, and notify handles, queries and waiting clients."""
         if self.failed is None and not self.closed:
             self.failed, self.is_over = error, True
             self._stop(error)

@@ -1,7 +1,7 @@
 """Dispatch of activity attempts (`ActivityDispatch`): from the runs that schedule them to workers, and back.
 
-Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: an attempt is with one
-worker at most.
+Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: an attempt is with
+one worker at most.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 
 
 def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
-    """An attempt that has started, as a worker gets it. Pure."""
+    """Return the task of a started attempt, for its worker. Pure."""
     scheduled, spec, own = activity.scheduled, activity.spec, run.started.spec
     if own.priority_key or own.fairness_key or own.fairness_weight:
         spec = with_priority_of(own, spec)
@@ -57,7 +57,7 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
 
 
 def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
-    """The same of one that belongs to no workflow."""
+    """Return the task of an attempt that belongs to no workflow."""
     scheduled = activity.scheduled
     return ActivityTask(
         token=token,
@@ -77,8 +77,8 @@ def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: by
 
 
 def unasked(failure: Failure) -> Failure:
-    """The failure of an attempt that stopped although its run had not asked for that (its worker shuts down): worth a
-    retry.
+    """Return the failure of an attempt that was cancelled without a request of its run, because its worker shuts down: it is
+    retried.
     """
     return Failure(
         failure.message or "the attempt stopped without being asked to",
@@ -88,11 +88,11 @@ def unasked(failure: Failure) -> Failure:
 
 
 NEGLIGIBLE = 100
-"""A wait of less than one part in so many of an attempt's shortest timeout is not made up for."""
+"""A wait for a commit shorter than this fraction of an attempt's shortest timeout is not added to its timeouts."""
 
 
 class ActivityDispatch:
-    """Gives out attempts of activities to handles, and notes on the run which handle has which."""
+    """Assigns attempts of activities to workers, and records on the run which worker has which."""
 
     def __init__(self, runs: RunTable, namespace: str, deployments: Deployments) -> None:
         self._runs = runs
@@ -140,8 +140,8 @@ class ActivityDispatch:
         return None
 
     def hand_out(self, task: ActivityTask, taken: TakenAttempt) -> ActivityTask:
-        """An attempt that was taken reaches its worker, and its clocks begin. The wait for a commit before that
-        counts for no timeout; where it was too short to matter for any, nothing is written.
+        """Start the timeouts of an attempt that leaves for its worker now, and return its task. The wait for a commit before
+        that counts for no timeout; if it was negligible, nothing is written.
         """
         record, scheduled = taken.record, taken.token.scheduled_event_id
         activity = record.run.activities.get(scheduled)
@@ -185,7 +185,7 @@ class ActivityDispatch:
         )
 
     def find(self, token: AttemptToken) -> tuple[LoadedRun, OpenActivity] | None:
-        """The attempt that a token names, if it is still the one that counts."""
+        """Return the attempt that a token names, and its run; None if it is no longer the current one."""
         record = self._runs.record(token.run_id)
         activity = record.run.activities.get(token.scheduled_event_id) if record else None
         if record is None or activity is None or activity.attempt != token.attempt or not activity.started_ns:
@@ -193,9 +193,7 @@ class ActivityDispatch:
         return record, activity
 
     def complete(self, taken: TakenAttempt, result: ActivityOk, who: str, eager: Eager | None) -> bool:
-        """An attempt that a handle has returned. If its worker wants the task that this leads to at once, says whether
-        it has the task now.
-        """
+        """Complete an attempt. Return whether its worker has received, with this change, the task that it leads to (`eager`)."""
         record, scheduled, value = taken.record, taken.token.scheduled_event_id, result.result
         activity = record.run.activities.get(scheduled)
         if activity is None or activity.attempt != taken.token.attempt or not activity.started_ns:
@@ -215,7 +213,9 @@ class ActivityDispatch:
         return eager is not None and task is not None and task.started_event_id != 0
 
     def end(self, token: AttemptToken, result: ActivityResult, who: str) -> None:
-        """An attempt ended. The end of one that no longer counts is dropped, as a server does."""
+        """End an attempt with this result. As on a server, the result of an attempt that is no longer the current one is
+        dropped.
+        """
         found = self.find(token)
         if found is None:
             self.release(token)
@@ -237,14 +237,14 @@ class ActivityDispatch:
                 change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
 
     def record_heartbeat(self, token: bytes, details: Payloads) -> None:
-        """An attempt lives; so much is written down."""
+        """Record a heartbeat of an attempt, with its details."""
         found = self.find(AttemptToken.decode(token))
         if found is not None:
             record, activity = found
             self._runs.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
 
     def release(self, token: AttemptToken) -> None:
-        """A handle has let go of an attempt: it is no longer told of timeouts and cancellations."""
+        """Forget which worker has an attempt: it is not notified of timeouts and cancellations any more."""
         record = self._runs.in_memory(token.run_id)
         taken = record.attempts.get(token.scheduled_event_id) if record is not None else None
         if record is not None and taken is not None and taken.token == token:
@@ -252,7 +252,7 @@ class ActivityDispatch:
             self._runs.note_in_flight(record)
 
     def lose(self, token: AttemptToken) -> None:
-        """The process of the worker that had an attempt has ended: it is tried again, as its policy says."""
+        """Fail an attempt because the process of its worker has ended. It is retried by its policy."""
         self.release(token)
         found = self.find(token)
         if found is not None and not found[1].deferred:
@@ -262,7 +262,7 @@ class ActivityDispatch:
             say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
-        """An attempt that was taken did not reach a worker: it waits again."""
+        """Offer an attempt again that has not reached its worker."""
         self.release(token)
         found = self.find(token)
         if found is not None:

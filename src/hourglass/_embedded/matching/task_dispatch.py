@@ -34,7 +34,7 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 class TaskDispatch:
-    """Gives out workflow tasks and queries to handles, and takes the answers to tasks."""
+    """Assigns workflow tasks and queries to workers, and applies the answers to tasks."""
 
     def __init__(self, runs: RunTable, deployments: Deployments) -> None:
         self._runs = runs
@@ -99,7 +99,7 @@ class TaskDispatch:
         runs.change(record, tasks.start_task, who, runs.limits, target, to_worker=True)
 
     def take_queries(self, poller: QueuePoller) -> LoadedRun | None:
-        """Give a handle a run that has queries to answer and no task to be done before."""
+        """Return a run with waiting queries for a worker; None if there is none, or each has a task to be done before."""
         for record in self.queried.values():
             if record.run.task is None and self._is_for(record, poller) and self._knows(record, poller):
                 del self.queried[record.run.run_id]
@@ -108,14 +108,14 @@ class TaskDispatch:
         return None
 
     def ask(self, record: LoadedRun, query: WaitingQuery) -> None:
-        """A query waits for an answer."""
+        """Add a query to a run."""
         record.queries.append(query)
         self.queried[record.run.run_id] = record
         self._runs.note_in_flight(record)
         self._runs.queues.wake(record.run.started.spec.task_queue)
 
     def withdraw(self, record: LoadedRun, query: WaitingQuery) -> None:
-        """The client waits no more for a query; if it has been answered there is nothing to do."""
+        """Remove a query that its client has given up, unless it is answered already."""
         if query in record.queries:
             record.queries.remove(query)
             if not record.queries:
@@ -123,32 +123,30 @@ class TaskDispatch:
             self._runs.note_in_flight(record)
 
     def take_questions(self, record: LoadedRun) -> list[WaitingQuery]:
-        """The queries that wait, unless a task is to be done before them; they are the caller's to answer
-        now.
-        """
+        """Remove and return the queries of a run, unless a task must be done before them. The caller answers them."""
         return [] if record.run.task is not None or not record.queries else self.take_all_questions(record)
 
     def take_all_questions(self, record: LoadedRun) -> list[WaitingQuery]:
-        """The queries that wait, also where the run has a task, in which nothing has happened yet."""
+        """Remove and return the queries of a run, also if it has a task in which nothing has happened yet."""
         questions, record.queries = record.queries, []
         self.queried.pop(record.run.run_id, None)
         self._runs.note_in_flight(record)
         return questions
 
     def rest(self, record: LoadedRun, resting: bool) -> None:
-        """A run's task waits for a local activity, or no longer does."""
+        """Record whether a run's task waits for a local activity."""
         record.resting = resting
         self._runs.note_in_flight(record)
 
     def refuse_hopeless_queries(self, record: LoadedRun) -> None:
-        """A task that fails again and again would keep queries waiting for ever."""
+        """Reject the queries of a run whose task keeps failing: they would wait for ever."""
         task = record.run.task
         if task is not None and task.attempt > 2:
             message = "Cannot query workflow: its workflow task keeps failing"
             self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
 
     def unstick(self, record: LoadedRun, poller: QueuePoller) -> None:
-        """If it was this handle that knew a run: others may take what waits of it now."""
+        """Let other workers receive the tasks of a run, if this worker had cached it."""
         if record.sticky is poller:
             record.sticky = None
             self._runs.queues.release(poller, record.run.run_id)
@@ -156,15 +154,15 @@ class TaskDispatch:
                 self._runs.queues.wake(record.run.started.spec.task_queue)
 
     def refuse_queries(self, record: LoadedRun, error: HourglassError) -> None:
-        """The queries that wait cannot be answered."""
+        """Reject the waiting queries of a run."""
         for question in self.take_all_questions(record):
             question.refuse(error)
 
     def finish(
         self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
     ) -> str:
-        """Take the answer to a task; `eager`: its worker takes attempts that the answer asks for at once. Gives why
-        the run must be evicted, or "" if all is well.
+        """Apply the answer to a task; `eager`: its worker receives attempts that the answer schedules. Return the reason for
+        which the run must be evicted, or "".
         """
         task = record.run.task
         if task is None or task.number != number or not task.started_event_id:
@@ -206,17 +204,17 @@ class TaskDispatch:
     def fail(
         self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
     ) -> None:
-        """A task could not be handled; it will be offered again."""
+        """Fail a task; it will be offered again."""
         if _is_started(record.run, number):
             self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
 
     def lose(self, record: LoadedRun, number: int) -> None:
-        """The process of the worker that had a task has ended: it is wanted again at once."""
+        """Offer a task again at once, because the process of its worker has ended."""
         if _is_started(record.run, number):
             self._runs.change(record, transitions.lose_task)
 
     def ask_again(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
-        """A worker has ended with these queries in hand: another one answers them."""
+        """Let another worker answer these queries, because the one that had them has ended."""
         for query in queries:
             if not query.answer.done():
                 self.ask(record, query)
@@ -240,12 +238,12 @@ class TaskDispatch:
         return sticky is None or sticky is poller or not versions.takes_task(sticky, record.run)
 
     def _knows(self, record: LoadedRun, poller: QueuePoller) -> bool:
-        """Whether a handle that could answer a run's queries knows its workflow, as well as any other of the queue."""
+        """Whether a worker that could answer a run's queries knows its workflow type as well as any other of the queue."""
         pollers = self._runs.queues.pollers
         return not pollers.shared or pollers.may_replay(poller, record.run.started.workflow_type)
 
     def _stick(self, record: LoadedRun, poller: QueuePoller) -> None:
-        """From now on this handle knows the run, and no other."""
+        """Record that this worker has cached the run, and no other."""
         before, record.sticky = record.sticky, poller
         if before is not None and before is not poller:
             self._runs.queues.release(before, record.run.run_id)
@@ -253,7 +251,7 @@ class TaskDispatch:
 
 
 def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterator[str]:
-    """The requests that are carried out by an answer which accepts updates: by the updates' ids, and by those of the
+    """Return the ids of the requests that an answer carries out by accepting updates: those of the updates, and those of the
     calls.
     """
     for sent in answer.commands:
@@ -266,5 +264,5 @@ def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterato
 
 
 def _is_started(run: Run, number: int) -> bool:
-    """Whether the task of this number is the run's, and a worker has it."""
+    """Whether the run's task has this number, and a worker has it."""
     return run.task is not None and run.task.number == number and run.task.started_event_id != 0

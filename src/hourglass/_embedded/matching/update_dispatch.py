@@ -1,7 +1,7 @@
 """Dispatch of updates (`UpdateDispatch`): from clients to workers, with the tasks of their runs, and back.
 
-Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: while an update waits,
-its run has a workflow task.
+Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: while an update
+waits, its run has a workflow task.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from hourglass._history.events import UpdateRequest, WorkflowTaskCompleted
 
 
 class UpdateDispatch:
-    """Takes updates in, gives them out with tasks, and takes what became of them."""
+    """Admits updates, hands them to workers with tasks, and records their outcomes."""
 
     def __init__(self, runs: RunTable) -> None:
         self._runs = runs
 
     def of(self, record: LoadedRun) -> Updates:
-        """The updates of a run, as its history and this process know them."""
+        """Return the updates of a run, from its history and this process."""
         if record.updates is None:
             record.updates = Updates()
         record.updates.read(record.events)
         return record.updates
 
     def admit(self, record: LoadedRun, request: UpdateRequest) -> Waiting:
-        """A client asks for an update of a new id."""
+        """Admit a client's update, whose id is new."""
         waiting = self.of(record).admit(request)
         self.want_task(record)
         return waiting
 
     def give(self, record: LoadedRun) -> tuple[UpdateRequest, ...]:
-        """What a worker is given together with the task that it has just taken."""
+        """Return the updates for a worker that has just received the run's task."""
         task = record.run.task
         if record.updates is None or task is None:
             return ()
         return self.of(record).give(task.number)
 
     def settle(self, record: LoadedRun, number: int, answer: TaskAnswer) -> None:
-        """A task was answered, and the answer was taken."""
+        """Record the outcomes of updates after the answer to a task was applied."""
         if record.updates is None and not answer.refused_updates:
             return
         updates = self.of(record)
@@ -56,7 +56,7 @@ class UpdateDispatch:
         self.want_task(record)
 
     def want_task(self, record: LoadedRun) -> None:
-        """See to it that a run whose updates wait has a task, unless it is paused."""
+        """Give a run whose updates wait a task, unless it has one or is paused."""
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
             silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
@@ -64,10 +64,10 @@ class UpdateDispatch:
 
 
 def _want_task(run: Run, silent: bool, now_ns: int) -> Change:
-    """A task for updates.
+    """Schedule a task for updates.
 
-    Silent: the task before it was answered with nothing. A task that fails right behind such a one makes Core
-    replay the latter as a heartbeat, together with what came later and at a later time.
+    `silent`: the task before it was answered with nothing. If a task fails right behind such a one, Core replays the latter as
+    a heartbeat, together with what came later and at a later time.
     """
     builder = ChangeBuilder(run, now_ns)
     builder.want_update_task(silent=silent)
