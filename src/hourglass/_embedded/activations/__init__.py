@@ -1,6 +1,8 @@
 """Core's part, for one worker: from histories to activations, and from commands to completions of tasks.
 
 outcomes          results of activities, timers and updates
+update_outcomes   updates, and the worker's answers to them
+nexus_outcomes    Nexus operations, in replays of histories that a server wrote
 child_outcomes    results of children, and of signals and cancels sent to other workflows
 local_activities  local activities: their state machine, limits and retries
 command_matching  a worker's commands compared with the events in history

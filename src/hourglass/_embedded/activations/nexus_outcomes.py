@@ -1,0 +1,89 @@
+"""Nexus operations of one run, by Core's rules (`NexusOutcomes`). For replays of histories that a server wrote: this engine has no
+Nexus.
+
+Must not know: activations, the engine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._history import events as h
+from hourglass.converter import CanceledFailure, Failure
+
+_ABANDON, _TRY_CANCEL = 1, 2  # how long a cancelled operation is waited for, in Temporal's numbers
+
+
+@dataclass(slots=True)
+class _NexusOperation:
+    """A Nexus operation: not sent yet (`event_id` 0), pending, or over."""
+
+    command: c.ScheduleNexusOperation
+    event_id: int = 0
+    has_started: bool = False
+    cancelling: bool = False
+    over: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class NexusOutcomes:
+    """The Nexus operations of one run, by Core's rules. For replays: this engine has no Nexus."""
+
+    issued: deque[c.Command]
+    _known: dict[int, _NexusOperation] = field(default_factory=dict)
+
+    def issue(self, command: c.ScheduleNexusOperation | c.CancelNexusOperation) -> list[e.AnyEvent]:
+        """The worker calls one, or cancels it; gives what it is told at once."""
+        if isinstance(command, c.ScheduleNexusOperation):
+            self._known[command.seq] = _NexusOperation(command)
+            self.issued.append(command)
+            return []
+        found = self._known.get(command.seq)
+        if found is None or found.over or found.cancelling:
+            return []
+        found.cancelling = True
+        if not found.event_id:
+            self.issued.remove(found.command)
+        elif (how := found.command.cancellation_type) != _ABANDON:
+            self.issued.append(command)
+            if how != _TRY_CANCEL:
+                return []
+        return self._ended(found, Failure("Nexus operation cancelled", CanceledFailure()))
+
+    def bind(self, command: c.Command, event_id: int) -> None:
+        """The event of a call was written."""
+        if isinstance(command, c.ScheduleNexusOperation):
+            self._known[command.seq].event_id = event_id
+
+    def link_of(self, command: c.CancelNexusOperation) -> int:
+        """The event of the call that is cancelled."""
+        return self._known[command.seq].event_id
+
+    def resolve(self, attributes: h.Attributes) -> list[e.AnyEvent]:
+        """What the worker is told of an event; nothing of one that is about something else, or too late."""
+        event_id = getattr(attributes, "scheduled_event_id", 0)
+        found = next((each for each in self._known.values() if each.event_id == event_id), None)
+        if found is None or found.over:
+            return []
+        seq = found.command.seq
+        match attributes:
+            case h.NexusOperationStarted():
+                found.has_started = True
+                return [e.NexusStarted(seq, attributes.operation_token)]
+            case h.NexusOperationCompleted():
+                found.over = True
+                first: list[e.AnyEvent] = [] if found.has_started else [e.NexusStarted(seq, "")]
+                return [*first, e.NexusCompleted(seq, attributes.result or h.NO_RESULT)]
+            case h.NexusOperationEnd():
+                return self._ended(found, attributes.failure or Failure())
+            case _:
+                return []
+
+    def _ended(self, found: _NexusOperation, failure: Failure) -> list[e.AnyEvent]:
+        found.over = True
+        if found.has_started:
+            return [e.NexusFailed(found.command.seq, failure)]
+        return [e.NexusStartFailed(found.command.seq, failure)]
