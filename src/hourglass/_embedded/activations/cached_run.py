@@ -46,7 +46,7 @@ def _nothing() -> None:
 
 @dataclass(eq=False, slots=True)
 class CachedRun:
-    """A run as a worker has it. `task_number` is that of the workflow task in progress, or 0."""
+    """A run in one worker. `task_number` is that of the workflow task in progress, or 0."""
 
     record: LoadedRun
     cursor: Cursor

@@ -30,13 +30,13 @@ class _NexusOperation:
 
 @dataclass(eq=False, slots=True)
 class NexusOutcomes:
-    """The Nexus operations of one run, by Core's rules. For replays: this engine has no Nexus."""
+    """The Nexus operations of one run. Each command is recorded, each event resolved to events for the worker."""
 
     issued: deque[c.Command]
     _known: dict[int, _NexusOperation] = field(default_factory=dict)
 
     def issue(self, command: c.ScheduleNexusOperation | c.CancelNexusOperation) -> list[e.AnyEvent]:
-        """The worker calls one, or cancels it; gives what it is told at once."""
+        """Record a call or a cancellation. Return the events that result from it at once."""
         if isinstance(command, c.ScheduleNexusOperation):
             self._known[command.seq] = _NexusOperation(command)
             self.issued.append(command)
@@ -54,16 +54,16 @@ class NexusOutcomes:
         return self._ended(found, Failure("Nexus operation cancelled", CanceledFailure()))
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """The event of a call was written."""
+        """Record the event of a call."""
         if isinstance(command, c.ScheduleNexusOperation):
             self._known[command.seq].event_id = event_id
 
     def link_of(self, command: c.CancelNexusOperation) -> int:
-        """The event of the call that is cancelled."""
+        """Return the id of the event of the call that is cancelled."""
         return self._known[command.seq].event_id
 
     def resolve(self, attributes: h.Attributes) -> list[e.AnyEvent]:
-        """What the worker is told of an event; nothing of one that is about something else, or too late."""
+        """Return the events for the worker that follow from an event; none if it concerns no operation, or one that is over."""
         event_id = getattr(attributes, "scheduled_event_id", 0)
         found = next((each for each in self._known.values() if each.event_id == event_id), None)
         if found is None or found.over:

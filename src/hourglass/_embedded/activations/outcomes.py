@@ -1,13 +1,8 @@
-"""What became of the activities and timers that a run asked for, and of the updates that it was asked for: commands
-in, events for the worker out.
+"""Outcomes of the activities and timers that a run has requested (`Outcomes`): commands in, events for the worker out.
 
-Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules:
-which cancellation resolves at once, which waits, which outcome is no longer of interest, and how outcomes are
-wrapped. The same for children and other workflows is in `child_outcomes`, for local activities in `local_activities`:
-most runs need neither of these, nor updates, and have none.
-
-Invariants: an update is accepted or refused once, and completed only after it was accepted; a refusal is no command
-and leaves no event.
+Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules: which cancellation
+resolves at once, which one waits, which outcome is dropped, and how outcomes are wrapped. Children and other workflows are in
+`child_outcomes`, local activities in `local_activities`, updates in `update_outcomes`: most runs need none of these.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ from hourglass.errors import HourglassError, RetryState
 _WITHOUT_OUTCOME = frozenset(kind for kind in c.COMMANDS if "seq" not in kind.__struct_fields__) - {
     c.AnswerQuery
 }
-"""Commands that the engine carries out, and that is all: the run is told nothing of them, so they have no number."""
+"""Commands without an outcome for the run. They have no number."""
 
 
 class BadCommand(HourglassError):
@@ -49,8 +44,8 @@ class _Wanted:
 
 @dataclass(eq=False, slots=True)
 class Outcomes:
-    """The numbered requests of one run, and the commands that no event has answered yet. `expects`: the next event
-    may be that of a command, or shows that none is (see `matching`).
+    """The numbered requests of one run, and the commands without an event yet. `expects`: the next event may be that of a
+    command, or shows that there is none (see `command_matching`).
     """
 
     run_id: str = ""
@@ -60,7 +55,7 @@ class Outcomes:
     local: LocalActivities | None = None
     known_updates: UpdateOutcomes | None = None
     nexus: NexusOutcomes | None = None
-    """In replays, of histories that a server wrote."""
+    """Set in replays of histories that a server wrote."""
     _others: ChildOutcomes | None = None
     _activities: dict[int, _Wanted] = field(default_factory=dict)
     _timers: dict[int, _Wanted] = field(default_factory=dict)
@@ -69,19 +64,19 @@ class Outcomes:
 
     @property
     def updates(self) -> UpdateOutcomes:
-        """The same for what the run is asked to do."""
+        """The updates that the run has received."""
         if self.known_updates is None:
             self.known_updates = UpdateOutcomes(self.issued)
         return self.known_updates
 
     def local_from(self, time_ns: int = 0, activation: int = 0) -> LocalActivities:
-        """The same for local activities, of which the first is heard of at this time, in this activation of its task."""
+        """Return the local activities of the run. `time_ns` and `activation` are those of the first one's task."""
         if self.local is None:
             self.local = LocalActivities(self.issued, time_ns, activation)
         return self.local
 
     def issue(self, command: c.Command, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
-        """The worker asks for something; gives what it may be told at once."""
+        """Record a command of the worker. Return the events that result from it at once. Raises `BadCommand`."""
         match command:
             case c.ScheduleActivity():
                 _enter(self._activities, command)
@@ -144,7 +139,7 @@ class Outcomes:
         return self._others.issue(command)
 
     def waiting(self) -> tuple[Sent, ...]:
-        """The commands that no event has answered, each with the event that it refers to."""
+        """Return the commands without an event yet, each with the event that it refers to."""
         sent = []
         for command in self.issued:
             sent.append(Sent(command) if isinstance(command, c.ScheduleActivity) else self._sent(command))
@@ -156,7 +151,7 @@ class Outcomes:
         return Sent(command, self.link_of(command))
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """The event of a command was written: from now on that event stands for what was asked."""
+        """Record the event of a command: from now on the event id identifies the request."""
         match command:
             case c.ScheduleActivity():
                 wanted = self._activities[command.seq]
@@ -182,7 +177,7 @@ class Outcomes:
                 self._others.bind(command, event_id)
 
     def resolve(self, attributes: h.Attributes, event_id: int = 0) -> list[e.AnyEvent]:
-        """Something that was asked for has an outcome; gives what the worker is told of it."""
+        """Record the outcome of a request. Return the events for the worker."""
         match attributes:
             case h.ActivityTaskCompleted():
                 wanted = self._finish(attributes.scheduled_event_id)
@@ -207,13 +202,13 @@ class Outcomes:
 
     @classmethod
     def for_replay(cls, run_id: str) -> Outcomes:
-        """The same for a history that a server wrote, which may tell of Nexus operations."""
+        """Return the outcomes for a history that a server wrote, which may contain Nexus operations."""
         made = cls(run_id)
         made.nexus = NexusOutcomes(made.issued)
         return made
 
     def _finish(self, event_id: int) -> _Wanted | None:
-        """The request behind an event, if the worker still waits for it."""
+        """Remove and return the request of an event, if the worker still waits for its outcome."""
         wanted = self._by_event.pop(event_id, None)
         if wanted is None:
             return None
@@ -251,7 +246,7 @@ class Outcomes:
         return [e.ActivityCancelled(command.seq, _cancelled(wanted, None))]
 
     def link_of(self, command: c.Command) -> int:
-        """The event that a cancelling command refers to."""
+        """Return the id of the event that a cancelling command refers to."""
         match command:
             case c.CancelTimer():
                 return self._timers[command.seq].event_id

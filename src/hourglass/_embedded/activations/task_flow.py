@@ -140,7 +140,7 @@ class TaskFlow:
         self.settle(cached)
 
     def settle(self, cached: CachedRun) -> None:
-        """Nothing of the run is out, and it has no task: evict it, send it queries, or leave it until its next task."""
+        """Evict the run, send it queries, or leave it idle: no activation of it is in progress, and it has no task."""
         record = cached.record
         if record.queries and cached.eviction in (None, CLOSED):  # a broken run answers none
             cached.questions = self._engine.tasks.take_questions(record)

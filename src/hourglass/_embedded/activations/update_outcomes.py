@@ -20,7 +20,7 @@ UpdateCommand: TypeAlias = c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate
 
 @dataclass(slots=True)
 class _OpenUpdate:
-    """An update: received, accepted (`accepted_event_id` once that is written), or over."""
+    """An update: received, accepted (`accepted_event_id` once that event is written), or over."""
 
     request: h.UpdateRequest
     admitted_event_id: int = 0
@@ -31,7 +31,7 @@ class _OpenUpdate:
 
 @dataclass
 class UpdateOutcomes:
-    """The updates of one run that are not over, and the refusals that the engine has not heard of."""
+    """The open updates of one run, and the rejections that the engine has not received yet."""
 
     issued: deque[c.Command]
     refused: list[tuple[str, Failure]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class UpdateOutcomes:
     def receive(
         self, request: h.UpdateRequest, admitted_event_id: int, *, is_replaying: bool
     ) -> e.UpdateReceived:
-        """A client asks for an update, now or in the history; gives what the worker is told."""
+        """Record an update of a client, new or from the history. Return the event for the worker."""
         self._known[request.update_id] = _OpenUpdate(request, admitted_event_id)
         return e.UpdateReceived(
             id=request.update_id,
@@ -52,7 +52,7 @@ class UpdateOutcomes:
         )
 
     def issue(self, command: UpdateCommand) -> str:
-        """The worker answers; gives what is wrong with that, if anything is."""
+        """Record an answer of the worker. Return an error message if it is out of order, else ""."""
         update = self._known.get(command.protocol_instance_id)
         if update is None or update.is_over or not _may_follow(update, command):
             return f"{type(command).__name__} for update {command.protocol_instance_id!r} is out of order"
@@ -69,23 +69,23 @@ class UpdateOutcomes:
         return ""
 
     def bind(self, command: UpdateCommand, event_id: int) -> None:
-        """The event of an answer was written."""
+        """Record the event of an answer."""
         if isinstance(command, c.AcceptUpdate):
             self._known[command.protocol_instance_id].accepted_event_id = event_id
         else:
             del self._known[command.protocol_instance_id]
 
     def link_of(self, command: UpdateCommand) -> int:
-        """The event that an answer refers to: of the admission, if it is written, or of the acceptance."""
+        """Return the id of the event that an answer refers to: that of the admission if there is one, or of the acceptance."""
         update = self._known[command.protocol_instance_id]
         return update.admitted_event_id if isinstance(command, c.AcceptUpdate) else update.accepted_event_id
 
     def request_of(self, command: UpdateCommand) -> h.UpdateRequest:
-        """What an answer answers."""
+        """Return the request that an answer belongs to."""
         return self._known[command.protocol_instance_id].request
 
     def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
-        """The refusals since the last time."""
+        """Remove and return the rejections."""
         if not self.refused:
             return ()
         refused, self.refused = tuple(self.refused), []

@@ -212,8 +212,6 @@ class Deployments:
                 status="FAILED_PRECONDITION",
             )
 
-    # --- which worker takes what ----------------------------------------------------------------------------
-
     def target(self, task_queue: str, workflow_id: str) -> WorkerDeploymentVersion | None:
         """Return the version whose workers receive an unpinned workflow; None: workers without a version receive it."""
         route = self.route(task_queue)
@@ -272,8 +270,6 @@ class Deployments:
             None if ramping is None else WorkerDeploymentVersion(*ramping[1:]),
             0.0 if ramping is None else self._table[ramping[1]].percentage,
         )
-
-    # --- keeping --------------------------------------------------------------------------------------------
 
     def _keep(self, name: str, deployment: Deployment) -> None:
         table = self._table | {name: deployment}
