@@ -1,5 +1,5 @@
-"""Nexus operations of one run, by Core's rules (`NexusOutcomes`). For replays of histories that a server wrote: this engine has no
-Nexus.
+"""Nexus operations of one run, by Core's rules (`NexusOutcomes`), for replays of histories that a server wrote: this engine has
+no Nexus.
 
 Must not know: activations, the engine.
 """

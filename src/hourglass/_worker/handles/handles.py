@@ -39,7 +39,6 @@ from hourglass.errors import (
     HourglassError,
 )
 
-
 T = TypeVar("T")
 
 

@@ -42,7 +42,6 @@ from hourglass._worker.handles.inbox import OURS
 from hourglass._worker.handles.life import HandleSignal, is_hopeless
 from hourglass.errors import HourglassError, ServiceTimeoutError
 
-
 T = TypeVar("T")
 Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 
