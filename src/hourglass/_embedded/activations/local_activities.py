@@ -353,7 +353,7 @@ def limits(command: c.ScheduleLocalActivity) -> tuple[float, float, float]:
 def deadline(
     command: c.ScheduleLocalActivity, original_ns: int, ready_ns: int, started_ns: int
 ) -> tuple[int, TimeoutType]:
-    """Return the next deadline of an attempt, and its kind; 0: none. `ready_ns` is when it may begin, `started_ns` when it did."""
+    """Return the next deadline of an attempt, and its kind; 0: none. It may begin at `ready_ns`, and began at `started_ns`."""
     whole, wait, attempt = limits(command)
     found = (
         (later(original_ns, to_ns(whole)), TimeoutType.SCHEDULE_TO_CLOSE)
