@@ -181,9 +181,9 @@ class Engine:
         if self.is_over:
             return
         with contextlib.suppress(StorageError):  # a run that cannot be read is logged when its time comes
-            found = self.attempts.find(token)
-            if found is not None:
-                self.attempts.end(token, result, found[1].identity)
+            current = self.attempts.find(token)
+            if current is not None:
+                self.attempts.end(token, result, current[1].identity)
         self.queues.dispatch()
 
     def close(self) -> None:

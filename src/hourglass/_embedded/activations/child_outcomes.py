@@ -147,7 +147,7 @@ class ChildOutcomes:
 
     def _cancel_signal(self, command: c.CancelSignalExternal) -> list[e.AnyEvent]:
         sent = self._signals.get(command.seq)
-        if sent is None or not any(each is sent for each in self.issued):
+        if sent is None or not any(queued is sent for queued in self.issued):
             return []  # it has left already
         self.issued.remove(sent)
         del self._signals[command.seq]
@@ -219,8 +219,8 @@ class ChildOutcomes:
         if not isinstance(child, _Child):
             return None
         self._children.pop(child.command.seq, None)
-        told, child.over = child.over, True
-        return None if told else child
+        was_over, child.over = child.over, True
+        return None if was_over else child
 
     def _signal_resolved(self, initiated_event_id: int, failure: Failure | None) -> list[e.AnyEvent]:
         command = self._by_event.pop(initiated_event_id, None)

@@ -65,14 +65,14 @@ def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: 
 
 
 def _match_local(outcomes: Outcomes, event: h.HistoryEvent, marker: h.LocalActivityMarkerRecorded) -> None:
-    known = outcomes.local
-    replayed = None if known is None else known.is_replayed(marker)
-    if known is None or replayed is None:
+    local = outcomes.local
+    replayed = None if local is None else local.is_replayed(marker)
+    if local is None or replayed is None:
         raise _mismatch(event, None)
-    if not known.fits(marker):
-        raise _mismatch(event, known.command_of(marker.seq))
+    if not local.fits(marker):
+        raise _mismatch(event, local.command_of(marker.seq))
     if replayed:  # the run was told of it ahead of time: no command stands for it
-        known.recorded(marker.seq)
+        local.recorded(marker.seq)
     else:
         _pair(outcomes, event)
 

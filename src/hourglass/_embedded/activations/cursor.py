@@ -293,9 +293,9 @@ class Cursor:
             elif kind is c.ScheduleLocalActivity:
                 self._with_local()
                 now = now_ns()
-            told = self._outcomes.issue(command, self._replaying, now)
-            if told:
-                self._jobs += told
+            events = self._outcomes.issue(command, self._replaying, now)
+            if events:
+                self._jobs += events
         if self.local is None:
             return bool(self._jobs) or self._position < self._stop
         if self.local.markers:
@@ -341,8 +341,8 @@ class Cursor:
         sent = self._outcomes.waiting()
         if len(sent) < 2:
             return sent
-        ordinary = tuple(each for each in sent if not isinstance(each.command, c.TERMINAL))
-        terminal = tuple(each for each in sent if isinstance(each.command, c.TERMINAL))
+        ordinary = tuple(request for request in sent if not isinstance(request.command, c.TERMINAL))
+        terminal = tuple(request for request in sent if isinstance(request.command, c.TERMINAL))
         return ordinary + terminal[:1]
 
     def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
@@ -426,8 +426,8 @@ class Cursor:
         self._jobs += self._outcomes.resolve(attributes, event.id)
 
     def _read_other(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
-        told = told_of(attributes)
-        self._jobs += self._outcomes.resolve(attributes, event.id) if told is None else (told,)
+        news = told_of(attributes)
+        self._jobs += self._outcomes.resolve(attributes, event.id) if news is None else (news,)
 
     def _look_ahead(self) -> None:
         """Read ahead in a replay: the flags of this task's completion, the patches that it recorded and the updates that it

@@ -191,12 +191,12 @@ class EngineHandle:
 
     def take_activities(self) -> list[ActivityItem]:
         """Take all activity tasks and cancellations that may leave now."""
-        taken: list[ActivityItem] = []
+        items: list[ActivityItem] = []
         while self._local.in_use and (item := self._local.next_item()) is not None:
-            taken.append(item)
+            items.append(item)
         while (item := self._attempts.next_item()) is not None:
-            taken.append(item)
-        return taken
+            items.append(item)
+        return items
 
     def is_finished(self, kind: WorkKind) -> bool:
         """Whether the handle shuts down and everything of this kind has been completed."""
@@ -245,23 +245,23 @@ class EngineHandle:
         engine, poller = self.engine, self.poller
         if engine.is_over:
             raise engine.over()
-        taken = poller.attempts.pop(result.token, None)
-        if taken is not None and self.unconfirmed is not None:
+        attempt = poller.attempts.pop(result.token, None)
+        if attempt is not None and self.unconfirmed is not None:
             self.unconfirmed.append(result)
-        if taken is not None and type(result) is ActivityOk:
+        if attempt is not None and type(result) is ActivityOk:
             if self._heartbeats.pauses:
                 self._heartbeats.end(result.token, flush=False)
-            eager = engine.tasks.eager(poller, taken.record)
-            if engine.attempts.complete(taken, result, poller.identity, eager):
+            eager = engine.tasks.eager(poller, attempt.record)
+            if engine.attempts.complete(attempt, result, poller.identity, eager):
                 poller.queue.tasks_received += 1
-                self._cache.begin_task(taken.record)
-        elif taken is None and self._local.is_local(result.token):
+                self._cache.begin_task(attempt.record)
+        elif attempt is None and self._local.is_local(result.token):
             self._local.complete(result)
             self._look()
         else:
             self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
             # The attempt may have been given to another worker meanwhile.
-            token = AttemptToken.decode(result.token) if taken is None else taken.token
+            token = AttemptToken.decode(result.token) if attempt is None else attempt.token
             engine.attempts.end(token, result, poller.identity)
         engine.queues.dispatch(poller)
         if not self._will_deliver and (self._cache.ready.items or self._closing):
@@ -279,12 +279,12 @@ class EngineHandle:
             raise engine.over()
         if self._local.is_local(token):
             return
-        found = engine.attempts.find(AttemptToken.decode(token))
-        if found is None:
+        current = engine.attempts.find(AttemptToken.decode(token))
+        if current is None:
             self._heartbeats.end(token, flush=False)
             self.cancel_attempt(token, "NOT_FOUND", engine.writes.newest)
         else:
-            self._heartbeats.beat(token, details, found[1].spec.heartbeat_timeout)
+            self._heartbeats.beat(token, details, current[1].spec.heartbeat_timeout)
 
     def cancel_attempt(self, token: bytes, reason: str, depends_on: int) -> None:
         """Stop an attempt that the worker has, or forget it if the worker has not received it yet."""

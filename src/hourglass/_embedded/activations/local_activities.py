@@ -137,32 +137,32 @@ class LocalActivities:
     def schedule(self, command: c.ScheduleLocalActivity, *, replaying: bool, now_ns: int) -> None:
         """Schedule a local activity."""
         original = command.original_schedule_time_ns or now_ns
-        known = _Local(command, _State.FORETOLD, self.time_ns, original)
-        self.known[command.seq] = known
+        local = _Local(command, _State.FORETOLD, self.time_ns, original)
+        self.known[command.seq] = local
         if not replaying:
-            self._ask(known)
+            self._ask(local)
 
     def cancel(self, seq: int) -> list[e.AnyEvent]:
         """Cancel a local activity. Return the events that result from it at once."""
-        known = self.known.get(seq)
-        if known is None or known.state is _State.MARKED:
+        local = self.known.get(seq)
+        if local is None or local.state is _State.MARKED:
             return []
-        if known.state is not _State.ASKED:
+        if local.state is not _State.ASKED:
             return self._cancel_foretold(seq)
-        if known.waits:
-            asked = self._wanted.pop(seq, None)
-            if asked is None:
+        if local.waits:
+            was_requested = self._wanted.pop(seq, None)
+            if was_requested is None:
                 self._cancels.append(CancelLocal(seq))
                 return []
             return self._tell(
-                known, cancelled_at_once(seq, known.command.attempt, known.original_ns), known.time_ns
+                local, cancelled_at_once(seq, local.command.attempt, local.original_ns), local.time_ns
             )
         never_began = self._wanted.pop(seq, None) is not None
-        if known.command.spec.cancellation_type is ActivityCancellationType.ABANDON:
+        if local.command.spec.cancellation_type is ActivityCancellationType.ABANDON:
             self._executing.discard(seq)
         elif not never_began:
             self._cancels.append(CancelLocal(seq))
-        return self._tell(known, cancelled_at_once(seq, known.command.attempt, known.original_ns), 0)
+        return self._tell(local, cancelled_at_once(seq, local.command.attempt, local.original_ns), 0)
 
     def _cancel_foretold(self, seq: int) -> list[e.AnyEvent]:
         for marker in self.markers:
@@ -171,15 +171,15 @@ class LocalActivities:
                 return self._replay(marker)
         return []
 
-    def _ask(self, known: _Local) -> None:
-        known.state = _State.ASKED
-        self._wanted[known.command.seq] = RunLocal(known.command, known.original_ns)
+    def _ask(self, local: _Local) -> None:
+        local.state = _State.ASKED
+        self._wanted[local.command.seq] = RunLocal(local.command, local.original_ns)
 
     def go_live(self) -> None:
         """Request the execution of local activities without a marker, because the replay has ended."""
-        for known in self.known.values():
-            if known.state is _State.FORETOLD:
-                self._ask(known)
+        for local in self.known.values():
+            if local.state is _State.FORETOLD:
+                self._ask(local)
 
     @property
     def outstanding(self) -> int:
@@ -199,39 +199,39 @@ class LocalActivities:
     def resolve(self, result: LocalResult) -> list[e.AnyEvent]:
         """Record the end of an execution. Return the events for the worker."""
         self._executing.discard(result.seq)
-        known = self.known.get(result.seq)
-        if known is None or known.state is not _State.ASKED:
+        local = self.known.get(result.seq)
+        if local is None or local.state is not _State.ASKED:
             return []
-        return self._tell(known, result, known.time_ns + result.runtime_ns)
+        return self._tell(local, result, local.time_ns + result.runtime_ns)
 
     def foresee(self, marker: LocalActivityMarkerRecorded) -> None:
         """Add a marker that a replay has read ahead."""
-        known = self.known.get(marker.seq)
-        if known is None or known.state is _State.FORETOLD:
+        local = self.known.get(marker.seq)
+        if local is None or local.state is _State.FORETOLD:
             self.markers.append(marker)
 
     def foreseen(self, *, all_of_them: bool) -> list[e.AnyEvent]:
         """Return the events of scheduled local activities that the markers ahead contain. With `all_of_them`, also those of a
         later activation, because there will be none.
         """
-        told: list[e.AnyEvent] = []
+        events: list[e.AnyEvent] = []
         while self.markers and self.markers[0].seq in self.known:
             if not all_of_them and self._is_for_later(self.markers[0]):
                 break
-            told += self._replay(self.markers.pop(0))
-        return told
+            events += self._replay(self.markers.pop(0))
+        return events
 
     def is_replayed(self, marker: LocalActivityMarkerRecorded) -> bool | None:
         """Whether a marker was told from look-ahead; None if it should not be there."""
-        known = self.known.get(marker.seq)
-        if known is None or known.state in (_State.FORETOLD, _State.ASKED):
+        local = self.known.get(marker.seq)
+        if local is None or local.state in (_State.FORETOLD, _State.ASKED):
             return None
-        return known.state is _State.REPLAYED
+        return local.state is _State.REPLAYED
 
     def fits(self, marker: LocalActivityMarkerRecorded) -> bool:
         """Whether a marker is of the activity that was asked for under its number."""
-        known = self.known[marker.seq].command
-        return (known.activity_id, known.activity_type) == (marker.activity_id, marker.activity_type)
+        local = self.known[marker.seq].command
+        return (local.activity_id, local.activity_type) == (marker.activity_id, marker.activity_type)
 
     def command_of(self, seq: int) -> c.ScheduleLocalActivity:
         """Return the command of a number."""
@@ -245,17 +245,17 @@ class LocalActivities:
         return marker.activation_index > self.activation
 
     def _replay(self, marker: LocalActivityMarkerRecorded) -> list[e.AnyEvent]:
-        known = self.known[marker.seq]
-        if known.state is not _State.FORETOLD:
+        local = self.known[marker.seq]
+        if local.state is not _State.FORETOLD:
             return []
-        known.state = _State.REPLAYED
+        local.state = _State.REPLAYED
         self.time_ns = max(self.time_ns, marker.complete_ns)
-        return [_event(known.command, _result_of(marker))]
+        return [_event(local.command, _result_of(marker))]
 
-    def _tell(self, known: _Local, result: LocalResult, complete_ns: int) -> list[e.AnyEvent]:
-        known.state = _State.MARKED
+    def _tell(self, local: _Local, result: LocalResult, complete_ns: int) -> list[e.AnyEvent]:
+        local.state = _State.MARKED
         self.time_ns = max(self.time_ns, complete_ns)
-        command = known.command
+        command = local.command
         marker = LocalActivityMarkerRecorded(
             seq=command.seq,
             activity_id=command.activity_id,
@@ -343,21 +343,21 @@ def timed_out(kind: TimeoutType) -> Failure:
 def limits(command: c.ScheduleLocalActivity) -> tuple[float, float, float]:
     """Return the schedule-to-close, schedule-to-start and start-to-close timeouts by Core's rules; 0: no timeout."""
     spec = command.spec
-    whole = spec.schedule_to_close_timeout
+    total = spec.schedule_to_close_timeout
     wait, attempt = spec.schedule_to_start_timeout, spec.start_to_close_timeout
-    if whole:
-        wait, attempt = min(wait, whole), min(attempt, whole)
-    return whole, wait, attempt
+    if total:
+        wait, attempt = min(wait, total), min(attempt, total)
+    return total, wait, attempt
 
 
 def deadline(
     command: c.ScheduleLocalActivity, original_ns: int, ready_ns: int, started_ns: int
 ) -> tuple[int, TimeoutType]:
     """Return the next deadline of an attempt, and its kind; 0: none. It may begin at `ready_ns`, and began at `started_ns`."""
-    whole, wait, attempt = limits(command)
-    found = (
-        (later(original_ns, to_ns(whole)), TimeoutType.SCHEDULE_TO_CLOSE)
-        if whole
+    total, wait, attempt = limits(command)
+    candidates = (
+        (later(original_ns, to_ns(total)), TimeoutType.SCHEDULE_TO_CLOSE)
+        if total
         else (0, TimeoutType.UNSPECIFIED)
     )
     narrow = (0, TimeoutType.UNSPECIFIED)
@@ -365,9 +365,9 @@ def deadline(
         narrow = (later(started_ns, to_ns(attempt)), TimeoutType.START_TO_CLOSE)
     elif not started_ns and wait:
         narrow = (later(ready_ns, to_ns(wait)), TimeoutType.SCHEDULE_TO_START)
-    if not found[0]:
+    if not candidates[0]:
         return narrow
-    return narrow if narrow[0] and narrow[0] < found[0] else found
+    return narrow if narrow[0] and narrow[0] < candidates[0] else candidates
 
 
 def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float | None:
@@ -379,7 +379,7 @@ def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float
     if info is not None and info.non_retryable:
         return None
     name = info.type.lower() if info is not None else ""
-    if any(name == each.lower() for each in rule.non_retryable_error_types):
+    if any(name == error_name.lower() for error_name in rule.non_retryable_error_types):
         return None
     if info is not None and info.next_retry_delay is not None:
         return info.next_retry_delay

@@ -126,12 +126,12 @@ class LocalAttempts:
         that must be durable before an attempt begins.
         """
         results = [
-            self.submit(run, each, number)
-            if isinstance(each, RunLocal)
-            else self.cancel(run.run_id, each.seq)
-            for each in requests
+            self.submit(run, request, number)
+            if isinstance(request, RunLocal)
+            else self.cancel(run.run_id, request.seq)
+            for request in requests
         ]
-        return [each for each in results if each is not None]
+        return [result for result in results if result is not None]
 
     def submit(self, run: Run, wanted: RunLocal, number: int = 0) -> LocalResult | None:
         """Begin to make attempts of a local activity. Return its result if it is over already."""
@@ -186,11 +186,11 @@ class LocalAttempts:
 
     def goes_on_here(self, run_id: str) -> bool:
         """Whether the worker has an attempt of this run, or will receive one that waits for nothing else."""
-        known = self._known.get(run_id, {}).values()
+        attempts = self._known.get(run_id, {}).values()
         return any(
-            each.phase is _Phase.EXECUTING
-            or (each.phase in (_Phase.STAGED, _Phase.WAITING) and not self._stopped)
-            for each in known
+            attempt.phase is _Phase.EXECUTING
+            or (attempt.phase in (_Phase.STAGED, _Phase.WAITING) and not self._stopped)
+            for attempt in attempts
         )
 
     @property
@@ -285,7 +285,7 @@ class LocalAttempts:
 
     def _task(self, attempt: _Attempt) -> ActivityTask:
         run, command = attempt.run, attempt.wanted.command
-        whole, _, each = local_activities.limits(command)
+        total, _, timeout = local_activities.limits(command)
         return ActivityTask(
             token=attempt.token,
             activity_id=command.activity_id,
@@ -293,8 +293,8 @@ class LocalAttempts:
             spec=msgspec.structs.replace(
                 command.spec,
                 task_queue=self._config.task_queue,
-                schedule_to_close_timeout=whole,
-                start_to_close_timeout=each or whole,
+                schedule_to_close_timeout=total,
+                start_to_close_timeout=timeout or total,
                 heartbeat_timeout=0.0,
                 retry_policy=complete_retry(command.spec.retry_policy or RetryRule()),
             ),

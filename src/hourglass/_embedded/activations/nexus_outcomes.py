@@ -41,17 +41,17 @@ class NexusOutcomes:
             self._known[command.seq] = _NexusOperation(command)
             self.issued.append(command)
             return []
-        found = self._known.get(command.seq)
-        if found is None or found.over or found.cancelling:
+        operation = self._known.get(command.seq)
+        if operation is None or operation.over or operation.cancelling:
             return []
-        found.cancelling = True
-        if not found.event_id:
-            self.issued.remove(found.command)
-        elif (how := found.command.cancellation_type) != _ABANDON:
+        operation.cancelling = True
+        if not operation.event_id:
+            self.issued.remove(operation.command)
+        elif (how := operation.command.cancellation_type) != _ABANDON:
             self.issued.append(command)
             if how != _TRY_CANCEL:
                 return []
-        return self._ended(found, Failure("Nexus operation cancelled", CanceledFailure()))
+        return self._ended(operation, Failure("Nexus operation cancelled", CanceledFailure()))
 
     def bind(self, command: c.Command, event_id: int) -> None:
         """Record the event of a call."""
@@ -65,25 +65,27 @@ class NexusOutcomes:
     def resolve(self, attributes: h.Attributes) -> list[e.AnyEvent]:
         """Return the events for the worker that follow from an event; none if it concerns no operation, or one that is over."""
         event_id = getattr(attributes, "scheduled_event_id", 0)
-        found = next((each for each in self._known.values() if each.event_id == event_id), None)
-        if found is None or found.over:
+        operation = next(
+            (candidate for candidate in self._known.values() if candidate.event_id == event_id), None
+        )
+        if operation is None or operation.over:
             return []
-        seq = found.command.seq
+        seq = operation.command.seq
         match attributes:
             case h.NexusOperationStarted():
-                found.has_started = True
+                operation.has_started = True
                 return [e.NexusStarted(seq, attributes.operation_token)]
             case h.NexusOperationCompleted():
-                found.over = True
-                first: list[e.AnyEvent] = [] if found.has_started else [e.NexusStarted(seq, "")]
+                operation.over = True
+                first: list[e.AnyEvent] = [] if operation.has_started else [e.NexusStarted(seq, "")]
                 return [*first, e.NexusCompleted(seq, attributes.result or h.NO_RESULT)]
             case h.NexusOperationEnd():
-                return self._ended(found, attributes.failure or Failure())
+                return self._ended(operation, attributes.failure or Failure())
             case _:
                 return []
 
-    def _ended(self, found: _NexusOperation, failure: Failure) -> list[e.AnyEvent]:
-        found.over = True
-        if found.has_started:
-            return [e.NexusFailed(found.command.seq, failure)]
-        return [e.NexusStartFailed(found.command.seq, failure)]
+    def _ended(self, operation: _NexusOperation, failure: Failure) -> list[e.AnyEvent]:
+        operation.over = True
+        if operation.has_started:
+            return [e.NexusFailed(operation.command.seq, failure)]
+        return [e.NexusStartFailed(operation.command.seq, failure)]

@@ -154,14 +154,14 @@ class Outcomes:
         """Record the event of a command: from now on the event id identifies the request."""
         match command:
             case c.ScheduleActivity():
-                wanted = self._activities[command.seq]
+                request = self._activities[command.seq]
             case c.StartTimer():
-                wanted = self._timers[command.seq]
+                request = self._timers[command.seq]
             case _:
                 self._bind_other(command, event_id)
                 return
-        wanted.event_id = event_id
-        self._by_event[event_id] = wanted
+        request.event_id = event_id
+        self._by_event[event_id] = request
 
     def _bind_other(self, command: c.Command, event_id: int) -> None:
         match command:
@@ -180,23 +180,25 @@ class Outcomes:
         """Record the outcome of a request. Return the events for the worker."""
         match attributes:
             case h.ActivityTaskCompleted():
-                wanted = self._finish(attributes.scheduled_event_id)
-                return [e.ActivityCompleted(wanted.command.seq, attributes.result)] if wanted else []
+                request = self._finish(attributes.scheduled_event_id)
+                return [e.ActivityCompleted(request.command.seq, attributes.result)] if request else []
             case h.TimerFired():
-                wanted = self._finish(attributes.started_event_id)
-                return [e.TimerFired(wanted.command.seq)] if wanted else []
+                request = self._finish(attributes.started_event_id)
+                return [e.TimerFired(request.command.seq)] if request else []
             case h.ActivityTaskFailed() | h.ActivityTaskTimedOut():
-                wanted = self._finish(attributes.scheduled_event_id)
-                return [e.ActivityFailed(wanted.command.seq, _failed(wanted, attributes))] if wanted else []
-            case h.ActivityTaskCanceled():
-                wanted = self._finish(attributes.scheduled_event_id)
+                request = self._finish(attributes.scheduled_event_id)
                 return (
-                    [e.ActivityCancelled(wanted.command.seq, _cancelled(wanted, attributes))]
-                    if wanted
+                    [e.ActivityFailed(request.command.seq, _failed(request, attributes))] if request else []
+                )
+            case h.ActivityTaskCanceled():
+                request = self._finish(attributes.scheduled_event_id)
+                return (
+                    [e.ActivityCancelled(request.command.seq, _cancelled(request, attributes))]
+                    if request
                     else []
                 )
-            case _ if self.nexus is not None and (told := self.nexus.resolve(attributes)):
-                return told
+            case _ if self.nexus is not None and (events := self.nexus.resolve(attributes)):
+                return events
             case _:
                 return [] if self._others is None else self._others.resolve(attributes, event_id)
 
@@ -209,41 +211,41 @@ class Outcomes:
 
     def _finish(self, event_id: int) -> _Wanted | None:
         """Remove and return the request of an event, if the worker still waits for its outcome."""
-        wanted = self._by_event.pop(event_id, None)
-        if wanted is None:
+        request = self._by_event.pop(event_id, None)
+        if request is None:
             return None
-        table = self._timers if isinstance(wanted.command, c.StartTimer) else self._activities
-        table.pop(wanted.command.seq, None)
-        told = wanted.over
-        wanted.over = True
-        return None if told else wanted
+        table = self._timers if isinstance(request.command, c.StartTimer) else self._activities
+        table.pop(request.command.seq, None)
+        was_over = request.over
+        request.over = True
+        return None if was_over else request
 
     def _cancel_timer(self, command: c.CancelTimer) -> list[e.AnyEvent]:
-        wanted = self._timers.get(command.seq)
-        if wanted is None or wanted.over:
+        request = self._timers.get(command.seq)
+        if request is None or request.over:
             return []
-        wanted.over = True
-        if wanted.event_id:
+        request.over = True
+        if request.event_id:
             self.issued.append(command)
         else:
-            self.issued.remove(wanted.command)
+            self.issued.remove(request.command)
             del self._timers[command.seq]
         return []
 
     def _cancel_activity(self, command: c.RequestCancelActivity) -> list[e.AnyEvent]:
-        wanted = self._activities.get(command.seq)
-        if wanted is None or wanted.over or wanted.cancelling:
+        request = self._activities.get(command.seq)
+        if request is None or request.over or request.cancelling:
             return []
-        kind = _schedule(wanted).spec.cancellation_type
-        wanted.cancelling = True
-        if not wanted.event_id:
-            self.issued.remove(wanted.command)
+        kind = _schedule(request).spec.cancellation_type
+        request.cancelling = True
+        if not request.event_id:
+            self.issued.remove(request.command)
         elif kind is not ActivityCancellationType.ABANDON:
             self.issued.append(command)
             if kind is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
                 return []
-        wanted.over = True
-        return [e.ActivityCancelled(command.seq, _cancelled(wanted, None))]
+        request.over = True
+        return [e.ActivityCancelled(command.seq, _cancelled(request, None))]
 
     def link_of(self, command: c.Command) -> int:
         """Return the id of the event that a cancelling command refers to."""
@@ -275,13 +277,13 @@ def _schedule(wanted: _Wanted) -> c.ScheduleActivity:
     return wanted.command
 
 
-def _failed(wanted: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTimedOut) -> Failure:
+def _failed(request: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTimedOut) -> Failure:
     timed_out = isinstance(attributes, h.ActivityTaskTimedOut)
     return Failure(
         "Activity task timed out" if timed_out else "Activity task failed",
         ActivityFailure(
-            activity_type=_schedule(wanted).activity_type,
-            activity_id=_schedule(wanted).activity_id,
+            activity_type=_schedule(request).activity_type,
+            activity_id=_schedule(request).activity_id,
             identity="" if isinstance(attributes, h.ActivityTaskTimedOut) else attributes.identity,
             scheduled_event_id=attributes.scheduled_event_id,
             started_event_id=attributes.started_event_id,
@@ -291,12 +293,12 @@ def _failed(wanted: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTi
     )
 
 
-def _cancelled(wanted: _Wanted, attributes: h.ActivityTaskCanceled | None) -> Failure:
+def _cancelled(request: _Wanted, attributes: h.ActivityTaskCanceled | None) -> Failure:
     return Failure(
         "Activity cancelled",
         ActivityFailure(
-            activity_type=_schedule(wanted).activity_type,
-            activity_id=_schedule(wanted).activity_id,
+            activity_type=_schedule(request).activity_type,
+            activity_id=_schedule(request).activity_id,
             identity=attributes.identity if attributes else "",
             scheduled_event_id=attributes.scheduled_event_id if attributes else 0,
             started_event_id=attributes.started_event_id if attributes else 0,

@@ -28,9 +28,9 @@ class WorkerAttempts:
     def next_item(self) -> ActivityItem | None:
         """Remove and return the next attempt or cancellation that may leave now, if there is one."""
         while (item := self.kept.next()) is not None:
-            taken = self._poller.attempts.get(item.token)
-            if taken is not None:
-                return self._attempts.hand_out(item, taken) if isinstance(item, ActivityTask) else item
+            attempt = self._poller.attempts.get(item.token)
+            if attempt is not None:
+                return self._attempts.hand_out(item, attempt) if isinstance(item, ActivityTask) else item
         return None
 
     def unsent(self) -> set[bytes]:
@@ -40,7 +40,7 @@ class WorkerAttempts:
     def cancel(self, token: bytes, reason: str, depends_on: int) -> None:
         """Ask the worker to stop an attempt, or forget one that it has not received and that counts no more."""
         if reason != "CANCELLED" and token in self.unsent():
-            self.kept.items = deque(each for each in self.kept.items if each[0].token != token)
+            self.kept.items = deque(entry for entry in self.kept.items if entry[0].token != token)
             del self._poller.attempts[token]
         else:
             self.kept.put(ActivityCancel(token, reason), depends_on)
@@ -54,12 +54,12 @@ class WorkerAttempts:
 
     def give_back(self) -> None:
         """Offer the attempts that the worker has not received to others."""
-        kept, self.kept.items = self.kept.items, deque()
-        for item, depends_on in kept:
+        items, self.kept.items = self.kept.items, deque()
+        for item, depends_on in items:
             if isinstance(item, ActivityTask):
-                taken = self._poller.attempts.pop(item.token, None)
-                if taken is not None:
-                    self._attempts.give_back(taken.token)
+                attempt = self._poller.attempts.pop(item.token, None)
+                if attempt is not None:
+                    self._attempts.give_back(attempt.token)
             else:
                 self.kept.items.append((item, depends_on))
 
@@ -72,15 +72,15 @@ class WorkerAttempts:
     def lose(self) -> None:
         """Record the loss of the attempts that the worker has, because its process has ended; offer the others again."""
         self.give_back()
-        taken = list(self._poller.attempts.values())
+        attempts = list(self._poller.attempts.values())
         self._clear()
-        for each in taken:
-            self._attempts.lose(each.token)
+        for attempt in attempts:
+            self._attempts.lose(attempt.token)
 
     def give_up(self) -> None:
         """Forget all attempts, including those that the worker has."""
-        for taken in self._poller.attempts.values():
-            self._attempts.release(taken.token)
+        for attempt in self._poller.attempts.values():
+            self._attempts.release(attempt.token)
         self._clear()
 
     def _clear(self) -> None:

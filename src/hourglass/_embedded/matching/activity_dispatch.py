@@ -103,15 +103,15 @@ class ActivityDispatch:
         """Assign attempts of its queue to a worker, until none waits for it or it has no free slot."""
         waiting, attempts = poller.queue.attempts, poller.attempts
         while waiting and len(attempts) < poller.attempt_slots:
-            found = self.take(poller)
-            if found is None:
+            started = self.take(poller)
+            if started is None:
                 return
-            self._begin(poller, *found)
+            self._begin(poller, *started)
 
-    def _begin(self, poller: QueuePoller, task: ActivityTask, taken: TakenAttempt) -> None:
+    def _begin(self, poller: QueuePoller, task: ActivityTask, attempt: TakenAttempt) -> None:
         poller.queue.attempts_received += 1
-        poller.attempts[task.token] = taken
-        poller.receiver.begin_attempt(task, taken.record.number)
+        poller.attempts[task.token] = attempt
+        poller.receiver.begin_attempt(task, attempt.record.number)
 
     def take(self, poller: QueuePoller) -> tuple[ActivityTask, TakenAttempt] | None:
         """Start an attempt of an activity for a worker, if one waits for it."""
@@ -132,22 +132,22 @@ class ActivityDispatch:
                     return None  # others have a smaller load, whatever the type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
-            taken = record.attempts[scheduled] = TakenAttempt(token, poller, record)
+            attempt = record.attempts[scheduled] = TakenAttempt(token, poller, record)
             if self._start(record, activity, poller.identity):
                 return self.take(poller)  # the run was ended: the queues have changed under us
             started = record.run.activities[scheduled]
-            return activity_task(self._namespace, record.run, started, token.encode()), taken
+            return activity_task(self._namespace, record.run, started, token.encode()), attempt
         return None
 
-    def hand_out(self, task: ActivityTask, taken: TakenAttempt) -> ActivityTask:
+    def hand_out(self, task: ActivityTask, attempt: TakenAttempt) -> ActivityTask:
         """Start the timeouts of an attempt that leaves for its worker now, and return its task. The wait for a commit before
         that counts for no timeout; if it was negligible, nothing is written.
         """
-        record, scheduled = taken.record, taken.token.scheduled_event_id
+        record, scheduled = attempt.record, attempt.token.scheduled_event_id
         activity = record.run.activities.get(scheduled)
-        if activity is None or record.attempts.get(scheduled) is not taken:
+        if activity is None or record.attempts.get(scheduled) is not attempt:
             return task
-        taken.handed_out = True
+        attempt.handed_out = True
         late = self._runs.clock.now_ns() - activity.started_ns
         if late * NEGLIGIBLE <= narrowest_timeout(activity.spec) * SECOND:
             return task
@@ -175,9 +175,9 @@ class ActivityDispatch:
             activity = run.activities.get(event.id)
             if activity is not None and activity.started_ns:
                 token = AttemptToken(run.run_id, event.id, activity.attempt)
-                taken = record.attempts[event.id] = TakenAttempt(token, poller, record)
+                attempt = record.attempts[event.id] = TakenAttempt(token, poller, record)
                 self._runs.in_flight.add(run.run_id)
-                self._begin(poller, activity_task(self._namespace, run, activity, token.encode()), taken)
+                self._begin(poller, activity_task(self._namespace, run, activity, token.encode()), attempt)
 
     def _start(self, record: LoadedRun, activity: OpenActivity, identity: str) -> str:
         return self._runs.change(
@@ -192,12 +192,12 @@ class ActivityDispatch:
             return None
         return record, activity
 
-    def complete(self, taken: TakenAttempt, result: ActivityOk, who: str, eager: Eager | None) -> bool:
+    def complete(self, attempt: TakenAttempt, result: ActivityOk, who: str, eager: Eager | None) -> bool:
         """Complete an attempt. Return whether its worker has received, with this change, the task that it leads to (`eager`)."""
-        record, scheduled, value = taken.record, taken.token.scheduled_event_id, result.result
+        record, scheduled, value = attempt.record, attempt.token.scheduled_event_id, result.result
         activity = record.run.activities.get(scheduled)
-        if activity is None or activity.attempt != taken.token.attempt or not activity.started_ns:
-            self.end(taken.token, result, who)  # it counts no more, or its run was parked and loaded anew
+        if activity is None or activity.attempt != attempt.token.attempt or not activity.started_ns:
+            self.end(attempt.token, result, who)  # it counts no more, or its run was parked and loaded anew
             return False
         record.attempts.pop(scheduled, None)
         self._runs.change(
@@ -216,11 +216,11 @@ class ActivityDispatch:
         """End an attempt with this result. As on a server, the result of an attempt that is no longer the current one is
         dropped.
         """
-        found = self.find(token)
-        if found is None:
+        current = self.find(token)
+        if current is None:
             self.release(token)
             return
-        record, activity = found
+        record, activity = current
         record.attempts.pop(token.scheduled_event_id, None)
         change = self._runs.change
         match result:
@@ -238,25 +238,25 @@ class ActivityDispatch:
 
     def record_heartbeat(self, token: bytes, details: Payloads) -> None:
         """Record a heartbeat of an attempt, with its details."""
-        found = self.find(AttemptToken.decode(token))
-        if found is not None:
-            record, activity = found
+        current = self.find(AttemptToken.decode(token))
+        if current is not None:
+            record, activity = current
             self._runs.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
 
     def release(self, token: AttemptToken) -> None:
         """Forget which worker has an attempt: it is not notified of timeouts and cancellations any more."""
         record = self._runs.in_memory(token.run_id)
-        taken = record.attempts.get(token.scheduled_event_id) if record is not None else None
-        if record is not None and taken is not None and taken.token == token:
+        attempt = record.attempts.get(token.scheduled_event_id) if record is not None else None
+        if record is not None and attempt is not None and attempt.token == token:
             del record.attempts[token.scheduled_event_id]
             self._runs.note_in_flight(record)
 
     def lose(self, token: AttemptToken) -> None:
         """Fail an attempt because the process of its worker has ended. It is retried by its policy."""
         self.release(token)
-        found = self.find(token)
-        if found is not None and not found[1].deferred:
-            record, activity = found
+        current = self.find(token)
+        if current is not None and not current[1].deferred:
+            record, activity = current
             before = record.run
             self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
             say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
@@ -264,7 +264,7 @@ class ActivityDispatch:
     def give_back(self, token: AttemptToken) -> None:
         """Offer an attempt again that has not reached its worker."""
         self.release(token)
-        found = self.find(token)
-        if found is not None:
-            record, activity = found
+        current = self.find(token)
+        if current is not None:
+            record, activity = current
             self._runs.change(record, lambda run, now: transitions.give_back_attempt(run, activity, now))

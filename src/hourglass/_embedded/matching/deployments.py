@@ -181,13 +181,13 @@ class Deployments:
     def find(self, name: str) -> Deployment:
         """Return the deployment of this name. Raises `ServiceError` if there is none."""
         self.load()
-        found = self._table.get(name)
-        if found is None:
+        deployment = self._table.get(name)
+        if deployment is None:
             raise ServiceError(
                 f"no Worker Deployment found with name '{name}'; does your Worker Deployment have pollers?",
                 status="NOT_FOUND",
             )
-        return found
+        return deployment
 
     def has_version(self, override: VersioningOverride, task_queue: str) -> bool:
         """Whether a worker of a queue has had the version that an override names, if it names one."""
@@ -222,10 +222,10 @@ class Deployments:
     def route(self, task_queue: str) -> Route:
         """Return the versions for the unpinned runs of a queue."""
         self.load()
-        found = self._routes.get(task_queue)
-        if found is None:
-            found = self._routes[task_queue] = self._find_route(task_queue)
-        return found
+        route = self._routes.get(task_queue)
+        if route is None:
+            route = self._routes[task_queue] = self._find_route(task_queue)
+        return route
 
     def takes_task(self, poller: QueuePoller, run: Run) -> bool:
         """Whether a worker has the version for a run's next task."""
@@ -258,13 +258,13 @@ class Deployments:
         current: tuple[int, str, str] | None = None
         ramping: tuple[int, str, str] | None = None
         for name, deployment in self._table.items():
-            served = [build for build, each in deployment.builds.items() if task_queue in each.queues]
+            served = [build for build, state in deployment.builds.items() if task_queue in state.queues]
             if deployment.current in served:
-                found = deployment.changed_ns, name, deployment.current
-                current = found if current is None else max(current, found)
+                candidate = deployment.changed_ns, name, deployment.current
+                current = candidate if current is None else max(current, candidate)
             if deployment.ramping in served:
-                found = deployment.builds[deployment.ramping].current_ns, name, deployment.ramping
-                ramping = found if ramping is None else max(ramping, found)
+                candidate = deployment.builds[deployment.ramping].current_ns, name, deployment.ramping
+                ramping = candidate if ramping is None else max(ramping, candidate)
         return Route(
             None if current is None else WorkerDeploymentVersion(*current[1:]),
             None if ramping is None else WorkerDeploymentVersion(*ramping[1:]),

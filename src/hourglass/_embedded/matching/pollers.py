@@ -187,43 +187,43 @@ class QueuePollers:
     def is_best_for_task(self, poller: QueuePoller, workflow_type: str) -> bool:
         """Whether this worker, of all of its queue, should receive a task that any of them may receive."""
         knows, load = _knows(poller.workflow_types, workflow_type), self.load(poller)
-        for other in self._by_queue[poller.task_queue]:
-            if other is not poller and _knows(other.workflow_types, workflow_type):
+        for rival in self._by_queue[poller.task_queue]:
+            if rival is not poller and _knows(rival.workflow_types, workflow_type):
                 if not knows:
                     return False  # a worker that knows the type will receive it
-                if self.load(other) < load and len(other.active_runs) < other.task_slots:
+                if self.load(rival) < load and len(rival.active_runs) < rival.task_slots:
                     return False
         return True
 
     def is_best_for_attempt(self, poller: QueuePoller, activity_type: str) -> bool:
         """Whether this worker, of all of its queue, should receive an attempt that any of them may receive."""
         knows, load = _knows(poller.activity_types, activity_type), self.load(poller)
-        for other in self._by_queue[poller.task_queue]:
-            if other is not poller and _knows(other.activity_types, activity_type):
+        for rival in self._by_queue[poller.task_queue]:
+            if rival is not poller and _knows(rival.activity_types, activity_type):
                 if not knows:
                     return False
-                if self.load(other) < load and len(other.attempts) < other.attempt_slots:
+                if self.load(rival) < load and len(rival.attempts) < rival.attempt_slots:
                     return False
         return True
 
     def may_replay(self, poller: QueuePoller, workflow_type: str) -> bool:
         """Whether a worker knows a workflow type, or no other worker of its queue does either."""
         return _knows(poller.workflow_types, workflow_type) or not any(
-            _knows(other.workflow_types, workflow_type) for other in self._by_queue[poller.task_queue]
+            _knows(rival.workflow_types, workflow_type) for rival in self._by_queue[poller.task_queue]
         )
 
     def share(self, poller: QueuePoller, slots: int) -> int:
         """Return how many attempts a worker may receive with its completion, ahead of those that wait: so many that its load
         hardly exceeds that of the others. An attempt that stays in the process that requested it need not be sent.
         """
-        others = [
-            self.load(other)
-            for other in self._by_queue[poller.task_queue]
-            if other is not poller and len(other.attempts) < other.attempt_slots
+        loads = [
+            self.load(rival)
+            for rival in self._by_queue[poller.task_queue]
+            if rival is not poller and len(rival.attempts) < rival.attempt_slots
         ]
-        if not others or not self.handicap:  # light work is not worth sending to another process
+        if not loads or not self.handicap:  # light work is not worth sending to another process
             return slots
-        return min(slots, int(max(0.0, min(others)) * 1.25 - max(0.0, self.load(poller))) + 1)
+        return min(slots, int(max(0.0, min(loads)) * 1.25 - max(0.0, self.load(poller))) + 1)
 
 
 def _knows(types: frozenset[str] | None, name: str) -> bool:

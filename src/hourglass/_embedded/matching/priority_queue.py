@@ -88,8 +88,8 @@ class _Level(Generic[K]):
 
     def in_turn(self) -> list[_Share[K]]:
         """Return all shares in the order of their turns."""
-        found = [share for share in self.shares.values() if share.fresh or share.late]
-        return sorted(found, key=_turn) if len(found) > 1 else found
+        shares = [share for share in self.shares.values() if share.fresh or share.late]
+        return sorted(shares, key=_turn) if len(shares) > 1 else shares
 
 
 def _turn(share: _Share[Any]) -> tuple[float, int]:
@@ -150,11 +150,11 @@ class PriorityQueue(dict[K, "_Share[K]"]):
     def heads(self) -> list[K]:
         """Return the oldest task of each priority and sharer."""
         return [
-            next(iter(each))
+            next(iter(tasks))
             for level in self._by_level.values()
             for share in level.shares.values()
-            for each in (share.fresh, share.late)
-            if each
+            for tasks in (share.fresh, share.late)
+            if tasks
         ]
 
     def drop(self, key: K) -> None:

@@ -93,9 +93,9 @@ class TaskQueues:
         for run_id in tuple(poller.own_tasks):
             self.release(poller, run_id)
         if not self.pollers.shared:  # from now on everything that waits on a queue is in one backlog
-            for other in self.pollers.all():
-                for run_id in tuple(other.own_tasks) if other.own_tasks else ():
-                    self.release(other, run_id)
+            for remaining in self.pollers.all():
+                for run_id in tuple(remaining.own_tasks) if remaining.own_tasks else ():
+                    self.release(remaining, run_id)
 
     def release(self, poller: QueuePoller, run_id: str) -> None:
         """Let any worker of the queue receive the task of a run, if one waits, because this worker has not cached it any more."""
@@ -288,8 +288,8 @@ class TaskQueues:
             while self._to_dispatch:
                 name, _ = self._to_dispatch.popitem()
                 pollers = self.pollers.of(name)
-                for each in pollers:
-                    self._assign(each)
+                for receiver in pollers:
+                    self._assign(receiver)
                 if len(pollers) > 1:
                     self._spread(self._queues[name], pollers)
         finally:

@@ -107,12 +107,12 @@ class OutboxQueue(Generic[T]):
 
     def take(self) -> list[T]:
         """Remove and return all items that may leave. If others are left, the wait for the next begins."""
-        items, is_durable, taken = self.items, self._is_durable, []
+        items, is_durable, released = self.items, self._is_durable, []
         while items and is_durable(items[0][1]):
-            taken.append(items.popleft()[0])
+            released.append(items.popleft()[0])
         if items:
             self._wait()
-        return taken
+        return released
 
     def _wait(self) -> None:
         number = self.items[0][1]

@@ -175,9 +175,9 @@ class StoredBacklog:
             self._count(run.started.spec.task_queue, False, task.available_ns)
         elif task is None and due:
             self._count(run.started.spec.task_queue, False, min(due))
-        for each in run.activities.values():
-            if each.available_ns <= self._now and not each.deferred and not each.paused:
-                self._count(each.spec.task_queue, True, each.available_ns)
+        for activity in run.activities.values():
+            if activity.available_ns <= self._now and not activity.deferred and not activity.paused:
+                self._count(activity.spec.task_queue, True, activity.available_ns)
 
     def _count(self, task_queue: str, activities: bool, since_ns: int) -> None:
         count, oldest = self._waiting.get((task_queue, activities), (0, self._now))
