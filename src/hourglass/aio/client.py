@@ -266,7 +266,7 @@ class WithStartWorkflowOperation(Generic[W, R]):
         self: WithStartWorkflowOperation[Any, Any],
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         **options: Unpack[StartConfig],
     ) -> None: ...
@@ -274,7 +274,7 @@ class WithStartWorkflowOperation(Generic[W, R]):
     def __init__(
         self: WithStartWorkflowOperation[Any, R],
         workflow: Callable[[*Ts], R],
-        *given: *Ts,
+        *positional: *Ts,
         **options: Unpack[StartConfig],
     ) -> None: ...
     @overload
@@ -295,10 +295,10 @@ class WithStartWorkflowOperation(Generic[W, R]):
     ) -> None: ...
     @overloaded(StartConfig)
     def __init__(
-        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
         self.workflow = workflow
-        self.values = given_values(arg, given, args)
+        self.values = given_values(arg, positional, args)
         self.options = given_options(options)
         self._is_used = False
         self._waiters: list[asyncio.Future[WorkflowHandle[W, R]]] = []
@@ -355,7 +355,7 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
 
     @takes(_ScheduledStart)
     def __init__(
-        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
         priority: Priority = options.pop("priority", None) or Priority.default
         if priority.fairness_key or priority.fairness_weight:
@@ -371,7 +371,7 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
         typed = chosen.pop("typed_search_attributes", None)
         if typed:
             chosen["search_attributes"] = typed
-        super().__init__(workflow, *given_values(arg, given, args), **chosen)
+        super().__init__(workflow, *given_values(arg, positional, args), **chosen)
 
 
 class Interceptor(_Interceptor):
@@ -516,7 +516,7 @@ class Client(ActivityClient):
         self,
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[R],
         **options: Unpack[StartOptions],
@@ -526,13 +526,13 @@ class Client(ActivityClient):
         self,
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         **options: Unpack[StartConfig],
     ) -> WorkflowHandle[Any, Any]: ...
     @overload
     async def start_workflow(
-        self, workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartConfig]
+        self, workflow: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[StartConfig]
     ) -> WorkflowHandle[Any, R]: ...
     @overload
     async def start_workflow(
@@ -544,10 +544,10 @@ class Client(ActivityClient):
     ) -> WorkflowHandle[Any, R]: ...
     @overloaded(StartConfig)
     async def start_workflow(
-        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a workflow, named by its run method or its name, and return its handle."""
-        values = given_values(arg, given, args)
+        values = given_values(arg, positional, args)
         return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **given_options(options)))
 
     @overload
@@ -555,7 +555,7 @@ class Client(ActivityClient):
         self,
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[R],
         **options: Unpack[StartOptions],
@@ -565,13 +565,13 @@ class Client(ActivityClient):
         self,
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         **options: Unpack[StartConfig],
     ) -> Any: ...
     @overload
     async def execute_workflow(
-        self, workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartConfig]
+        self, workflow: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[StartConfig]
     ) -> R: ...
     @overload
     async def execute_workflow(
@@ -583,10 +583,10 @@ class Client(ActivityClient):
     ) -> R: ...
     @overloaded(StartConfig)
     async def execute_workflow(
-        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a workflow and wait for its result."""
-        values = given_values(arg, given, args)
+        values = given_values(arg, positional, args)
         return await self.wrapped.execute_workflow(workflow, *values, **given_options(options))
 
     @takes(UpdateConfig)
@@ -594,7 +594,7 @@ class Client(ActivityClient):
         self,
         update: Any,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         start_workflow_operation: WithStartWorkflowOperation[Any, Any],
         args: Sequence[Any] = (),
         **options: Any,
@@ -604,7 +604,7 @@ class Client(ActivityClient):
             update,
             start_workflow_operation=start_workflow_operation,
             wait_for_stage=WorkflowUpdateStage.COMPLETED,
-            args=given_values(arg, given, args),
+            args=given_values(arg, positional, args),
             **options,
         )
         return await handle.result()
@@ -614,7 +614,7 @@ class Client(ActivityClient):
         self,
         update: Any,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         wait_for_stage: WorkflowUpdateStage,
         start_workflow_operation: WithStartWorkflowOperation[Any, Any],
         args: Sequence[Any] = (),
@@ -622,7 +622,7 @@ class Client(ActivityClient):
     ) -> AsyncUpdateHandle[Any]:
         """Start a workflow, or use the running one, request an update, and wait until the update has reached a stage."""
         start = start_workflow_operation
-        values = given_values(arg, given, args)
+        values = given_values(arg, positional, args)
         planned = start._planned(self.wrapped)
         try:
             handle: AsyncUpdateHandle[Any] = await planned.start_update(
