@@ -272,12 +272,12 @@ def test_a_schedule_that_cannot_be_stored_stays_as_it_was(tmp_path: Path) -> Non
         spec = ss.ScheduleSpec(intervals=(ss.ScheduleIntervalSpec(3600.0),))
         good = sc.EngineSchedule(action=action, spec=spec)
         await world.call(sc.CreateSchedule(schedule_id="s", schedule=good, request_id="1"))
-        state = ss.ScheduleState(limited_actions=True, remaining_actions=10**30)
-        bad = sc.EngineSchedule(action=action, spec=spec, state=state)
+        huge = msgspec.structs.replace(action, start_delay=10**30)
+        bad = sc.EngineSchedule(action=huge, spec=spec)
         with pytest.raises(StorageError, match="the schedule s cannot be written"):
             await world.call(sc.UpdateSchedule(schedule_id="s", schedule=bad, request_id="2"))
         found = await world.call(sc.DescribeSchedule(schedule_id="s"))
-        assert not found.schedule.state.limited_actions
+        assert found.schedule.action.start_delay is None
         paused = sc.EngineSchedule(action=action, spec=spec, state=ss.ScheduleState(paused=True))
         await world.call(sc.UpdateSchedule(schedule_id="s", schedule=paused, request_id="3"))
         assert (await world.call(sc.DescribeSchedule(schedule_id="s"))).schedule.state.paused
