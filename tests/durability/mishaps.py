@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.embedded.sharing.children import Child, ready_worker
+from tests.embedded.multiprocess.children import Child, ready_worker
 from tests.waiting import until
 
 from hourglass import Client

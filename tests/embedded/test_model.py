@@ -35,8 +35,8 @@ from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import RetryRule
 from hourglass.errors import ServiceError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 
-from .dumb_store import Disk, DumbStore
 from .memory_world import World, app_failure, settle, text
+from .store.dumb_store import Disk, DumbStore
 
 T = TypeVar("T")
 

@@ -15,11 +15,12 @@ from hourglass._embedded.store.sqlite import records
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.sqlite.writer import coalesce, events_as_bytes
 from hourglass._embedded.transitions.run import OpenActivity, PendingTimer, Run
-from hourglass._evaluator.specs import PinnedVersioningOverride, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.encoding import array, encode_events
 from hourglass._history.events import UpdateRequest
+from hourglass.client import PinnedVersioningOverride
 from hourglass.converter import Payload
+from hourglass.workflow import WorkerDeploymentVersion
 
 from .stories import Story, random_changes
 

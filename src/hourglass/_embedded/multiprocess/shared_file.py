@@ -113,7 +113,7 @@ class SharedFile:
 
     @property
     def standing(self) -> str:
-        """This process's part, for people."""
+        """The part of this process, as text."""
         if self.calls.engine is not None:
             return "owner"
         if not self._handles:

@@ -267,7 +267,7 @@ class Durability:
         self._notify()
 
     def refuse(self, number: int, error: StorageError) -> None:
-        """This change will never be durable; all others may be. Said before the commit that passes it over."""
+        """Mark a change as one that will never be durable. Called before the commit that leaves it out."""
         self._refused[number] = error
         while len(self._refused) > _REMEMBERED:
             del self._refused[next(iter(self._refused))]

@@ -368,7 +368,7 @@ class SqliteStore(FileReads):
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
         if not isinstance(fault, FileLost):  # that one is for the caller, who stops
             logger.error(
-                "%s: the store has ended and must be opened anew: %s", self.path, fault, exc_info=trace
+                "%s: the store has ended and must be opened again: %s", self.path, fault, exc_info=trace
             )
         self._durability.end(fault)
 
