@@ -26,6 +26,7 @@ SEAMS = {
     "hourglass._embedded.schedules.times": "pure: from calendars, intervals and cron strings to times",
     "hourglass._embedded.store.store": "what the embedded engine needs of a store",
     "hourglass._embedded.store.filters": "pure: from the text of a list filter to a condition",
+    "hourglass._worker.handles.life": "pure: states and limits of a handle, and the next step of one that drains",
     "hourglass._supervision.policy": "pure: which children are restarted, and when a supervisor gives up",
     "hourglass._tools.timeline.timeline": "pure: from the events of a history to a timeline",
     "hourglass._tools.timeline.spans": "the timeline as data",

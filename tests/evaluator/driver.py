@@ -50,6 +50,7 @@ from hourglass._evaluator.events import (
     UpdateReceived,
 )
 from hourglass._evaluator.state import State
+from hourglass._evaluator.verify import verify_run
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -67,19 +68,45 @@ SECOND = 10**9
 
 
 def evaluate(
-    definition: WorkflowDefinition,
+    workflow: Any,
     state: State,
     activation: Activation,
     settings: RunSettings | None = None,
 ) -> tuple[State, Completion]:
     """The engine as a pure function: from the state and new events to the new state and the answer, no fibers kept in between."""
     fresh = State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
+    definition = workflow if isinstance(workflow, WorkflowDefinition) else workflow_definition(workflow)
+    assert definition is not None, f"{workflow} is no workflow"
     run = Evaluator(definition, state.run_id, settings or RunSettings(task_queue=state.task_queue), fresh)
     try:
         completion = run.activate(activation)
         return run.state, completion
     finally:
         run.drop()
+
+
+def run_settings(**options: Any) -> RunSettings:
+    """Return what a worker tells the evaluator of a run."""
+    return RunSettings(**options)
+
+
+def open_run(
+    workflow: Any, state: State | None = None, settings: RunSettings | None = None, **options: Any
+) -> Evaluator:
+    """Return the evaluator of a run, which begins with `state`; the options are those of `run_settings`."""
+    definition = workflow if isinstance(workflow, WorkflowDefinition) else workflow_definition(workflow)
+    assert definition is not None, f"{workflow} is no workflow"
+    return Evaluator(definition, "run-1", settings or RunSettings(**options), state)
+
+
+def state_of(journal: Sequence[Activation] = ()) -> State:
+    """Return the state of a run that has had these activations and has not executed them."""
+    return State(run_id="run-1", task_queue="default", journal=list(journal))
+
+
+def verify(run: Evaluator) -> Any:
+    """Execute the run again. Return the difference, or None."""
+    return verify_run(run)
 
 
 def encode(value: Any) -> Payload:
@@ -115,13 +142,11 @@ class Driver:
         replaying: bool = False,
         flags: tuple[int, ...] = (),
     ) -> None:
-        definition = workflow_definition(workflow)
-        assert definition is not None, f"{workflow} is no workflow"
-        self.definition = definition
         self.settings = settings or RunSettings(verify=True)
-        self.run = Evaluator(definition, "run-1", self.settings)
+        self.run = open_run(workflow, settings=self.settings)
+        self.definition = self.run.definition
         self.started = RunStarted(
-            workflow_type=definition.name,
+            workflow_type=self.definition.name,
             workflow_id="workflow-1",
             arguments=tuple(encode(argument) for argument in arguments),
             seed=seed,

@@ -24,7 +24,6 @@ from starlette.concurrency import run_in_threadpool
 
 from hourglass import workflow as plain
 from hourglass._evaluator.commands import TaskFailed
-from hourglass._evaluator.context import RunSettings
 from hourglass.activity import Activity
 from hourglass.aio import activity, workflow
 from hourglass.errors import (
@@ -37,7 +36,7 @@ from hourglass.interceptors import ExecuteWorkflowInput, WorkflowInboundIntercep
 
 from .acts import charge
 from .conftest import Drive
-from .driver import cancel, signal, update
+from .driver import cancel, run_settings, signal, update
 
 
 @activity.defn
@@ -712,7 +711,7 @@ def test_plain_interceptors_stand_around_coroutines(drive: Drive) -> None:
         await asyncio.sleep(1)
         return await workflow.execute_activity(double, n)
 
-    d = drive(body, 4, settings=RunSettings(interceptors=(Watching,)))
+    d = drive(body, 4, settings=run_settings(interceptors=(Watching,)))
     d.begin()
     assert not seen
     d.send(d.fired())

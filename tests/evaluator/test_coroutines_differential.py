@@ -16,12 +16,9 @@ from tests.aio.porting import ported_module
 from tests.effort import cases
 
 from hourglass._evaluator.commands import TERMINAL, Succeeded, TaskFailed
-from hourglass._evaluator.context import RunSettings
-from hourglass._evaluator.definition import workflow_definition
-from hourglass._evaluator.evaluator import Evaluator
-from hourglass._evaluator.verify import verify_run
 
 from . import interpreted_coroutines
+from .driver import open_run, verify
 from .generated import RandomEngine, coroutine_programs, steps
 from .interpreted_coroutines import Interpreted
 from .official import Official, brief_of_ours
@@ -48,9 +45,7 @@ def compare(
 
     Our live coroutines are thrown away after the activations of `drop`: they must come back the same.
     """
-    definition = workflow_definition(OURS)
-    assert definition is not None
-    ours = Evaluator(definition, "run-1", RunSettings(verify=not replaying))
+    ours = open_run(OURS, verify=not replaying)
     theirs = Official(Interpreted, 5, counting=False)
     engine = RandomEngine(messages=True)
     try:
@@ -70,7 +65,7 @@ def compare(
             if number in drop:
                 ours.drop()
         if not replaying:
-            assert verify_run(ours) is None
+            assert verify(ours) is None
     finally:
         theirs.evict()
         ours.drop()

@@ -10,7 +10,6 @@ import pytest
 from hourglass import workflow
 from hourglass._evaluator import messages
 from hourglass._evaluator.commands import CompleteRun, ContinueAsNew, FailRun, TaskFailed
-from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import ActivityCompleted, RunStarted
 from hourglass.converter import ApplicationFailure, Payload
 from hourglass.errors import (
@@ -24,7 +23,7 @@ from hourglass.errors import (
 
 from .acts import charge, work
 from .conftest import Drive
-from .driver import arguments_of, brief, decode, error_of, signal
+from .driver import arguments_of, brief, decode, error_of, run_settings, signal
 
 
 class Refused(ApplicationError):
@@ -160,7 +159,7 @@ def test_failure_exceptions_of_the_definition(drive: Drive) -> None:
 
 def test_failure_exceptions_of_the_worker(drive: Drive) -> None:
     """What a worker lists fails the runs of all its workflows."""
-    d, _ = after_a_step(drive, lambda: Odd("listed"), settings=RunSettings(failure_exceptions=(Odd,)))
+    d, _ = after_a_step(drive, lambda: Odd("listed"), settings=run_settings(failure_exceptions=(Odd,)))
     assert isinstance(d.terminal, FailRun)
 
 

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from hourglass import workflow
-from hourglass._evaluator.context import RunSettings
 
 from .acts import work
 from .conftest import Drive
-from .driver import Driver
+from .driver import Driver, run_settings
 
 
 @workflow.defn
@@ -28,7 +27,7 @@ def size_of_an_activation(d: Driver) -> float:
 @pytest.mark.parametrize("count", [10, 300, 3000])
 def test_the_journal_grows_by_a_constant(drive: Drive, count: int) -> None:
     """An activation costs the same bytes early and late."""
-    d = drive(steps, count, shadow=False, settings=RunSettings())
+    d = drive(steps, count, shadow=False, settings=run_settings())
     d.begin()
     for _ in range(count):
         d.send(d.done("work", None))
@@ -48,7 +47,7 @@ def test_a_resumed_activation_calls_the_code_once(drive: Drive) -> None:
             executed.append(number)
             work("step")
 
-    d = drive(run, shadow=False, settings=RunSettings())
+    d = drive(run, shadow=False, settings=run_settings())
     d.begin()
     for _ in range(200):
         d.send(d.done("work"))
@@ -66,7 +65,7 @@ def test_a_long_run_keeps_no_fibers_and_nothing_pending(drive: Drive) -> None:
             with workflow.scope():
                 workflow.sleep(1)
 
-    d = drive(run, shadow=False, settings=RunSettings())
+    d = drive(run, shadow=False, settings=run_settings())
     d.begin()
     live = d.run.live
     assert live is not None

@@ -15,11 +15,9 @@ from hypothesis import HealthCheck, given, note, settings
 from tests.effort import cases
 
 from hourglass._evaluator.commands import TERMINAL, Succeeded
-from hourglass._evaluator.context import RunSettings
-from hourglass._evaluator.definition import workflow_definition
-from hourglass._evaluator.evaluator import Evaluator
 
 from .asyncio_turns import NEWER, OLDER, turns_of
+from .driver import open_run
 from .generated import RandomEngine, programs, steps
 from .interpreted_async import InterpretedAsync
 from .interpreted_plain import InterpretedPlain, departures
@@ -60,9 +58,7 @@ def _compare(
     flags: tuple[int, ...],
     newer_turns: bool,
 ) -> None:
-    definition = workflow_definition(InterpretedPlain)
-    assert definition is not None
-    ours = Evaluator(definition, "run-1", RunSettings(newer_turns=newer_turns))
+    ours = open_run(InterpretedPlain, newer_turns=newer_turns)
     theirs = Official(InterpretedAsync, 5)
     engine = RandomEngine()
     departures.clear()

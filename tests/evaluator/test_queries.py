@@ -8,13 +8,12 @@ import pytest
 
 from hourglass import workflow
 from hourglass._evaluator.commands import AnswerQuery, Succeeded
-from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import QueryReceived
 from hourglass.errors import ApplicationError
 
 from .acts import charge, work
 from .conftest import Drive
-from .driver import as_bytes, signal
+from .driver import as_bytes, run_settings, signal
 
 
 @workflow.defn
@@ -70,12 +69,12 @@ class Counter:
 
 
 @pytest.fixture(params=[True, False], ids=["verified", "plain"])
-def settings(request: pytest.FixtureRequest) -> RunSettings:
+def settings(request: pytest.FixtureRequest) -> Any:
     """Queries are answered on a copy where determinism is checked, on the live fibers elsewhere."""
-    return RunSettings(verify=request.param)
+    return run_settings(verify=request.param)
 
 
-def test_a_class_answers(drive: Drive, settings: RunSettings) -> None:
+def test_a_class_answers(drive: Drive, settings: Any) -> None:
     """Answers follow the run, arguments are bound, defaults filled in."""
     d = drive(Counter, settings=settings)
     d.begin()
@@ -85,7 +84,7 @@ def test_a_class_answers(drive: Drive, settings: RunSettings) -> None:
     assert d.query("facts") == ["workflow-1", 2023, False]
 
 
-def test_queries_leave_no_trace(drive: Drive, settings: RunSettings) -> None:
+def test_queries_leave_no_trace(drive: Drive, settings: Any) -> None:
     """Neither the journal nor what the run does next depends on questions, whatever they try."""
     asked, silent = drive(Counter, settings=settings), drive(Counter, settings=settings)
     for d in (asked, silent):
@@ -108,7 +107,7 @@ def test_queries_leave_no_trace(drive: Drive, settings: RunSettings) -> None:
     ],
 )
 def test_what_a_query_must_not_do_fails_the_query_only(
-    drive: Drive, settings: RunSettings, name: str, expected: str
+    drive: Drive, settings: Any, name: str, expected: str
 ) -> None:
     """The answer is a failure that says why; the run does not notice."""
     d = drive(Counter, settings=settings)
@@ -126,7 +125,7 @@ def test_the_dynamic_query_takes_the_rest(drive: Drive) -> None:
     assert d.query("what", 1, "a") == "what [1, 'a']"
 
 
-def test_an_unknown_query_names_the_known_ones(drive: Drive, settings: RunSettings) -> None:
+def test_an_unknown_query_names_the_known_ones(drive: Drive, settings: Any) -> None:
     """Without a dynamic handler the answer says what could be asked."""
 
     @workflow.defn
@@ -144,7 +143,7 @@ def test_an_unknown_query_names_the_known_ones(drive: Drive, settings: RunSettin
         d.query("stats")
 
 
-def test_several_queries_in_one_activation(drive: Drive, settings: RunSettings) -> None:
+def test_several_queries_in_one_activation(drive: Drive, settings: Any) -> None:
     """Each is answered, by its id."""
     d = drive(Counter, settings=settings)
     d.begin()
@@ -158,7 +157,7 @@ def test_several_queries_in_one_activation(drive: Drive, settings: RunSettings) 
     assert [answer.failure is None for answer in answers] == [True, False, True]  # type: ignore[attr-defined]
 
 
-def test_a_closed_run_still_answers(drive: Drive, settings: RunSettings) -> None:
+def test_a_closed_run_still_answers(drive: Drive, settings: Any) -> None:
     """Also when its fibers were dropped."""
     d = drive(Counter, settings=settings)
     d.begin()
@@ -168,7 +167,7 @@ def test_a_closed_run_still_answers(drive: Drive, settings: RunSettings) -> None
     assert d.query("get") == 3
 
 
-def test_the_stack_trace_shows_every_fiber(drive: Drive, settings: RunSettings) -> None:
+def test_the_stack_trace_shows_every_fiber(drive: Drive, settings: Any) -> None:
     """`__stack_trace` names the function and line where each line of execution stands."""
 
     def helper() -> None:
@@ -195,7 +194,7 @@ def test_metadata_lists_the_handlers(drive: Drive) -> None:
     assert b"The count." in answer.result.data
 
 
-def test_a_query_on_a_run_that_waits_for_a_handler(drive: Drive, settings: RunSettings) -> None:
+def test_a_query_on_a_run_that_waits_for_a_handler(drive: Drive, settings: Any) -> None:
     """A signal that waits for its handler is still there after a query."""
 
     @workflow.defn
@@ -213,7 +212,7 @@ def test_a_query_on_a_run_that_waits_for_a_handler(drive: Drive, settings: RunSe
     assert d.result == ["a"]
 
 
-def test_signals_that_the_code_has_not_read(drive: Drive, settings: RunSettings) -> None:
+def test_signals_that_the_code_has_not_read(drive: Drive, settings: Any) -> None:
     """`__hourglass_unread_signals` counts by name what neither a handler nor a channel took."""
 
     @workflow.defn

@@ -8,13 +8,11 @@ import pytest
 
 from hourglass import workflow
 from hourglass._evaluator.commands import Succeeded, TaskFailed
-from hourglass._evaluator.context import RunSettings
-from hourglass._evaluator.evaluator import Evaluator
 from hourglass._evaluator.events import ActivityCompleted, QueryReceived, RunEvicted, TimerFired
 
 from .acts import charge
 from .conftest import Drive
-from .driver import as_bytes, cancel, encode, evaluate, signal, update
+from .driver import as_bytes, cancel, encode, evaluate, open_run, signal, update
 
 
 @workflow.defn
@@ -84,7 +82,7 @@ def test_delivered_again_to_a_run_made_from_its_state(drive: Drive) -> None:
     activation = d.activation(signal("add", 2))
     first = d.run.activate(activation)
     d.run.drop()
-    other = Evaluator(d.definition, "run-1", RunSettings(), d.run.state)
+    other = open_run(d.definition, d.run.state)
     again = other.activate(activation)
     other.drop()
     assert as_bytes(again) == as_bytes(first)

@@ -9,20 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hourglass._evaluator.commands import Completion, Succeeded
-from hourglass._evaluator.context import RunSettings
-from hourglass._evaluator.definition import workflow_definition
-from hourglass._evaluator.evaluator import Evaluator
 from hourglass._evaluator.events import Activation, RunStarted
-from hourglass._evaluator.state import State
-from hourglass._evaluator.verify import verify_run
 
-from .driver import EPOCH, SECOND, as_bytes, encode, evaluate
+from .driver import EPOCH, SECOND, as_bytes, encode, evaluate, open_run, state_of, verify
 from .generated import RandomEngine, programs, steps
 from .interpreted_plain import InterpretedPlain
 from .protocol import Protocol
 
-DEFINITION = workflow_definition(InterpretedPlain)
-assert DEFINITION is not None
 Script = list[tuple[list[int], int]]
 
 relaxed = settings(
@@ -30,10 +23,9 @@ relaxed = settings(
 )
 
 
-def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[Evaluator, list[Completion]]:
+def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[Any, list[Completion]]:
     """Run a program by a script; before the activations in `drops` its fibers are dropped."""
-    assert DEFINITION is not None
-    run = Evaluator(DEFINITION, "run-1", RunSettings(verify=True))
+    run = open_run(InterpretedPlain, verify=True)
     engine, protocol = RandomEngine(), Protocol()
     completions: list[Completion] = []
     started = RunStarted(workflow_type="Interpreted", workflow_id="w", arguments=(encode(program),), seed=5)
@@ -57,7 +49,7 @@ def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[
     return run, completions
 
 
-def derived(state: State) -> dict[str, Any]:
+def derived(state: Any) -> dict[str, Any]:
     """What follows from the journal, comparable."""
     fields = msgspec.structs.asdict(state)
     return {name: value for name, value in fields.items() if name != "journal"}
@@ -95,12 +87,11 @@ def test_a_rebuilt_state_is_the_same(program: dict[str, Any], script: Script) ->
 @given(programs(), steps)
 def test_the_pure_form_agrees(program: dict[str, Any], script: Script) -> None:
     """`evaluate`, from state to state with no fibers in between, gives the same completions."""
-    assert DEFINITION is not None
     run, expected = execute(program, script, [])
-    state = State(run_id="run-1", task_queue="default", journal=[])
+    state = state_of()
     try:
         for activation, completion in zip(run.state.journal, expected, strict=True):
-            state, produced = evaluate(DEFINITION, state, activation)
+            state, produced = evaluate(InterpretedPlain, state, activation)
             assert as_bytes(produced) == as_bytes(completion)
         assert derived(state) == derived(run.state)
     finally:
@@ -113,7 +104,7 @@ def test_verifying_finds_nothing_in_deterministic_runs(program: dict[str, Any], 
     """No false alarm on random deterministic programs."""
     run, _ = execute(program, script, [])
     try:
-        assert verify_run(run) is None
+        assert verify(run) is None
     finally:
         run.drop()
 
@@ -122,13 +113,10 @@ def test_verifying_finds_nothing_in_deterministic_runs(program: dict[str, Any], 
 @given(programs(), steps)
 def test_a_journal_travels_as_bytes(program: dict[str, Any], script: Script) -> None:
     """A journal that was written and read again executes to the same state: it is data only."""
-    assert DEFINITION is not None
     run, _ = execute(program, script, [])
     journal = msgspec.msgpack.decode(msgspec.msgpack.encode(run.state.journal), type=list[Activation])
     assert journal == run.state.journal
-    other = Evaluator(
-        DEFINITION, "run-1", RunSettings(), State(run_id="run-1", task_queue="default", journal=journal)
-    )
+    other = open_run(InterpretedPlain, state_of(journal))
     other.rebuild()
     try:
         assert derived(other.state) == derived(run.state)

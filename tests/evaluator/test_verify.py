@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from hourglass import workflow
-from hourglass._evaluator.context import RunSettings
-from hourglass._evaluator.verify import verify_run
 from hourglass.errors import NondeterminismError
 
 from .acts import charge, work
 from .conftest import Drive
+from .driver import run_settings, verify
 
 ticks = itertools.count()
 flags: list[bool] = []
@@ -92,9 +91,9 @@ def test_an_injected_fault_is_found(drive: Drive, faulty: Any) -> None:
     """The report says what was expected, what came, and where."""
     d = drive(faulty, shadow=False)
     d.begin()
-    assert verify_run(d.run) is None
+    assert verify(d.run) is None
     d.send(d.done("charge", ""))
-    found = verify_run(d.run)
+    found = verify(d.run)
     assert isinstance(found, NondeterminismError)
     if faulty is not another_result:  # a result has no line of its own: the body has returned
         assert Path(found.file) == Path(__file__)
@@ -110,7 +109,7 @@ def test_an_exception_the_second_time_is_found(drive: Drive) -> None:
     d.begin()
     d.send(d.done("charge", ""))
     ticks = itertools.count(1000)
-    found = verify_run(d.run)
+    found = verify(d.run)
     assert found is not None
     assert "ValueError" in found.produced
 
@@ -120,7 +119,7 @@ def test_reports_show_no_payloads(drive: Drive) -> None:
     d = drive(global_counter, shadow=False)
     d.begin()
     d.send(d.done("charge", ""))
-    found = verify_run(d.run)
+    found = verify(d.run)
     assert found is not None
     assert "tick" not in str(found)
     assert "bytes" in str(found)
@@ -128,10 +127,10 @@ def test_reports_show_no_payloads(drive: Drive) -> None:
 
 def test_a_run_that_is_not_recorded_is_not_verified(drive: Drive) -> None:
     """Without `verify` nothing is kept to compare with."""
-    d = drive(global_counter, shadow=False, settings=RunSettings())
+    d = drive(global_counter, shadow=False, settings=run_settings())
     d.begin()
     d.send(d.done("charge", ""))
-    assert verify_run(d.run) is None
+    assert verify(d.run) is None
 
 
 def test_verifying_speaks_to_nobody(drive: Drive) -> None:
@@ -145,6 +144,6 @@ def test_verifying_speaks_to_nobody(drive: Drive) -> None:
     d.begin()
     d.send(d.done("charge", "A"))
     for _ in range(3):
-        assert verify_run(d.run) is None
+        assert verify(d.run) is None
     d.send(d.done("charge", "B"))
     assert d.result == "AB"

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.embedded.stores import memory_store
 
 from hourglass._contract.handle import ActivityItem, ActivityOk
 from hourglass._contract.workflows import ExecuteWorkflow, RunCompleted, SignalWorkflow, StartWorkflow
@@ -22,7 +23,6 @@ from hourglass._embedded.activations.activity_slots import ActivitySlots
 from hourglass._embedded.activations.handle import TaskSlots
 from hourglass._embedded.api.requests import answer as answer_request
 from hourglass._embedded.matching.task_queues import DispatchPolicy
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.transitions import tasks
 from hourglass._embedded.transitions.run import Pause
 from hourglass._embedded.transitions.size_limits import Limits
@@ -137,7 +137,7 @@ class Worker:
 
 async def _led(seed: int) -> tuple[object, ...]:
     """All that can be seen of a few runs, from their starts to their ends."""
-    store = MemoryStore()
+    store = memory_store()
     world = await World.new(store=store, policy=Numbered())
     worker = Worker(world, seed)
     await settle()

@@ -10,6 +10,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 import pytest
+from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 
 from hourglass._contract.handle import HandleConfig
@@ -18,7 +19,7 @@ from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching import priority_queue
 from hourglass._embedded.matching.priority_queue import PriorityQueue
 from hourglass._embedded.runs import upkeep
-from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Store
 from hourglass._evaluator import commands as c
 
 from ..memory_world import World, run_async, settle
@@ -122,9 +123,9 @@ def test_what_a_client_touches_is_no_longer_late() -> None:
 # --- what is due --------------------------------------------------------------------------------------------
 
 
-async def filled(count: int, **queues: str) -> MemoryStore:
+async def filled(count: int, **queues: str) -> Store:
     """A store in which so many runs wait for a worker, on queue `q` or on those that are given by workflow id."""
-    store = MemoryStore()
+    store = memory_store()
     world = await World.new(store=store)
     world.handle.initiate_shutdown()
     for number in range(count):
@@ -135,7 +136,7 @@ async def filled(count: int, **queues: str) -> MemoryStore:
     return store
 
 
-async def opened(store: MemoryStore, **config: Any) -> World:
+async def opened(store: Store, **config: Any) -> World:
     clock: Any = RealClock()
     return await World.new(store=store, clock=clock, opened=True, **config)
 

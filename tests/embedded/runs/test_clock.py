@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
 
@@ -18,7 +19,7 @@ from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded import EngineConnection, RealClock
 from hourglass._embedded.clock import CONFIRMED, SECOND, Vouched
 from hourglass._embedded.engine import Engine
-from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Store
 from hourglass._evaluator import commands as c
 from hourglass.client import IdReusePolicy
 from hourglass.errors import WorkflowAlreadyStartedError
@@ -209,7 +210,7 @@ def test_whatever_the_wall_does_trusted_time_is_sound(moves: list[tuple[int, int
 # --- an engine by such a clock --------------------------------------------------------------------------------
 
 
-async def engine_by(hands: Hands, store: MemoryStore) -> World:
+async def engine_by(hands: Hands, store: Store) -> World:
     """An engine that looks after its runs, on these clocks."""
     engine = Engine(store=store, clock=hands.restarted())
     await engine.open_existing()
@@ -240,7 +241,7 @@ def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
     """A month ahead for a moment, over restarts too, deletes nothing: an id that was paid is refused as ever."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         await closed(world, "paid")
         again = made(
@@ -273,7 +274,7 @@ def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
     """A process that was killed has said in time how late it was: events that clients write during a jump prove nothing."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         await closed(world, "paid")
         world.engine.runs.stop()  # as if killed: nothing more is written
@@ -296,7 +297,7 @@ def test_a_month_that_passes_is_a_month() -> None:
     """Retention works as ever by a clock that does not jump."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         await closed(world, "old")
         hands.go_far(29 * DAY)
@@ -320,7 +321,7 @@ def test_timers_follow_the_clock_back_and_events_do_not() -> None:
     """A timer from before a jump keeps its time, one from within begins again; no event is earlier than the one before."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         start = hands.wall
         before = (await world.start("before")).run_id
@@ -354,7 +355,7 @@ def test_what_sleeps_in_the_store_since_a_jump_is_found_after_a_restart() -> Non
     """A timer of ten seconds that was started five hours ahead does not sleep five hours when the clock is right again."""
 
     async def body() -> None:
-        hands, store = Hands(), MemoryStore()
+        hands, store = Hands(), memory_store()
         world = await engine_by(hands, store)
         hands.go(TICK, 5 * HOUR)
         await looked(world, hands)

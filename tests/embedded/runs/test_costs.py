@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.embedded.stores import memory_store, open_sqlite
 from tests.specs import made
 
 from hourglass._contract import schedules as sc
@@ -19,9 +20,8 @@ from hourglass._embedded.clock import RealClock
 from hourglass._embedded.multiprocess import ownerless
 from hourglass._embedded.multiprocess.shared_file import SharedFile
 from hourglass._embedded.runs import upkeep
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite import store as sqlite
-from hourglass._embedded.store.sqlite.store import SQLITE, SqliteStore
+from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import StartSpec
@@ -63,7 +63,7 @@ def test_a_thread_that_is_behind_is_not_asked_to_forget_more(
     monkeypatch.setattr(sqlite, "FORGETS_AHEAD", 2)
 
     async def body() -> None:
-        store = SqliteStore.open(tmp_path / "a.db")
+        store = open_sqlite(tmp_path / "a.db")
         for number in range(6):
             story = Story(f"r{number}")
             store.append(story.start())
@@ -80,7 +80,7 @@ def test_a_large_history_is_nowhere_twice(tmp_path: Path) -> None:
     """Ten megabytes of events come into memory within half as much again."""
 
     async def body() -> None:
-        store = SqliteStore.open(tmp_path / "a.db")
+        store = open_sqlite(tmp_path / "a.db")
         story = Story("a")
         store.append(story.start())
         for _ in range(20):
@@ -123,7 +123,7 @@ def test_commits_wait_for_a_reader_when_the_log_is_long(
     path = tmp_path / "a.db"
 
     async def body() -> None:
-        store = SqliteStore.open(path, checkpoint_pages=20)
+        store = open_sqlite(path, checkpoint_pages=20)
         story = Story("a")
         await store.durable(store.append(story.start()))
         reader, waits = _Reader(path), threading.Event()
@@ -163,7 +163,7 @@ def test_a_reader_that_stays_is_told_of(
     path = tmp_path / "a.db"
 
     async def body() -> None:
-        store = SqliteStore.open(path, checkpoint_pages=20)
+        store = open_sqlite(path, checkpoint_pages=20)
         story = Story("a")
         await store.durable(store.append(story.start()))
         reader = _Reader(path)
@@ -317,7 +317,7 @@ def test_forgetting_in_memory_looks_at_its_own_workflow_only() -> None:
     """A run that is forgotten leaves the earlier run of its workflow as the latest, if it is there."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         for run_id, name in (("a1", "a"), ("b1", "b"), ("a2", "a")):
             story = Story(run_id, name)
             store.append(story.start())

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.embedded.stores import memory_store
 from tests.specs import made
 
 from hourglass._contract import service as s
@@ -21,8 +22,7 @@ from hourglass._contract.handle import (
     AttemptFailed,
 )
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import RunChange
+from hourglass._embedded.store.store import RunChange, Store
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.transitions import needs_recovery
 from hourglass._evaluator import events as e
@@ -39,7 +39,7 @@ State = tuple[Run, tuple[h.HistoryEvent, ...]]
 class Watched(ScriptedStore):
     """Remembers how the engine's memory looked after each change."""
 
-    def __init__(self, disk: MemoryStore) -> None:
+    def __init__(self, disk: Store) -> None:
         super().__init__(disk)
         self.world: World | None = None
         self.states: list[dict[str, State]] = []
@@ -61,7 +61,7 @@ class Life:
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.seed = seed
-        self.disk = MemoryStore()
+        self.disk = memory_store()
         self.clock = VirtualClock()
         self.durable: dict[str, State] = {}
         self.asked: dict[str, asyncio.Task[Any]] = {}

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.embedded.stores import open_sqlite
 from tests.specs import made
 
 from hourglass._contract import schedule_specs as ss
@@ -21,7 +22,6 @@ from hourglass._contract.handle import AttemptFailed
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable, to_ns
 from hourglass._embedded.multiprocess import wire
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.retries import backoff
 from hourglass._evaluator.specs import RetryRule
@@ -40,7 +40,7 @@ Door = Callable[[World], Awaitable[object]]
 
 
 async def open_world(path: Path, **more: Any) -> World:
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     return await World.new(store=store, clock=VirtualClock(TODAY), opened=True, **more)
 
 

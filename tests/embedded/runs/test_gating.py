@@ -34,7 +34,7 @@ from hourglass._embedded.activations.cache import AHEAD
 from hourglass._embedded.api.answering import PendingAnswer
 from hourglass._embedded.api.connection import EngineConnection
 from hourglass._embedded.api.requests import HANDLERS
-from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Store
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass.client import IdReusePolicy
@@ -634,7 +634,7 @@ def test_nothing_that_was_said_is_undone_by_a_crash(steps: list[tuple[str, int]]
     run_async(body)
 
 
-async def _check_told(disk: MemoryStore, request: Any, call: asyncio.Task[Any]) -> None:
+async def _check_told(disk: Store, request: Any, call: asyncio.Task[Any]) -> None:
     """What a client was told is what the disk has."""
     error = call.exception()
     answer = None if error is not None else call.result()

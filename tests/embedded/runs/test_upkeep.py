@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
 
@@ -19,7 +20,7 @@ from hourglass._embedded import RealClock
 from hourglass._embedded.api.connection import EngineConnection
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import AT_ONCE, Stored
+from hourglass._embedded.store.store import AT_ONCE, Store, Stored
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import ActivitySpec, RetryRule
@@ -221,7 +222,7 @@ def test_a_wake_time_is_always_exact_in_the_store() -> None:
     """A deadline that moved, a back-off that is over: what the store says is what the run needs."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world = await World.new(store=store, max_cached_workflows=0)
         run_id = (await world.start()).run_id
         assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
@@ -285,7 +286,7 @@ def test_on_the_real_clock_upkeep_runs_by_itself() -> None:
     """The ticker is there from opening to closing, and stops."""
 
     async def body() -> None:
-        engine = Engine(store=MemoryStore(), clock=RealClock())
+        engine = Engine(store=memory_store(), clock=RealClock())
         assert engine._upkeep._ticker is None
         await engine.open_existing()
         ticker = engine._upkeep._ticker
@@ -303,7 +304,7 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
     async def body() -> None:
         jump = [0]
         clock = RealClock(lambda: time.time_ns() + jump[0])
-        engine = Engine(store=MemoryStore(), clock=clock)
+        engine = Engine(store=memory_store(), clock=clock)
         await engine.open_existing()
         connection = EngineConnection(engine, owns_engine=True)
         handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q")))
@@ -342,8 +343,8 @@ class Place:
         self.connection = connection
 
     @staticmethod
-    async def new(watch: Watch, store: MemoryStore | None = None) -> Place:
-        engine = Engine(store=MemoryStore() if store is None else store, clock=watch.clock())
+    async def new(watch: Watch, store: Store | None = None) -> Place:
+        engine = Engine(store=memory_store() if store is None else store, clock=watch.clock())
         await engine.open_existing()
         return Place(watch, engine, EngineConnection(engine, owns_engine=True))
 
@@ -558,7 +559,7 @@ def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool)
     """Calls that came while the wall clock was hours ahead are run when they have been calm for as long as was asked."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         place = await Place.new(Watch(), store)
         place.set(3 * 3600.0)
         call = limits.DebounceCall("ticket", "W", 5.0, None, "w", "q")

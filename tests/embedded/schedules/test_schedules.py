@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.embedded.stores import memory_store, open_sqlite
 from tests.specs import made
 
 from hourglass import RetryPolicy, Worker, workflow
@@ -20,8 +21,6 @@ from hourglass._contract import schedules as sc
 from hourglass._contract import workflows as wf
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.multiprocess.calls import was_carried_out
-from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Store
 from hourglass.client import (
     Client,
@@ -353,10 +352,10 @@ async def look(world: World, name: str = "s") -> ss.ScheduleInfo:
 @pytest.fixture(params=["memory", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """Opens a store again and again over the same place."""
-    memory = MemoryStore()
+    memory = memory_store()
 
     def open_store() -> Store:
-        return memory if request.param == "memory" else SqliteStore.open(tmp_path / "runs.db")
+        return memory if request.param == "memory" else open_sqlite(tmp_path / "runs.db")
 
     return open_store
 
@@ -432,12 +431,12 @@ def test_a_crash_between_any_two_commits() -> None:
         changes = whole.appended
         assert len(changes) > 8
         for count in range(1, len(changes) + 1):
-            disk = MemoryStore()
+            disk = memory_store()
             for change in changes[:count]:
                 disk.append(change)
             await check(disk)
 
-    async def check(disk: MemoryStore) -> None:
+    async def check(disk: Store) -> None:
         world = await World.new(store=disk, clock=VirtualClock(HOUR * 1000))
         record = disk.schedule("s")
         assert record is not None
@@ -516,14 +515,14 @@ def test_a_schedule_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptur
 
     async def body() -> None:
         clock = VirtualClock(HOUR * 1000 + 1)
-        world = await World.new(store=SqliteStore.open(path), clock=clock, opened=True)
+        world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
         await world.call(hourly("good"))
         await world.call(hourly("bad"))
         await world.close()
         with sqlite3.connect(path) as connection:
             connection.execute("UPDATE schedules SET data = x'81' WHERE schedule_id = 'bad'")
         connection.close()
-        world = await World.new(store=SqliteStore.open(path), clock=clock, opened=True)
+        world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
         clock.advance(3600)
         assert (await look(world, "good")).num_actions == 1
         assert not world.engine.is_over

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tests.embedded.stores import open_sqlite
 from tests.specs import made
 
 from hourglass._contract.schedule_specs import (
@@ -22,7 +23,6 @@ from hourglass._contract.schedule_specs import (
 from hourglass._contract.schedules import CreateSchedule, EngineSchedule
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded.schedules import transitions as schedules
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import ScheduleChange
 from hourglass.converter import Payload
 
@@ -72,7 +72,7 @@ def write(path: str) -> None:
         closed.complete_activity(3),
         closed.close(),
     ]
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     for step in (*steps, acted()):
         store.append(step)
     store.close()

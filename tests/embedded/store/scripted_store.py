@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from tests.embedded.stores import memory_store
+
 from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.schedules.transitions import ScheduleRecord
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     LAST_KEY,
@@ -17,6 +18,7 @@ from hourglass._embedded.store.store import (
     RunChange,
     ScheduleChange,
     ScheduleEntry,
+    Store,
     Stored,
 )
 from hourglass.errors import StorageError
@@ -27,8 +29,8 @@ class ScriptedStore:
 
     patience = 0.0
 
-    def __init__(self, disk: MemoryStore | None = None) -> None:
-        self.disk = MemoryStore() if disk is None else disk
+    def __init__(self, disk: Store | None = None) -> None:
+        self.disk = memory_store() if disk is None else disk
         self.queue: list[RunChange | ScheduleChange] = []
         self.appended: list[RunChange | ScheduleChange] = []
         self.committed = 0
@@ -160,7 +162,7 @@ class ScriptedStore:
             self.commit()
         self.disk.close()
 
-    def _readable(self) -> MemoryStore:
+    def _readable(self) -> Store:
         if self.failure is not None:
             raise self.failure
         return self.disk

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.embedded.stores import open_sqlite
 from tests.specs import made
 
 from hourglass._contract import schedule_specs as ss
@@ -16,7 +17,6 @@ from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._evaluator import commands as c
 from hourglass.errors import ServiceError, StorageError
 
@@ -75,7 +75,7 @@ def damage(path: Path, statement: str) -> None:
 
 
 async def open_world(path: Path) -> World:
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     return await World.new(store=store, clock=VirtualClock(), opened=True)
 
 

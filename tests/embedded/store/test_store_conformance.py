@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.embedded.stores import memory_store, open_sqlite
 
-from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Store
 
 from ..memory_world import run_async
@@ -18,7 +17,7 @@ class InMemory:
     """One store, which stays when it is closed."""
 
     def __init__(self) -> None:
-        self._store = MemoryStore()
+        self._store = memory_store()
 
     def open(self) -> Store:
         return self._store
@@ -31,7 +30,7 @@ class InFile:
         self._path = path
 
     def open(self) -> Store:
-        return SqliteStore.open(self._path)
+        return open_sqlite(self._path)
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])

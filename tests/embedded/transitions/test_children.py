@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.embedded.stores import memory_store, open_sqlite
 from tests.specs import made
 
 from hourglass._contract.workflows import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
 from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import RunChange, Stored
+from hourglass._embedded.store.store import RunChange, Store, Stored
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
@@ -50,7 +50,7 @@ def told(seen: Sequence[e.Event], kind: type[e.Event]) -> Any:
     return [event for event in seen if isinstance(event, kind)]
 
 
-def stored(store: MemoryStore) -> dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]:
+def stored(store: Store) -> dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]:
     """All runs of a store."""
     return {run_id: (store._runs[run_id], tuple(store._events[run_id])) for run_id in store._runs}
 
@@ -78,7 +78,7 @@ def test_families_agree_and_replay_as_they_lived(seed: int, cache: int) -> None:
             "WORKFLOW_EXECUTION_ENDING",
             "FATAL",
         }
-        disk = MemoryStore()
+        disk = memory_store()
         for change in store.changes:
             disk.append(change)
             check_agreement(stored(disk))
@@ -99,7 +99,7 @@ def test_families_survive_crashes(seed: int, data: st.DataObject) -> None:
         await world.start()
         await family.live(12)
         count = data.draw(st.integers(1, len(store.changes)))
-        disk = MemoryStore()
+        disk = memory_store()
         for change in store.changes[:count]:
             disk.append(change)
         await world.close()
@@ -160,7 +160,7 @@ def family_script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Comm
 def test_every_crash_of_a_small_family() -> None:
     """A parent, its child and a signal end the same after a crash behind each of their changes."""
 
-    async def play(store: MemoryStore, clock: VirtualClock, opened: bool) -> None:
+    async def play(store: Store, clock: VirtualClock, opened: bool) -> None:
         world = await World.new(store=store, clock=clock, opened=opened)
         if not opened:
             await world.start()
@@ -176,7 +176,7 @@ def test_every_crash_of_a_small_family() -> None:
         await play(whole, clock, opened=False)
         assert len(whole.changes) > 8
         for count in range(1, len(whole.changes)):
-            disk = MemoryStore()
+            disk = memory_store()
             for change in whole.changes[:count]:
                 disk.append(change)
             await play(disk, clock, opened=True)
@@ -189,7 +189,7 @@ def test_a_family_in_a_file(tmp_path: Path) -> None:
 
     async def body() -> None:
         clock = VirtualClock()
-        world = await World.new(store=SqliteStore.open(tmp_path / "runs.db"), clock=clock)
+        world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock)
         await world.start(memo={"note": text("n")})
         parent = (await world.activation()).run_id
         await world.complete(parent, child())
@@ -201,7 +201,7 @@ def test_a_family_in_a_file(tmp_path: Path) -> None:
         ]
         await world.engine.durable(world.engine.writes.newest)
         await world.close()
-        world = await World.new(store=SqliteStore.open(tmp_path / "runs.db"), clock=clock, opened=True)
+        world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock, opened=True)
         record = world.engine.record(parent)
         assert record is not None
         assert record.run.children == pending

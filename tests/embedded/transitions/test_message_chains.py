@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.embedded.stores import memory_store
 from tests.specs import made
 
 from hourglass._contract import workflows as wf
@@ -21,7 +22,7 @@ from hourglass._contract.workflows import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -90,7 +91,7 @@ def events_of(world: World, kind: str, workflow_id: str = "w") -> int:
     return found
 
 
-async def next_epoch(world: World, store: MemoryStore, **more: Any) -> World:
+async def next_epoch(world: World, store: Store, **more: Any) -> World:
     """Another engine over what the first one left, as after its death."""
     return await World.new(store=store, clock=world.clock, opened=True, **more)
 
@@ -103,7 +104,7 @@ def test_an_update_id_is_one_update_along_a_chain(another_owner: bool) -> None:
     """The same id in three runs of a chain, and later: one acceptance, and the first outcome for everybody."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world = await World.new(store=store)
         await world.start()
         asked = await ask(world)
@@ -336,7 +337,7 @@ def test_a_call_for_an_update_that_is_repeated(left: bool, another_owner: bool) 
     """
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world = await World.new(store=store)
         await world.start()
         call = update(request_id="call")
@@ -409,7 +410,7 @@ def test_a_signal_is_one_signal_along_a_chain(way: str, another_owner: bool) -> 
     """Sent again three runs later, it is not given to that run."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world = await World.new(store=store)
         await world.start()
         message = tell("lost") if way == "signal" else start("lost", signal_name="tell")
@@ -432,7 +433,7 @@ def test_a_signal_with_start_to_workflows_that_end_at_once(another_owner: bool) 
     """A message that begins a workflow which ends after it: sent again, it begins no second one, whatever ran since."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world = await World.new(store=store)
         told = [await world.call(start(f"m{number}", signal_name="tell")) for number in range(1)]
         for number in range(1, 4):

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.embedded.stores import memory_store, open_sqlite
 
 from hourglass._contract.workflows import (
     REPORTED_PROBLEMS,
@@ -21,9 +22,7 @@ from hourglass._contract.workflows import (
     UnpauseWorkflow,
 )
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite.records import encode_state
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions import problems, tasks, transitions
 from hourglass._embedded.transitions.run import Run, Trouble
@@ -200,14 +199,14 @@ async def answered(world: World, run_id: str, commands: tuple[c.Command, ...] | 
 @pytest.fixture(params=["memory", "file"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Store]]:
     """Opens the store anew each time; what it had it has."""
-    kept, opened = MemoryStore(), list[SqliteStore]()
+    kept, opened = memory_store(), list[Store]()
 
     def open_() -> Store:
         if request.param == "memory":
             return kept
         while opened:
             opened.pop().close()
-        opened.append(SqliteStore.open(tmp_path / "runs.db"))
+        opened.append(open_sqlite(tmp_path / "runs.db"))
         return opened[-1]
 
     yield open_

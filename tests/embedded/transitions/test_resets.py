@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.embedded.stores import memory_store
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityOk
@@ -24,7 +25,6 @@ from hourglass._contract.workflows import (
 )
 from hourglass._embedded.activations.cursor import seed_of
 from hourglass._embedded.runs.run import LoadedRun
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.transitions.resetting import rebuild
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -163,7 +163,7 @@ def test_updates_are_admitted_again() -> None:
     """Accepted after the point: written as admitted, given to the worker, accepted again; and after a crash too."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world = await World.new(store=store)
         run_id = (await world.start()).run_id
         await world.activation()
@@ -243,7 +243,7 @@ def test_the_same_request_again() -> None:
     """It is one reset, in this epoch and in the next."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world, _ = await begun(store=store)
         first = await reset(world, 4, request_id="r")
         assert await reset(world, 4, request_id="r") == first

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.embedded.stores import memory_store
 from tests.specs import made
 
 from hourglass._contract.workflows import (
@@ -20,7 +21,6 @@ from hourglass._contract.workflows import (
     UpdateWithStart,
     UpdateWorkflow,
 )
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -361,7 +361,7 @@ def test_after_a_crash() -> None:
     """What was accepted or done is known; what only waited is forgotten, with its task, and is asked for again."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world, run_id = await begun(store=store)
         first = ask(world, "done")
         await received(world)

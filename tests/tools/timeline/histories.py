@@ -9,7 +9,9 @@ from typing import Any
 
 from hourglass._history.codec import events_from
 from hourglass._history.events import HistoryEvent
-from hourglass._tools.timeline.text import S
+
+S = 10**9
+"""A second, in nanoseconds."""
 
 START = 1_788_000_000 * S
 

@@ -6,10 +6,9 @@ from hourglass._tools.diagnosis.diagnosis import Cause, Diagnosis, Facts, Poller
 from hourglass._tools.diagnosis.reasons import diagnose
 from hourglass._tools.timeline.faults import Waits, authors_place, stands
 from hourglass._tools.timeline.spans import Fault
-from hourglass._tools.timeline.text import S
 from hourglass._tools.timeline.timeline import Pending, build_story
 
-from .histories import Made, failure
+from .histories import Made, S, failure
 
 
 def told(

@@ -11,7 +11,6 @@ from hourglass._history.codec import events_from_text
 from hourglass._history.shapes import read_payloads
 from hourglass._tools.timeline.axis import fold
 from hourglass._tools.timeline.spans import Fault, Kind, Outcome, Phase, Span, Story, document
-from hourglass._tools.timeline.text import S
 from hourglass._tools.timeline.timeline import Pending, build_story, nest
 from hourglass._tools.timeline.values import peek
 from hourglass.client import Client
@@ -19,7 +18,7 @@ from hourglass.errors import HistoryError
 from hourglass.worker import Worker
 
 from . import flows
-from .histories import START, Made, failure, order, payload
+from .histories import START, Made, S, failure, order, payload
 
 RECORDED = sorted((Path(__file__).parents[2] / "compat" / "histories").glob("*.json"))
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
+import pytest
 from tests.specs import made
 
 from hourglass._contract.handle import (
@@ -29,7 +31,12 @@ from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, RunEvicted, SignalReceived
 from hourglass._evaluator.specs import Payloads
 from hourglass._worker.handles.calls import Condition
-from hourglass._worker.handles.handles import HandleRecord
+from hourglass._worker.handles.handles import (
+    AlreadyRegistered,
+    HandleRecord,
+    StaleCompletion,
+    WorkerNotRegistered,
+)
 from hourglass._worker.handles.holder import BridgeHolder, HandleTables
 from hourglass._worker.handles.life import HandleLimits
 from hourglass.converter import Failure
@@ -59,6 +66,26 @@ def attempt(token: bytes = b"a-1", **more: Any) -> ActivityTask:
 
 def done(run_id: str = "run-1") -> Succeeded:
     return Succeeded(run_id)
+
+
+def refused_as_unregistered() -> AbstractContextManager[object]:
+    """Expect that a holder refuses a queue without a registration, or a registration that ended."""
+    return pytest.raises(WorkerNotRegistered)
+
+
+def refused_as_stale() -> AbstractContextManager[object]:
+    """Expect that a holder refuses the completion of a task that its handle no longer has."""
+    return pytest.raises(StaleCompletion)
+
+
+def refused_as_registered() -> AbstractContextManager[object]:
+    """Expect that a holder refuses the second registration of a queue."""
+    return pytest.raises(AlreadyRegistered)
+
+
+def is_unregistered(result: object) -> bool:
+    """Whether a call ended because its registration did."""
+    return isinstance(result, WorkerNotRegistered)
 
 
 class ScriptedHandle:

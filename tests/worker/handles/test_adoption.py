@@ -8,9 +8,19 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from hourglass._contract.handle import ActivityOk, HandleBroken, Shutdown
-from hourglass._worker.handles.holder import StaleCompletion
 
-from .scripted import Q, Worker, World, activation, attempt, complete, done, take_activation, take_activity
+from .scripted import (
+    Q,
+    Worker,
+    World,
+    activation,
+    attempt,
+    complete,
+    done,
+    refused_as_stale,
+    take_activation,
+    take_activity,
+)
 from .virtual_loop import run, settle
 
 Loss = Callable[[World], Awaitable[None]]
@@ -76,7 +86,7 @@ def test_what_was_dispatched_before_is_answered_on_the_adopted_handle(lose: Loss
         await complete(world.holder, ticket, done())
         await world.register()
         await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
-        with pytest.raises(StaleCompletion):
+        with refused_as_stale():
             await complete(world.holder, ticket, done())
         assert (world.handle.completions, world.handle.results) == ([done()], [ActivityOk(b"a-1")])
         await world.holder.stop()
@@ -99,7 +109,7 @@ def test_what_came_while_the_worker_was_dead_is_its_successors() -> None:
         await world.register()
         ticket = await take_activation(world.holder)
         assert ticket.item is kept.item
-        with pytest.raises(StaleCompletion):
+        with refused_as_stale():
             await world.holder.complete_activation(Q, 1, kept.token, done())
         await complete(world.holder, ticket, done())
         await world.holder.stop()

@@ -17,7 +17,6 @@ from hourglass._contract.handle import (
     HandleBroken,
 )
 from hourglass._evaluator.commands import TaskFailed
-from hourglass._worker.handles.holder import StaleCompletion, WorkerNotRegistered
 from hourglass.converter import CanceledFailure, Failure, Payload
 from hourglass.errors import ConnectionFailedError, StorageError, WorkflowNotFoundError
 
@@ -30,6 +29,8 @@ from .scripted import (
     attempt,
     complete,
     done,
+    refused_as_stale,
+    refused_as_unregistered,
     take_activation,
     take_activity,
 )
@@ -56,7 +57,7 @@ def test_a_second_completion_is_not_sent() -> None:
         world = await World.started()
         ticket = await taken(world)
         await complete(world.holder, ticket, done())
-        with pytest.raises(StaleCompletion):
+        with refused_as_stale():
             await complete(world.holder, ticket, done())
         assert world.handle.completions == [done()]
         assert world.counters.fenced == 1
@@ -73,7 +74,7 @@ def test_a_stale_completion_is_not_taken_for_a_newer_activation() -> None:
         first = await taken(world)
         await complete(world.holder, first, done())
         second = await taken(world)
-        with pytest.raises(WorkerNotRegistered):
+        with refused_as_unregistered():
             await complete(world.holder, first, done())
         assert len(world.handle.completions) == 1
         await complete(world.holder, second, done())
@@ -91,13 +92,13 @@ def test_another_generation_or_queue_is_refused(queue: str, generation: int) -> 
         world = await World.started()
         ticket = await taken(world)
         await taken_attempt(world)
-        with pytest.raises(WorkerNotRegistered):
+        with refused_as_unregistered():
             await world.holder.complete_activation(queue, generation, ticket.token, done())
-        with pytest.raises(WorkerNotRegistered):
+        with refused_as_unregistered():
             await world.holder.complete_activity(queue, generation, ActivityOk(b"a-1"))
-        with pytest.raises(WorkerNotRegistered):
+        with refused_as_unregistered():
             world.holder.heartbeat(queue, generation, b"a-1", ())
-        with pytest.raises(WorkerNotRegistered):
+        with refused_as_unregistered():
             world.holder.request_eviction(queue, generation, "run-1")
         assert world.counters.fenced == 2
         assert (world.handle.completions, world.handle.results, world.handle.beats) == ([], [], [])
@@ -113,9 +114,9 @@ def test_what_is_gone_says_so() -> None:
         world = await World.started()
         ticket = await taken(world)
         await world.holder.stop()
-        with pytest.raises(WorkerNotRegistered):
+        with refused_as_unregistered():
             await complete(world.holder, ticket, done())
-        with pytest.raises(WorkerNotRegistered):
+        with refused_as_unregistered():
             await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
 
     run(body)
@@ -262,7 +263,7 @@ def test_heartbeats_and_evictions_reach_the_handle() -> None:
         world.holder.heartbeat(Q, generation, b"a-1", (Payload(b"1"),))
         world.holder.request_eviction(Q, generation, "run-1")
         assert (world.handle.beats, world.handle.evictions) == ([b"a-1"], ["run-1"])
-        with pytest.raises(WorkerNotRegistered):
+        with refused_as_unregistered():
             world.holder.heartbeat(Q, generation, b"unknown", ())
         await world.holder.stop()
 

@@ -11,7 +11,6 @@ from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
 from hourglass._evaluator import events
 from hourglass._evaluator.commands import Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, ActivityCompleted
-from hourglass._worker.handles.holder import StaleCompletion
 from hourglass.converter import ApplicationFailure, Failure
 
 from .scripted import (
@@ -24,6 +23,7 @@ from .scripted import (
     complete,
     done,
     eviction,
+    refused_as_stale,
     take_activation,
     take_activity,
 )
@@ -80,7 +80,7 @@ def test_evaluators_have_two_seconds() -> None:
         assert now() == pytest.approx(2.0)
         kinds = {each.run_id: type(each) for each in world.handle.completions}
         assert kinds == {"quick": Succeeded, "slow": TaskFailed}
-        with pytest.raises(StaleCompletion):
+        with refused_as_stale():
             await complete(world.holder, slow, done("slow"))
 
     run(body)

@@ -9,7 +9,6 @@ import pytest
 
 from hourglass._contract.handle import ActivityCancel, ActivityOk, Shutdown
 from hourglass._evaluator.events import Activation
-from hourglass._worker.handles.holder import StaleCompletion
 from hourglass.converter import Payload
 
 from .scripted import (
@@ -20,6 +19,7 @@ from .scripted import (
     attempt,
     complete,
     done,
+    refused_as_stale,
     take_activation,
     take_activity,
 )
@@ -118,7 +118,7 @@ def test_what_a_receiver_could_not_dispatch_is_the_next_ones() -> None:
         ticket = await take_activation(world.holder)
         assert ticket.item is kept.item
         assert ticket.token != kept.token
-        with pytest.raises(StaleCompletion):
+        with refused_as_stale():
             await world.holder.complete_activation(Q, 1, kept.token, done())
         await complete(world.holder, ticket, done())
         assert world.handle.completions == [done()]
