@@ -1,6 +1,6 @@
 """Schedules as data: times, policies, state and past actions. Authors, requests, engines and stores use the same classes.
 
-Constructors accept what is convenient to write (a single number, seconds) and convert it, so that every attribute has one type:
+Constructors accept convenient forms (a single number, seconds) and convert them, so that every attribute has one type:
 durations are timedeltas, times are datetimes with a time zone. They raise `UsageError` for a value of another type; `spec_checks`
 has the checks of a server. msgspec decodes these classes without their constructors.
 """
@@ -31,7 +31,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def time_from(nanoseconds: int) -> datetime | None:
-    """Return a UTC time for nanoseconds since the epoch; None for 0, which means unset."""
+    """Return a UTC time for nanoseconds since the epoch; None for 0 (unset)."""
     return _EPOCH + timedelta(microseconds=nanoseconds // 1000) if nanoseconds else None
 
 
@@ -231,7 +231,7 @@ class ScheduleState:
 
 @dataclass(frozen=True)
 class ScheduleBackfill:
-    """A range of past times, both ends included, for which the schedule acts now."""
+    """Past times at which the schedule should have acted, both ends included: it acts for them now."""
 
     start_at: datetime
     end_at: datetime

@@ -1,7 +1,7 @@
 """Requests about schedules, and their answers.
 
-Times, policies and state are the classes of `schedule_specs`, which authors use too. Only the action has two forms: with values
-in the client, with payloads here.
+Times, policies and state are the classes of `schedule_specs`, shared with authors. Only the action has two forms: with values in
+the client, with payloads here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hourglass.converter import Payload
 
 
 class EngineSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule. Its action starts a workflow, whose id gets the time appended.
+    """A schedule. Its action starts a workflow; the time is appended to the workflow id.
 
-    `foreign` holds those parts of the action that this module has no fields for, so that updating a schedule of another SDK loses
-    nothing.
+    `foreign` holds the parts of the action that this module has no fields for, so that an update of a schedule of another SDK
+    keeps them.
     """
 
     action: StartWorkflow

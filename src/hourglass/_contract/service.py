@@ -100,8 +100,8 @@ class Connection(EngineService, Protocol):
 
 @runtime_checkable
 class Remote(Protocol):
-    """A connection to a server: its credentials can be replaced while it is open, and it offers raw gRPC services. Its methods may be
-    called in any thread, except `rpc`, which runs on the control loop.
+    """A connection to a server: its credentials can be replaced while it is open, and it offers raw gRPC services. Its methods
+    may be called in any thread, except `rpc`, which runs on the control loop.
     """
 
     def set_api_key(self, api_key: str | None) -> None:

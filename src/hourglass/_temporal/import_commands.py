@@ -18,7 +18,7 @@ from hourglass._temporal.import_plan import COMMANDS, ENDS, SCHEDULED, TIMER, Pl
 
 DEPLOYMENT = "hourglass-import"
 BUILD = new_id()
-"""The build id to which this process pins its imports: polls of other processes receive none of their tasks."""
+"""The build id of this process's imports: polls of other processes receive none of their tasks."""
 
 
 def start_message(request: ImportWorkflow, scope: CallScope, first: HistoryEvent) -> Any:
@@ -62,17 +62,17 @@ class ImportCommands:
 
     def __init__(self, history: History, tasks: Sequence[PlannedTask]) -> None:
         self.private_queue = f"{DEPLOYMENT}-{BUILD}"
-        """The task queue without workers on which activities wait for their recorded result."""
+        """The task queue, without workers, of the activities that wait for their recorded result."""
         self.scheduled = {event.event_id: event for event in history.events if event.event_type == SCHEDULED}
         inputs = [event for task in tasks for event in task.inputs]
         self.ended = {_scheduled_id(event) for event in inputs if event.event_type in ENDS}
-        """The event ids of the activities whose end is reproduced."""
+        """The event ids of the activities that the import ends."""
         self.server_ids: dict[int, int] = {}
         """The event ids on the server, by event ids of the source."""
 
     @property
     def pending_queues(self) -> set[str]:
-        """The task queues of the activities whose end is not reproduced."""
+        """The task queues of the activities that the import does not end."""
         pending = [event for key, event in self.scheduled.items() if key not in self.ended]
         return {event.activity_task_scheduled_event_attributes.task_queue.name for event in pending}
 

@@ -36,7 +36,7 @@ class ImportedRun:
         self._scope = scope
         self._workflow_id = workflow_id
         self._task_queue = task_queue
-        self._started_attempts: set[str] = set()  # ids of activities whose attempt this import has received
+        self._started_attempts: set[str] = set()  # ids of activities with an attempt received by this import
         self.run_id = ""
 
     @property

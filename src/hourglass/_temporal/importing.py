@@ -11,9 +11,9 @@ before that, no worker receives the run; the next import with the same request f
 Pending work then waits on its own task queue: activities start at their first attempt, timers fire at their original
 time.
 
-Histories that cannot be reproduced are rejected before anything is started (`import_plan`): children, updates,
-activities that timed out, messages to other workflows. Times, and everything that code derived from them and from
-`workflow.random`, are those of the new run.
+Histories that cannot be reproduced are rejected before the start (`import_plan`): children, updates,
+activities that timed out, messages to other workflows. Times, and values that code derived from them and from
+`workflow.random`, belong to the new run.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Two sources form one stream: the workflow's items, which a query reads from its buffer (`_buffer`), and those
 of its activities, which the engine delivers (`ReadProgress`). An item of the workflow is stamped with the
 length of the history when it was published, an item of an activity belongs to the event that scheduled the
-activity. So an activity's items come after everything the workflow had published when it scheduled the
-activity, and before everything it published after the result.
+activity. An activity's items therefore follow the items that the workflow had published when it scheduled
+the activity, and precede the items that it published after the result.
 
 A follower waits for the history to grow and then queries, in this order, so that no item is missed in
 between. The workflow's items change only when one of its workflow tasks completes: other events do not cause
@@ -172,8 +172,8 @@ _MOST_READS = 100
 
 @dataclass(frozen=True)
 class Heard:
-    """The result of one query; no answer if nothing was published yet, `ended` if nothing more will be
-    published.
+    """The result of one query; no answer if the run has not published yet, `ended` if it will not publish any
+    more.
 
     `read_to` is the last event of the history that was read before the query, 0 if the workflow was not
     queried.
@@ -316,7 +316,7 @@ class Follower(Generic[T]):
         except QueryFailedError:
             if self._closed and self._offset:
                 raise  # it has published before: its code can no longer report its last items
-            return None  # it has published nothing yet, or cannot answer now
+            return None  # it has not published yet, or cannot answer now
 
     async def _read_items(self, session: ClientSession) -> None:
         """Read all items that activities have published so far."""
@@ -410,7 +410,7 @@ class Follower(Generic[T]):
             self._move_on()
 
     def _take_batch(self, payload: Payload, session: ClientSession, read_to: int) -> None:
-        """Take the workflow's items, merged with those of activities.
+        """Take the items of the workflow, merged with its activities' items.
 
         Items of a workflow task that does not end in the part of the history that was read wait for the next
         query: items that activities published before them may be missing.

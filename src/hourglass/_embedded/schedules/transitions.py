@@ -10,7 +10,7 @@ Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` fo
 - `create`, `patch` and `update` for requests; `describe` and `summarize` for queries.
 
 Times are nanoseconds since the epoch. Overlap and catch-up are decided as in Temporal's scheduler: the overlap policy
-determines which of the buffered starts are executed now, which stay buffered, and which are skipped. A buffered start
+determines for each buffered start whether it is executed now, stays buffered, or is skipped. A buffered start
 keeps the policy of its request, or uses the schedule's policy at the time of the decision.
 """
 
@@ -53,7 +53,7 @@ MAX_BUFFERED = 1000
 """Maximum number of buffered starts; further ones are dropped and counted."""
 
 Running: TypeAlias = tuple[str, str]
-"""A workflow that a schedule started and whose end it awaits: workflow id and first run id."""
+"""A workflow of a schedule that has not closed: workflow id and first run id."""
 
 
 class BufferedStart(msgspec.Struct, frozen=True, array_like=True):
@@ -66,8 +66,7 @@ class BufferedStart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OverlapDecision(NamedTuple):
-    """The decision about the buffered starts: which to start together or alone, which to keep, and whether to end
-    running ones."""
+    """The decision about the buffered starts: to start together, alone, or later; and whether to end running workflows."""
 
     together: tuple[BufferedStart, ...] = ()
     alone: BufferedStart | None = None
@@ -161,7 +160,7 @@ def with_request(record: ScheduleRecord, request_id: str) -> ScheduleRecord:
 
 
 def token_of(record: ScheduleRecord) -> bytes:
-    """Return the conflict token of this version, which an update must name."""
+    """Return the conflict token of this version, to be named by an update."""
     return record.token.to_bytes(8)
 
 
@@ -269,7 +268,7 @@ class ScheduleStep(NamedTuple):
 
 
 def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
-    """Process the time until now: buffer, start or skip what is due."""
+    """Process the time until now: buffer, start or skip the due actions."""
     now_ns = max(now_ns, record.seen_ns)  # a clock that went back must not repeat actions
     record, wake_ns = _buffer_due(record, now_ns)
     record = _buffer_backfills(record)
@@ -343,7 +342,7 @@ def _buffer_backfills(record: ScheduleRecord) -> ScheduleRecord:
 def _decide(
     record: ScheduleRecord,
 ) -> tuple[ScheduleRecord, tuple[Start, ...], tuple[Running, ...], tuple[Running, ...]]:
-    """Decide about all buffered starts, and drop those that the schedule's state forbids (paused, no actions left)."""
+    """Decide about all buffered starts. Drop starts that the schedule's state forbids (paused, no actions left)."""
     starts: list[Start] = []
     running = record.running
     while True:
@@ -379,7 +378,7 @@ def _earlier(first: int | None, second: int | None) -> int | None:
 
 
 def identity(record: ScheduleRecord) -> str:
-    """Return the identity with which a schedule starts and ends its workflows."""
+    """Return the identity of a schedule in the histories of its workflows."""
     return f"hourglass-scheduler-{record.schedule_id}"
 
 
@@ -483,7 +482,7 @@ def update(record: ScheduleRecord, request: UpdateSchedule, now_ns: int) -> Sche
         return record
     record, _ = _buffer_due(record, max(now_ns, record.seen_ns))
     schedule = with_defaults(request.schedule)
-    # A time whose jitter has not passed yet still counts; one that has passed does not.
+    # A time still counts while its jitter has not passed.
     seen_ns = now_ns - _nanoseconds(schedule.spec.jitter or timedelta())
     return msgspec.structs.replace(
         record, schedule=schedule, seen_ns=seen_ns, update_time_ns=now_ns, token=record.token + 1
