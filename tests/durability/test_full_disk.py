@@ -194,7 +194,7 @@ def test_little_room_is_told_before_it_is_none(
         free[0] = 1000
         code, body = ask(working, "/ready")
         assert code == 503
-        assert "no room" in body
+        assert "no space left" in body
         free[0] = 1 << 40
         until(lambda: "there is room again" in caplog.text, "nobody says that it is over")
     assert ask(working, "/ready")[0] == 200

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from hourglass import Client, Worker
@@ -177,7 +178,13 @@ def lock(path: str) -> None:
     held = FileLock(path)
     assert held.try_take()
     say("held")
-    sys.stdin.read()
+    for line in sys.stdin:
+        match line.split():
+            case ["copy"]:
+                Path(held.lock_path).read_bytes()
+                say("copied")
+            case ["confirm"]:
+                say(str(held.still_held()))
 
 
 ROLES: dict[str, Callable[..., None]] = {

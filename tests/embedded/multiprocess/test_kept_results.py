@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.durability import shim
 from tests.effort import cases
 from tests.waiting import until
 
@@ -122,4 +123,35 @@ def test_attempts_go_on_when_the_engine_of_their_process_fails(
             (folder / "go").touch()
         for folder, handle in zip(folders, handles, strict=True):
             handle.result(timeout=60)
-            assert not (folder / "attempt-2").exists(), "executed again, and its process lives"
+            assert (folder / "executions").read_text() == "attempt 1\n", (
+                "executed again, and its process lives"
+            )
+
+
+@pytest.mark.skipif(not shim.is_here(), reason="needs Linux and a C compiler")
+def test_results_survive_a_sync_error_of_their_process(
+    path: Path, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results that wait for a full disk when the engine fails are kept for the next one: no attempt is executed again."""
+    disk = shim.Shim(tmp_path / "control", path, seed=1)
+    for name, value in disk.environment.items():
+        monkeypatch.setenv(name, value)
+    folders = [tmp_path / f"attempts-{number}" for number in range(6)]
+    with ready_worker(path) as owner:
+        for folder in folders:
+            folder.mkdir()
+        handles = [client.start_workflow(work.holding, str(folder), id=folder.name) for folder in folders]
+        until(lambda: all((folder / "attempt-1").exists() for folder in folders), "not all attempts begin")
+        disk.tell("disk-full", 1)
+        for folder in folders:
+            (folder / "go").touch()
+        until(lambda: disk.hits("disk-full") > 0, "nothing is written")
+        time.sleep(2.5)  # the owner asks once a second whether results are durable
+        disk.tell("sync-error", 3)
+        disk.tell("disk-full", 0)
+        until(lambda: "is opened again" in "".join(owner.log), "the engine does not fail")
+        for folder, handle in zip(folders, handles, strict=True):
+            handle.result(timeout=60)
+            assert (folder / "executions").read_text() == "attempt 1\n", (
+                "executed again, and its process lives"
+            )

@@ -13,7 +13,10 @@ import pytest
 
 from hourglass._embedded.multiprocess import ownership, unix_socket
 from hourglass._embedded.multiprocess.ownership import FileLock
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS
 from hourglass.errors import StorageError
+
+from .children import Child
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:
@@ -189,6 +192,27 @@ def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
     unix_socket.close(listening)
 
 
+def test_lock_with_two_names_is_accepted_where_hard_links_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup of the whole folder by hard links (`cp -al`) has the lock, too; other files are not taken for one."""
+    path = str(tmp_path / "a.db")
+    lock, second = FileLock(path), FileLock(str(tmp_path / "b.db"))
+    assert lock.try_take()
+    lock.drop()
+    os.link(lock.lock_path, second.lock_path)
+    with pytest.raises(StorageError, match="other names"):
+        lock.try_take()
+    monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
+    assert lock.try_take()
+    assert not second.try_take()
+    lock.drop()
+    (tmp_path / "precious").write_text("precious")
+    os.link(tmp_path / "precious", tmp_path / "c.db-lock")
+    with pytest.raises(StorageError, match="other names"):
+        FileLock(str(tmp_path / "c.db")).try_take()
+
+
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "two names"])
 def test_what_is_no_lock_is_left_alone(tmp_path: Path, kind: str) -> None:
     """A link, or anything else that is not a plain file with one name, is refused before anything is truncated."""
@@ -274,3 +298,21 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
         unix_socket.reach(path)
     unix_socket.remove(path)
     assert place.read_text() == "precious"
+
+
+def test_copying_the_lock_file_in_the_holders_process_keeps_the_lock(tmp_path: Path) -> None:
+    """Closing any descriptor of a file releases the record locks of the process: no other process takes the file meanwhile."""
+    path = tmp_path / "shared.db"
+    second = FileLock(str(path))
+    with Child("lock", path) as holder:
+        assert holder.line() == "held"
+        assert holder.ask("copy") == "copied"
+        assert not second.is_free()
+        assert not second.is_abandoned()
+        assert not second.try_take()
+        assert holder.ask("confirm") == "True"
+        assert not second.try_take()
+        assert holder.ask("copy") == "copied"
+        holder.kill()
+        assert second.try_take()
+        second.drop()

@@ -71,6 +71,8 @@ def hold(folder: str) -> int:
     before = activity.heartbeat_details(int)
     activity.heartbeat(os.getpid())
     attempt = activity.info().attempt
+    with (Path(folder) / "executions").open("a") as executions:
+        executions.write(f"attempt {attempt}\n")
     (Path(folder) / f"attempt-{attempt}").write_text(str(os.getpid()))
     while not (Path(folder) / "go").exists():
         activity.heartbeat(os.getpid())

@@ -14,8 +14,7 @@ import pytest
 from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import database
-from hourglass._embedded.store.sqlite.database import ALLOW_HARD_LINKS
-from hourglass._embedded.store.store import FileLost, Store
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS, FileLost, Store
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -65,6 +64,25 @@ async def fill(store: Store, begin: int = 0) -> set[str]:
     for story in stories:
         await store.durable(store.append(story.start()))
     return {story.run.run_id for story in stories}
+
+
+def test_file_deleted_with_its_folder_is_copied_elsewhere(path: Path, tmp_path: Path) -> None:
+    """The copy is in a new folder for temporary files, and the error names it."""
+    inside = tmp_path / "folder" / "shop.db"
+    inside.parent.mkdir()
+
+    async def scenario() -> tuple[set[str], Path]:
+        store = open_sqlite(inside)
+        before = await fill(store)
+        shutil.rmtree(inside.parent)
+        with pytest.raises(FileLost, match="All that was acknowledged is in the copy") as lost:
+            await fill(store, RUNS)
+        store.close()
+        return before, Path(str(lost.value).split("is in the copy ")[1].split(". ")[0])
+
+    before, copy = asyncio.run(scenario())
+    assert before <= run_ids(copy)
+    shutil.rmtree(copy.parent)
 
 
 def overwrite(path: Path, backup: Path | None) -> bytes:
@@ -184,6 +202,61 @@ def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
         assert content_of(path) == older
 
     asyncio.run(work())
+
+
+def execute_elsewhere(path: Path, statement: str) -> None:
+    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2])"
+    subprocess.run([sys.executable, "-c", code, path, statement], check=True)
+
+
+def restore_elsewhere(backup: Path, path: Path) -> None:
+    """Restore a backup as `sqlite3 FILE ".restore BACKUP"` does: in a transaction, into the log."""
+    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))"
+    subprocess.run([sys.executable, "-c", code, backup, path], check=True)
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["busy", "idle"])
+@pytest.mark.parametrize("made_by", ["sqlite", "hourglass"])
+def test_backup_restored_through_sqlite_stops_the_store(path: Path, made_by: str, idle: bool) -> None:
+    """The store notices that acknowledged changes are gone, and leaves the restored content as it is."""
+    backup = path.with_name("backup.db")
+
+    async def scenario() -> set[str]:
+        store = open_sqlite(path)
+        before = await fill(store)
+        if made_by == "sqlite":
+            restore_elsewhere(path, backup)
+        else:
+            database.backup(path, backup)
+        await fill(store, RUNS)
+        restore_elsewhere(backup, path)
+        if idle:
+            await asyncio.to_thread(store._thread._thread.join, 60)
+        with pytest.raises(FileLost, match="was replaced while it was in use: another program has restored"):
+            await fill(store, 2 * RUNS)
+        store.close()
+        return before
+
+    before = asyncio.run(scenario())
+    assert run_ids(path) == before
+
+
+def test_rows_of_another_program_are_no_loss(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Replication tools keep tables of their own in the file: one warning, and the store continues."""
+
+    async def scenario() -> set[str]:
+        store = open_sqlite(path)
+        before = await fill(store)
+        for number in range(3):
+            execute_elsewhere(path, f"CREATE TABLE _tool_{number} AS SELECT 1")
+            before |= await fill(store, (number + 1) * RUNS)
+        store.close()
+        return before
+
+    written = asyncio.run(scenario())
+    assert run_ids(path) == written
+    (warning,) = [record for record in caplog.records if record.name == "hourglass"]
+    assert "another program writes into" in warning.getMessage()
 
 
 def test_new_modification_time_alone_is_no_change(path: Path) -> None:

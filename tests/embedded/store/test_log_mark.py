@@ -15,6 +15,7 @@ import pytest
 from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS
 from hourglass.errors import StorageError
 
 ROOT = Path(__file__).parents[3]
@@ -135,7 +136,7 @@ def test_file_is_refused_under_another_name_than_its_log(
     path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch, rename: Callable[[Path, Path], None]
 ) -> None:
     """A killed owner's file that was moved without its log, or is opened by another hard link, lacks what is in the log."""
-    monkeypatch.setenv(database.ALLOW_HARD_LINKS, "1")
+    monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
     other = path.with_name("other.db")
     rename(path, other)
     for use in (open_sqlite, lambda name: database.backup(name, backup.with_name("second.db"))):

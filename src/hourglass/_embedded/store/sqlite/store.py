@@ -39,6 +39,7 @@ from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.sqlite.file_watch import (
     FileMoved,
     FileOverwritten,
+    FileRestored,
     FileWatch,
     LogLost,
     LogOverwritten,
@@ -463,15 +464,24 @@ class _Sink:
 
     def commit(self, batch: Batch | Apart) -> None:
         with NO_FORK.lock:
-            self._raise_loss(self._watch.check_log)
-            if isinstance(batch, Batch):
-                self._writer.write(batch)
-            else:
-                self._writer.write_apart(batch)
+            self._raise_loss(self._watch.check_before_commit)
+            try:
+                self._write(batch)
+            except Exception:
+                # The content may have been replaced while this commit waited for the lock.
+                self._raise_loss(self._watch.check_before_commit)
+                raise
+            self._watch.note_commit(batch.last_events, batch.forgotten)
             # After the commit: what is acknowledged was written to files that were in their place afterwards.
             self.check()
         if isinstance(batch, Apart):
             self._on_refusals(batch.refused)
+
+    def _write(self, batch: Batch | Apart) -> None:
+        if isinstance(batch, Batch):
+            self._writer.write(batch)
+        else:
+            self._writer.write_apart(batch)
 
     def check(self) -> None:
         """Raise what ends the store if the file, its log or its index was exchanged, or another process owns the file."""
@@ -480,7 +490,7 @@ class _Sink:
     def _raise_loss(self, check: Callable[[], None]) -> None:
         try:
             check()
-        except (FileMoved, FileOverwritten, LogLost, LogOverwritten) as loss:
+        except (FileMoved, FileOverwritten, FileRestored, LogLost, LogOverwritten) as loss:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:

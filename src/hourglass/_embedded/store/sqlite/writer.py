@@ -160,6 +160,8 @@ request; and what lists show of it now. A state without a run id is that of a ru
 that changes (`wake_ns` says no more than that there is one), which leaves the indexes alone.
 """
 
+_FIRST_ID = COLUMNS.index("first_id")
+
 Row: TypeAlias = tuple[Any, ...]
 
 NO_STATE: Row = ("", "", 0, 0, 0)
@@ -293,6 +295,11 @@ class Batch:
         more = self.visible or self.schedules or self.forgotten
         return not more and is_one_statement(self.steps)
 
+    @property
+    def last_events(self) -> tuple[int, int] | None:
+        """The key of a run and the id of the first of the events written last; None if there are none."""
+        return next(((row[0], row[_FIRST_ID]) for row in reversed(self.steps) if row[_FIRST_ID]), None)
+
 
 class Readmitted(NamedTuple):
     """From here on changes of these runs rest on what the file has."""
@@ -310,6 +317,7 @@ class Apart:
     parts: Sequence[Numbered | Readmitted]
     forgotten: Sequence[int] = ()
     refused: list[Refusal] = field(default_factory=list)
+    last_events: None = None
 
 
 @dataclass(frozen=True)
