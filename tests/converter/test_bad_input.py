@@ -113,7 +113,7 @@ def problem(payload: Payload, hint: Any = Any) -> str:
         (b'"c"', Literal["a", "b"], "expected Literal['a', 'b'], got another str"),
         (b"[1]", tuple[int, int], "expected an array of length 2, got 1"),
         (b"[1,2,3]", Pair, "expected Pair, got an array of length 3"),
-        (b"{}", Address, "Address misses its key 'city'"),
+        (b"{}", Address, "Address lacks its key 'city'"),
         (b"[[1]]", set[list[int]], "got items that cannot be hashed"),
         (b"true", int | str, "expected int | str, got bool"),
         (b'{"price":1}', list[int] | str, "got object"),

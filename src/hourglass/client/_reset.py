@@ -157,5 +157,5 @@ def _checked(event_id: int | None, least: int, before: object) -> str:
         return ""
     name = before if isinstance(before, str) else getattr(before, "name", None)
     if not isinstance(name, str) or not name:
-        raise UsageError("before names a step: an activity, a child workflow, or a text (its type or id)")
+        raise UsageError("before must name a step: an activity, a child workflow, or a str (its type or id)")
     return name

@@ -135,7 +135,7 @@ class RemoteHandle:
             self._heartbeats.close()
             self._broken = HandleBroken(why)
             self._kept_activations.clear()
-            for item in self._kept_activities:  # the worker has not got them, and will not
+            for item in self._kept_activities:  # they were not delivered to the worker, and never will be
                 if isinstance(item, ActivityTask):
                     self._heartbeat_timeouts.pop(item.token, None)
             self._kept_activities.clear()

@@ -676,7 +676,7 @@ class FileHandle:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has no engine yet, and may get one."""
+        """Whether the handle has not been connected to an engine yet and has not ended."""
         return self._inner is None and self._end is None
 
     def take_unfinished(self) -> tuple[list[ActivityResult], set[bytes]]:

@@ -95,7 +95,7 @@ def can_be_tried_again(task: ActivityTask) -> bool:
 
 
 def stopped(task: ActivityTask, reason: str) -> ActivityResult:
-    """An attempt that was asked to stop, and did, or was made to."""
+    """Return the result of an attempt that was cancelled or stopped for this reason."""
     if reason in _ASKED_FOR:
         return AttemptCancelled(task.token, Failure(message="Cancelled", info=CanceledFailure()))
     if reason == "WORKER_SHUTDOWN":

@@ -322,7 +322,7 @@ class ProcessPool:
             if self.started:
                 self._threads.submit(self._close_idle)
         except RuntimeError:
-            pass  # no thread can be made at the end of the interpreter; children see their parent end
+            pass  # no thread can be started at interpreter exit; the children end when their parent does
         self._threads.stop()
 
     # --- in a thread of the pool -------------------------------------------------------------------------------------

@@ -388,7 +388,9 @@ def open_database(
             watch = FileWatch(path, writer, partial(copy_database, overwrite=False))
             check_left_behind(path, writer)
             _prepare(writer, path, namespace, more_tables, migrations, found)
-            mark_log(path, epoch_in_file=0, epoch=_epoch(writer) + 1)  # before: this process may be killed
+            mark_log(
+                path, epoch_in_file=0, epoch=_epoch(writer) + 1
+            )  # first: this process may be killed in between
             epoch = next_epoch(writer, path)
             reader = _connect_reader(path)
             # Into the file at once: a process that has it open by another name has another log, and sees the epoch only here.

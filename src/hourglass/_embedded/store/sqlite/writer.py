@@ -135,7 +135,7 @@ class WrittenRuns:
         return written
 
     def show(self, run: Run, written: Written) -> None:
-        """Lists show an open run as it is."""
+        """Update the values of an open run that lists show."""
         written.memo, written.search_attributes = run.memo, run.search_attributes
         written.is_paused, written.start_ns = run.paused is not None, run.start_ns
 
