@@ -47,15 +47,15 @@ SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
 only an owner can answer.
 """
 LOOK = 1.0
-"""How often, in seconds, the lock is checked while nothing else would show an owner's death."""
+"""Seconds between checks of the lock, for an owner's death that does not end its connections."""
 SILENCE = 3.0
-"""How long a request may wait before the log explains why."""
+"""Seconds that a request may wait before the log explains why."""
 _UNREACHED, _UNREACHABLE = 3.0, 60.0
-"""For how many seconds an owner without a socket is waited for without a warning, and at all."""
+"""Seconds that a request waits for an owner without a socket: before a warning, and before it fails."""
 _MISS = 0.003
 """The pause after an attempt to connect that found no owner, in seconds."""
 _AGAIN = 2.0
-"""The pause before another look for the end of a run that was open when no process owned the file, in seconds."""
+"""Seconds until the end of a run is checked again that was open when no process owned the file."""
 _PRECEDENCE = 0.05
 """For this many seconds after an owner's death only processes with workers try to take the lock."""
 
@@ -73,7 +73,7 @@ class _Search:
     holder: LockNote | None = None
     """The holder of the lock at the last check, which had no socket."""
     held_from: float = 0.0
-    """Since when every check found this holder."""
+    """The time of the first of the consecutive checks with this holder."""
     warned: bool = False
 
 
@@ -85,7 +85,7 @@ class CallRouter:
         self.owner: OwnerConnection | None = None
         """The connection to the owner, if one was found; it may have ended."""
         self.broken: StorageError | None = None
-        """Why the file cannot be used until a person repairs it, if that is known."""
+        """The error of a file that cannot be used until a person repairs it; None if there is none."""
         self._path = path
         self._namespace = namespace
         self._changed = changed
@@ -119,7 +119,7 @@ class CallRouter:
             self.owner.close()
 
     async def call(self, request: s.Request[A]) -> A:
-        """Send a request to the file's engine, wherever that is, until it has been answered."""
+        """Return the answer of the file's engine, in whichever process it is."""
         engine, is_repeated = self.engine, False
         if engine is not None and engine.failed is None:  # the common case: this process owns the file
             try:
@@ -137,8 +137,8 @@ class CallRouter:
             try:
                 outcome = await self._ask_once(request, search)
             except (EngineClosed, ConnectionLost):
-                # It may have been carried out, and its answer lost. It is sent again under the same key, by which a living owner
-                # returns the same answer, and with the same id, by which the next owner does.
+                # It may have been carried out, and its answer lost. It is sent again under the same key, by which a running owner
+                # finds its first answer, and with the same id, by which the next owner recognizes it.
                 self.check_sound()
                 search.repeated, search.pause = True, SHORTEST
                 self._lost_at = monotonic()
@@ -201,8 +201,9 @@ class CallRouter:
             _log.warning("%s", what)
 
     async def _ask_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
-        """Return the answer, or why there is none yet. Raise `EngineClosed` or `ConnectionLost` if the request may have been
-        carried out.
+        """Return the answer, or the reason that there is none yet.
+
+        Raises `EngineClosed` or `ConnectionLost` if the request may have been carried out.
         """
         engine = self.engine
         if isinstance(self.broken, FileLost):

@@ -1,7 +1,7 @@
 """The connection of clients and workers to a file, whichever process owns it.
 
 Must not know: how a request finds its engine (see `calls`). Enforces the timeouts of calls, and the closed state. All connections
-of a process to one file share one `SharedFile`; in a forked child they start anew.
+of a process to one file share one `SharedFile`; a forked child starts without any.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _log = logging.getLogger("hourglass.embedded")
 _MARGIN = 1.0
 
 EXPLAINED_AFTER = 3.0
-"""How many seconds a change may wait before the log explains why, if the file cannot be written."""
+"""Seconds that a change may wait before the log explains why, if the file cannot be written."""
 
 _LOOK_AGAIN = 10.0
 
@@ -58,8 +58,9 @@ async def connect_file(
     limits: Limits | None = None,
     opener: StoreOpener = SQLITE,
 ) -> FileConnection:
-    """Connect to a file, on the running loop. Nothing is opened or created before the first request. `opener` is the kind of
-    store.
+    """Connect to a file, on the running loop. Nothing is opened or created before the first request.
+
+    `opener` opens the store; it determines the kind of store.
     """
     real = _checked(path)
     key = (asyncio.get_running_loop(), real)
@@ -81,7 +82,7 @@ async def connect_file(
 
 
 class _OpenCalls:
-    """The calls in progress on a connection. `close` ends them all, each with an error instead of a cancellation.
+    """The calls in progress on a connection. `close` ends them with an error instead of a cancellation.
 
     Like `asyncio.timeout`: the waiting tasks are cancelled, and the cancellation becomes the error where it leaves the
     `with` block, unless the caller has cancelled the task as well. A call must not contain another one.
@@ -90,7 +91,7 @@ class _OpenCalls:
     def __init__(self) -> None:
         self.closed = False
         self._cancellations: dict[asyncio.Task[Any], int] = {}
-        """How often the task of each call was cancelled before the call began."""
+        """The number of cancellations of each call's task before the call began."""
 
     def __enter__(self) -> None:
         if self.closed:
@@ -160,7 +161,7 @@ class FileConnection:
 
     @property
     def owner_trouble(self) -> str:
-        """Why this process's workers receive no work from the owner of the file; empty if they do."""
+        """The reason that this process's workers receive no work from the owner of the file; empty if they do."""
         return self._file.owner_trouble
 
     @property
@@ -226,7 +227,7 @@ class FileConnection:
         return number
 
     def _look(self) -> None:
-        """Look for changes that wait for long; one timer serves all calls, most of which take no time."""
+        """Check for changes that have waited long. One timer serves all calls, because most end at once."""
         self._watch = None
         if not self._waiting or self._calls.closed:
             return
@@ -238,7 +239,7 @@ class FileConnection:
         self._watch = loop.call_later(left if left > 0 else _LOOK_AGAIN, self._look)
 
     async def _explain(self, name: str) -> None:
-        """Log why a change waits, if that is because the file cannot be written, which only its owner knows."""
+        """Log why a change waits, if the reason is that the file cannot be written. Only its owner knows this."""
         if self._router.engine is None and self._router.owner is None:
             return
         try:

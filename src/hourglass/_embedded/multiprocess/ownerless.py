@@ -32,21 +32,21 @@ from hourglass.errors import StorageError
 A = TypeVar("A")
 
 _HOLD = 0.2
-"""How long, in seconds, this process keeps the file while requests keep arriving; then others can take the lock. Opening a
-file takes as long as several commits: a client that starts one workflow after another pays for it five times a second, not
-each time.
+"""Seconds that this process keeps the file while requests keep arriving; then others can take the lock. Opening a file
+takes as long as several commits: a client that starts one workflow after another opens it five times a second instead of
+once per request.
 """
 _LINGER = 0.01
-"""How long to wait for the next request."""
+"""Seconds to wait for the next request."""
 _TURN = 0.004
-"""How long this process leaves the lock to others, in seconds: they check it every few milliseconds."""
+"""Seconds that this process leaves the lock to others, which check it every few milliseconds."""
 
 _EXISTENCE_FIRST = (wf.QueryWorkflow, wf.UpdateWorkflow)
 """Requests that wait for a worker only if the workflow exists; otherwise no worker would ever answer."""
 
 
 class NoAnswer(Enum):
-    """Why there is no answer yet."""
+    """A reason that there is no answer yet."""
 
     BUSY = "another process has the lock just now"
     WAIT = "only an owner can answer"
@@ -67,7 +67,7 @@ class OwnerlessTransactions:
         self._after = 0.0
 
     async def ask(self, request: s.Request[A]) -> A | NoAnswer:
-        """Return the answer, or why there is none."""
+        """Return the answer, or the reason that there is none."""
         form = _without_an_owner(request)
         if form is None or not self._may_open():
             return NoAnswer.WAIT
@@ -161,7 +161,7 @@ async def _answer(engine: OpenEngine, request: s.Request[Any], future: asyncio.F
 
 def _settle(future: asyncio.Future[Any], outcome: object) -> None:
     if future.done():
-        return  # its caller has given up
+        return  # the caller no longer waits
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
     else:

@@ -1,10 +1,10 @@
-"""The owner's side of the socket: greets clients, hands their requests to the engine, sends the answers; gives the
-workers of other processes their share of the work (`worker_peer`).
+"""The owner's side of the socket: greets clients, passes their requests to the engine, and sends the answers; serves the
+workers of other processes (`worker_peer`).
 
-Must not know: locks, stores, how a request is answered. A request that changes something is remembered by its
-key for a while, with its answer: a client that lost the connection sends it again and gets the same answer, and
-nothing happens twice. Invariants: what a peer says wrongly ends that peer's connection and nothing else; a peer's
-end cancels what it only wanted to read; a wait that a client gives up ends here, too.
+Must not know: locks, stores, how a request is answered. Invariants: a change is carried out once, even if the client
+sends it again because its connection ended before the answer arrived: the server remembers answers by the request's key
+for a while; an invalid message ends the connection of its sender, and has no other effect; when a connection ends, its
+pending reads are cancelled, but changes are completed; a wait is cancelled as soon as its client gives it up.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from hourglass.errors import NamespaceNotFoundError, ServiceError
 _log = logging.getLogger("hourglass.embedded")
 
 _REMEMBERED = 10_000
+"""The number of changes whose answers are remembered."""
 _GREETING = 5.0
+"""Seconds that a client has for its greeting."""
 _BACKLOG = 512
 
 
 @dataclass(frozen=True)
 class OwnerInfo:
-    """What the server is told: which process owns the file since when, and how to ask its engine."""
+    """The owner of a file, and callbacks into its engine."""
 
     path: str
     namespace: str
@@ -52,23 +54,25 @@ class OwnerInfo:
     open_handle: Callable[[int, int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
     claim: Callable[[int, int, Collection[bytes]], object] = lambda *_: None
-    """Called with the id of another process, its PID namespace, and all attempts that it has of the owner before."""
+    """Called with the id of another process, its PID namespace, and all attempts that it has from the previous owner."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
-    """Is told that these have ended with their process."""
+    """Called with the attempts of a process that has ended."""
     end_attempt: Callable[[ActivityResult], object] = lambda _: None
-    """Records the result of an attempt that an earlier owner gave out."""
+    """Records the result of an attempt that an earlier owner dispatched."""
     when_stored: Callable[[Callable[[], object]], object] = lambda then: then()
-    """Calls a function once all that has happened until now is durable."""
+    """Calls a function once all changes made so far are durable."""
     processes: Callable[[], tuple[dp.WorkerProcess, ...]] = tuple
-    """The processes that work on the file."""
+    """Returns the processes that work on the file."""
     note_processes: Callable[[tuple[dp.WorkerProcess, ...]], object] = lambda _: None
-    """Writes down the processes that work on the file, for the next owner."""
+    """Records the processes that work on the file, for the next owner."""
     weigh: Callable[[float], object] = lambda _: None
-    """Is told how much heavier work weighs in this process, beside the engine, than in those that work for it."""
+    """Sets the weight of work in this process, beside the engine, relative to work in the other processes."""
 
 
 class OwnerServer:
-    """Listens beside a file. Belongs to one event loop; opened and closed by the `SharedFile` that holds the lock."""
+    """The server on the socket beside a file. Belongs to one event loop; started and closed by the process that has the
+    lock.
+    """
 
     def __init__(self, owner: OwnerInfo) -> None:
         self.owner = owner
@@ -81,7 +85,7 @@ class OwnerServer:
         self._told: tuple[dp.WorkerProcess, ...] = ()
 
     async def start(self) -> None:
-        """Begin to listen. Raises `StorageError` where there can be no socket."""
+        """Begin to listen. Raises `StorageError` if the socket cannot be created."""
         listening = unix_socket.listen(self.owner.path)
         loop = asyncio.get_running_loop()
         self._listening = listening
@@ -91,8 +95,9 @@ class OwnerServer:
         )
 
     async def listen_again(self) -> None:
-        """Make the socket again if its name was taken away: clients that are here stay, new ones find us. Raises
-        `StorageError` where there can be none.
+        """Create the socket again if it was deleted, so that new clients can connect. Existing connections continue.
+
+        Raises `StorageError` if the socket cannot be created.
         """
         if self._server is None or unix_socket.identity(self.owner.path) == self._identity:
             return
@@ -101,7 +106,7 @@ class OwnerServer:
         await self.start()
 
     def stop_listening(self) -> None:
-        """Take no new clients, and take the name away, if it is ours. Those that are here stay."""
+        """Accept no new clients, and remove the socket if it is still ours. Existing connections continue."""
         if self._close_listener() and self._identity is not None:
             with suppress(OSError):
                 unix_socket.remove(self.owner.path, only=self._identity)
@@ -119,9 +124,11 @@ class OwnerServer:
         return server is not None
 
     def measure(self) -> None:
-        """Measure, from now on and while other processes work, how busy this process is beside them: its workers share
-        their interpreter with the engine, and get less work while they hold it up, and more where it is the sending
-        that does.
+        """Begin to measure the load of this process and of the others, and set the weight of work here accordingly.
+
+        Workers in this process share its interpreter with the engine: they get less work while they slow it down, and
+        more while sending work to other processes costs more than executing it. Measuring stops when no other process
+        works on the file.
         """
         if self._meter is None:
             self._measure(ProcessorUse(), 1.0)
@@ -137,7 +144,7 @@ class OwnerServer:
             self._meter = loop.call_later(wire.SIGN_OF_LIFE, self._measure, ours, handicap)
 
     def tell_processes(self) -> None:
-        """Tell the processes that work of each other, if something has changed."""
+        """Send the list of processes to all that work on the file, if it has changed."""
         processes = self.owner.processes()
         if processes != self._told:
             self._told = processes
@@ -148,20 +155,21 @@ class OwnerServer:
                     peer.stream.send(message)
 
     def tell_alive(self) -> None:
-        """Report to all clients, once a second, that this process runs."""
+        """Report to all clients that this process is running. Called about once a second."""
         message = wire.encode(wire.OwnerAlive())
         for peer in self.peers:
             peer.tell_alive(message)
 
     def tell_lost(self, error: FileLost) -> None:
-        """Tell all processes that the file was lost: none of those that work for this one may open it."""
+        """Notify all processes that the file was lost: none of them may open it."""
         message = wire.encode(wire.FileLostMessage(str(error)))
         for peer in self.peers:
             peer.stream.send(message)
 
     def cut_off_silent(self) -> None:
-        """Look, once a second: a process that works here and has said nothing for long does not run, and others get what
-        it has.
+        """Disconnect processes with workers that have sent nothing for `SILENT_LOOKS` seconds: others get their work.
+
+        Called about once a second.
         """
         for peer in tuple(self.peers):
             if peer.workers.is_silent():
@@ -174,7 +182,7 @@ class OwnerServer:
                 peer.stream.abort()
 
     def hang_up(self) -> None:
-        """End all connections: the clients look for the next owner."""
+        """End all connections. The clients then look for the next owner."""
         for peer in tuple(self.peers):
             peer.stream.close()
         for task in self._remembered.values():
@@ -182,8 +190,10 @@ class OwnerServer:
         self._remembered.clear()
 
     def begin(self, key: str, request: s.Request[Any]) -> asyncio.Future[Any]:
-        """Have a request answered; one that changes something, once for each key: a client that lost its connection, and the
-        answer with it, sends the request again and receives the first answer.
+        """Begin to answer a request and return the future of the answer.
+
+        A change is carried out once for each key: a client that sends it again, because its connection ended before the
+        answer arrived, receives the first answer.
         """
         loop = asyncio.get_running_loop()
         if request.effect is not s.Effect.CHANGE or not key:
@@ -199,8 +209,8 @@ class OwnerServer:
         return task
 
     def _forget_result(self, key: str, task: asyncio.Task[Any]) -> None:
-        """Of a run that was waited for, remember that it was started: its result may be large, and can be read again. A
-        wait that was given up is not asked for again.
+        """Replace the remembered answer of `ExecuteWorkflow` by one without the result, which may be large and can be
+        read again. Forget a request that was cancelled: its client does not repeat it.
         """
         if self._remembered.get(key) is not task:
             return
@@ -214,8 +224,9 @@ class OwnerServer:
 
 @dataclass(frozen=True)
 class _Ask:
-    """What a client waits for: `is_change` if it goes on when the connection ends, `is_wait` if it ends when the client
-    gives it up.
+    """A client's request in progress.
+
+    `is_change`: it continues when the connection ends. `is_wait`: it is cancelled when the client gives it up.
     """
 
     task: asyncio.Future[Any]
@@ -224,7 +235,7 @@ class _Ask:
 
 
 class _Peer:
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, server: OwnerServer) -> None:
         self._server = server
@@ -253,11 +264,11 @@ class _Peer:
             self._server.owner.lose_attempts(self.workers.held)
         asks, self._asks = self._asks, {}
         for each in asks.values():
-            if not each.is_change:  # what changes something goes on: its client will ask for the answer again
+            if not each.is_change:  # a change continues: its client will send the request again for its answer
                 each.task.cancel()
 
     def tell_alive(self, message: bytes) -> None:
-        """Report that the owner runs, unless the client has not been greeted yet."""
+        """Report that the owner is running, if greetings have been exchanged."""
         if self._greeted:
             self.stream.send(message)
 
@@ -354,15 +365,16 @@ class _Peer:
     def _give_up(self, number: int) -> None:
         given_up = self._asks.pop(number, None)
         if given_up is not None and given_up.is_wait:
-            # After its first turn, in which a start that is waited for is carried out: it was sent, so it happens.
+            # Cancelled after the task's first turn, in which `ExecuteWorkflow` starts its workflow: a start that was sent
+            # is carried out even if nobody waits for it.
             asyncio.get_running_loop().call_soon(given_up.task.cancel)
 
     def _answer(self, number: int, task: asyncio.Future[Any]) -> None:
-        error = None if task.cancelled() else task.exception()  # read, or asyncio complains
+        error = None if task.cancelled() else task.exception()  # asyncio logs exceptions that are never retrieved
         if self._asks.pop(number, None) is None or task.cancelled():
-            return  # the client gave up, or we end: it will ask the next owner
+            return  # the client gave up, or this process stops: the client will ask the next owner
         if isinstance(error, EngineClosed):
-            return  # the connection ends, and the client asks the next owner
+            return  # the connection will end, and the client will ask the next owner
         if error is None:
             self._send_answer(number, s.Nothing() if task.result() is None else task.result())
         else:

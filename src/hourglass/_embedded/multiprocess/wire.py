@@ -229,7 +229,7 @@ class Processes(msgspec.Struct, frozen=True, tag=True):
 
 
 class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):
-    """Why the owner stops, and no process may open the file again: it was replaced or overwritten."""
+    """The owner's last message if the file was replaced or overwritten: no process may open it again."""
 
     message: str
 
