@@ -233,14 +233,14 @@ def test_far_dates_travel_between_processes() -> None:
         request_id="1",
         backfill=(sc.Backfill(start_ns=YEAR_1, end_ns=YEAR_9999),),
     )
-    message = wire.decode_to_owner(wire.ask(1, "k", create))
+    message = wire.decode_to_owner(wire.encode_request(1, "k", create))
     assert isinstance(message, wire.RequestMessage)
-    request = wire.request_of(message)
+    request = wire.decode_request(message)
     assert isinstance(request, sc.CreateSchedule)
     assert request.schedule.spec.end_at_ns == LATEST_NS
     assert request.backfill == (sc.Backfill(start_ns=-LATEST_NS, end_ns=LATEST_NS),)
     with pytest.raises(ServiceError, match="larger than 64 bits"):
-        wire.ask(1, "k", wf.ListWorkflows(page_size=10**30))
+        wire.encode_request(1, "k", wf.ListWorkflows(page_size=10**30))
 
 
 def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> None:

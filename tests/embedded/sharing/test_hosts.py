@@ -134,8 +134,8 @@ def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: py
     """
 
     def speak_every(seconds: float) -> None:
-        monkeypatch.setattr(wire, "SIGN_OF_LIFE", seconds)
-        monkeypatch.setattr(wire, "SIGN_WHEN_IDLE", seconds)
+        monkeypatch.setattr(wire, "REPORT_INTERVAL", seconds)
+        monkeypatch.setattr(wire, "IDLE_REPORT_INTERVAL", seconds)
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 3) as (one, two, three):
@@ -146,7 +146,7 @@ def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: py
             assert await poll(silent) == started.run_id
             speak_every(0.001)
             other = Polled(await three.open_handle(config()))
-            monkeypatch.setattr(host_module, "LOOK", 0.02)
+            monkeypatch.setattr(host_module, "CHECK_INTERVAL", 0.02)
             one._changed.ring()
             assert await poll(other) == started.run_id
             with pytest.raises(HandleBroken):
@@ -202,11 +202,11 @@ def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense: wire.
             third = Polled(await three.open_handle(config()))
             owner = await two.calls.reach()
             assert owner is not None
-            owner.tell(wire.WorkAnswers(handle=99, evictions=("no run",)))
-            owner.tell(wire.ShutDownHandle(99))
+            owner.send(wire.WorkAnswers(handle=99, evictions=("no run",)))
+            owner.send(wire.ShutDownHandle(99))
             await owner.close_handle(99)
             assert owner.is_open
-            owner.tell(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
+            owner.send(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
             assert await poll(third) == started.run_id
             assert one.standing == "owner"
 
@@ -388,7 +388,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the end of a dead owner's connection does not come, its free lock tells, and the client asks elsewhere."""
-    monkeypatch.setattr(calls, "LOOK", 0.01)
+    monkeypatch.setattr(calls, "CHECK_INTERVAL", 0.01)
 
     async def silent(request: s.Request[Any]) -> Any:
         await asyncio.Event().wait()
@@ -405,7 +405,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
                 await asyncio.sleep(0)
             server.stop_listening()
             assert (await counting).count == 0
-        server.hang_up()
+        server.disconnect_all()
 
     run(body)
 
@@ -474,7 +474,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 
 def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are connected stay, and new ones find the owner again."""
-    monkeypatch.setattr(host_module, "LOOK", 0.01)
+    monkeypatch.setattr(host_module, "CHECK_INTERVAL", 0.01)
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 3) as (one, two, three):
@@ -495,7 +495,7 @@ def test_a_client_that_finds_no_socket_says_what_is_wrong(
     """The lock is held and there is no socket: the log names the process and the socket, and in the end so does an error."""
     monkeypatch.setattr(calls, "_UNREACHED", 0.01)
     monkeypatch.setattr(calls, "_UNREACHABLE", 0.1)
-    monkeypatch.setattr(calls, "LOOK", 0.01)
+    monkeypatch.setattr(calls, "CHECK_INTERVAL", 0.01)
 
     async def body() -> None:
         lock = FileLock(str(tmp_path / "a.db"))
@@ -516,7 +516,7 @@ def test_short_transactions_of_clients_are_not_taken_for_an_owner(
     """Whoever waits for a worker finds the lock held now and then, each time by another transaction: that is no owner without
     a socket, however long the wait. The same holder twice is.
     """
-    for name in ("_UNREACHED", "_UNREACHABLE", "LOOK"):
+    for name in ("_UNREACHED", "_UNREACHABLE", "CHECK_INTERVAL"):
         monkeypatch.setattr(calls, name, 0.0)
 
     async def body() -> None:
@@ -526,13 +526,13 @@ def test_short_transactions_of_clients_are_not_taken_for_an_owner(
         lock = FileLock(path)
         for _ in range(3):
             assert lock.try_take()
-            router._look_for_owner(search)
+            router._check_unreachable_owner(search)
             lock.drop()
         assert "there is no socket" not in caplog.text
         assert lock.try_take()
-        router._look_for_owner(search)
+        router._check_unreachable_owner(search)
         with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
-            router._look_for_owner(search)
+            router._check_unreachable_owner(search)
         lock.drop()
         await router.close()
 
@@ -542,7 +542,7 @@ def test_short_transactions_of_clients_are_not_taken_for_an_owner(
 
 def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner has its lock again within a look, and the newcomer works for it."""
-    monkeypatch.setattr(host_module, "LOOK", 0.01)
+    monkeypatch.setattr(host_module, "CHECK_INTERVAL", 0.01)
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
@@ -563,7 +563,7 @@ def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
-            monkeypatch.setattr(host_module, "LOOK", 60.0)
+            monkeypatch.setattr(host_module, "CHECK_INTERVAL", 60.0)
             await one.open_handle(config())
             await two.open_handle(config())
             os.unlink(f"{one.path}-lock")
@@ -588,7 +588,7 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
     """Lock and socket are deleted, and another process is quicker: nothing of the former owner is written any more, and
     its callers are answered by the new one.
     """
-    monkeypatch.setattr(host_module, "LOOK", 60.0)  # the former owner does not look
+    monkeypatch.setattr(host_module, "CHECK_INTERVAL", 60.0)  # the former owner does not look
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 2) as (one, two):
@@ -620,7 +620,7 @@ def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.M
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 1) as (one,):
-            monkeypatch.setattr(host_module, "LOOK", 60.0)
+            monkeypatch.setattr(host_module, "CHECK_INTERVAL", 60.0)
             handle = Polled(await one.open_handle(config()))
             os.unlink(f"{one.path}-lock")
             other = FileLock(one.path)

@@ -53,7 +53,7 @@ async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[Own
         yield server
     finally:
         server.stop_listening()
-        server.hang_up()
+        server.disconnect_all()
 
 
 async def reach(path: Path, namespace: str = "default") -> OwnerConnection:
@@ -79,8 +79,8 @@ def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            slow = asyncio.create_task(link.ask(wf.CountWorkflows(query="slow"), "k0"))
-            quick = [link.ask(wf.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
+            slow = asyncio.create_task(link.request(wf.CountWorkflows(query="slow"), "k0"))
+            quick = [link.request(wf.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
             assert [each.count for each in await asyncio.gather(*quick)] == list(range(1, 200))
             assert not slow.done()
             gate.set()
@@ -103,8 +103,8 @@ def test_an_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> None:
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
             with pytest.raises(WorkflowNotFoundError, match="no such workflow"):
-                await link.ask(DESCRIBE, "k1")
-            assert (await link.ask(COUNT, "k2")).count == 1
+                await link.request(DESCRIBE, "k1")
+            assert (await link.request(COUNT, "k2")).count == 1
             link.close()
 
     run(body)
@@ -125,11 +125,11 @@ def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k1"))
+            waiting = asyncio.create_task(link.request(wf.WaitForClose(workflow_id="w"), "k1"))
             await began.acquire()
             waiting.cancel()
             await ended.acquire()
-            waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k2"))
+            waiting = asyncio.create_task(link.request(wf.WaitForClose(workflow_id="w"), "k2"))
             await began.acquire()
             link.close()
             await ended.acquire()
@@ -153,7 +153,7 @@ def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            first = asyncio.create_task(link.ask(SIGNAL, "key"))
+            first = asyncio.create_task(link.request(SIGNAL, "key"))
             while not calls:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             link.close()
@@ -194,7 +194,7 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            first = asyncio.create_task(link.ask(start, "key"))
+            first = asyncio.create_task(link.request(start, "key"))
             while not calls:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             link.close()
@@ -232,16 +232,16 @@ def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(t
 
         async with serve(tmp_path / "a.db", answer) as server:
             link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(start, "waited for"))
+            waiting = asyncio.create_task(link.request(start, "waited for"))
             await began.acquire()
             waiting.cancel()
             await ended.acquire()
-            sudden = asyncio.create_task(link.ask(start, "given up at once"))
+            sudden = asyncio.create_task(link.request(start, "given up at once"))
             await asyncio.sleep(0)  # it is sent
             sudden.cancel()
             await began.acquire()
             await ended.acquire()
-            while server._remembered:  # noqa: ASYNC110
+            while server._answers:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             link.close()
 
@@ -260,19 +260,19 @@ def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
 
         async with serve(tmp_path / "a.db", answer) as server:
             link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(COUNT, "k"))
+            waiting = asyncio.create_task(link.request(COUNT, "k"))
             while not server.peers or not link.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             server.stop_listening()
             assert await remote.connect(str(tmp_path / "a.db"), "default") is None
             closing.set()
             await asyncio.sleep(0)
-            server.hang_up()
+            server.disconnect_all()
             with pytest.raises(ConnectionLost):
                 await waiting
             await link.lost.wait()
             with pytest.raises(ConnectionLost):
-                await link.ask(COUNT, "k")
+                await link.request(COUNT, "k")
 
     run(body)
 
@@ -300,7 +300,7 @@ def test_garbage_ends_only_its_peer(tmp_path: Path, garbage: bytes) -> None:
             writer.write_eof()
             assert await reader.read() == b""
             writer.close()
-            assert (await link.ask(COUNT, "k")).count == 7
+            assert (await link.request(COUNT, "k")).count == 7
             link.close()
 
     run(body)
@@ -313,7 +313,7 @@ def test_garbage_after_the_greeting_ends_only_its_peer(tmp_path: Path) -> None:
         async with serve(tmp_path / "a.db", lambda _: asyncio.Event().wait()):
             bad = [
                 wire.encode(wire.RequestMessage(1, "k", "os.system", msgspec.Raw(wire.encode({"x": 1})))),
-                wire.ask(1, "k", DESCRIBE),
+                wire.encode_request(1, "k", DESCRIBE),
             ]
             for frame in bad:
                 link = await reach(tmp_path / "a.db")
@@ -334,7 +334,7 @@ def test_an_owner_that_talks_nonsense_is_left(tmp_path: Path) -> None:
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
             with pytest.raises(ConnectionLost, match="was invalid"):
-                await link.ask(COUNT, "k")
+                await link.request(COUNT, "k")
             await link.lost.wait()
 
     run(body)
@@ -377,11 +377,11 @@ def test_what_is_too_large_is_an_error_not_an_end(tmp_path: Path, monkeypatch: p
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
             with pytest.raises(ServiceError, match=r"the request has .* bytes") as caught:
-                await link.ask(wf.CountWorkflows(query="x" * 3000), "k1")
+                await link.request(wf.CountWorkflows(query="x" * 3000), "k1")
             assert caught.value.status == "INVALID_ARGUMENT"
             with pytest.raises(ServiceError, match=r"the answer has .* bytes"):
-                await link.ask(wf.GetHistory(workflow_id="w"), "k2")
-            assert (await link.ask(COUNT, "k3")).count == 7
+                await link.request(wf.GetHistory(workflow_id="w"), "k2")
+            assert (await link.request(COUNT, "k3")).count == 7
             link.close()
 
     run(body)
@@ -418,7 +418,7 @@ def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
         assert await remote.connect(str(tmp_path / "a.db"), "default") is None
         async with serve(tmp_path / "a.db", count):
             link = await reach(tmp_path / "a.db")
-            assert (await link.ask(COUNT, "k")).count == 7
+            assert (await link.request(COUNT, "k")).count == 7
             link.close()
         assert not (tmp_path / "a.db-sock").exists()
 

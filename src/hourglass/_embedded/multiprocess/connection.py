@@ -135,7 +135,7 @@ class FileConnection:
         self._waiting: dict[int, tuple[float, str]] = {}
         """Unanswered changes by number: the time and the class of each."""
         self._numbers = itertools.count(1)
-        self._watch: asyncio.TimerHandle | None = None
+        self._waiting_timer: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
         self._calls = _OpenCalls()
 
@@ -222,29 +222,31 @@ class FileConnection:
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         self._waiting[number] = loop.time(), type(request).__name__
-        if self._watch is None:
-            self._watch = loop.call_later(EXPLAINED_AFTER, self._look)
+        if self._waiting_timer is None:
+            self._waiting_timer = loop.call_later(EXPLAINED_AFTER, self._check_waiting)
         return number
 
-    def _look(self) -> None:
+    def _check_waiting(self) -> None:
         """Check for changes that have waited long. One timer serves all calls, because most end at once."""
-        self._watch = None
+        self._waiting_timer = None
         if not self._waiting or self._calls.closed:
             return
         loop = asyncio.get_running_loop()
         since, name = next(iter(self._waiting.values()))
-        left = since + EXPLAINED_AFTER - loop.time()
-        if left <= 0 and (self._explaining is None or self._explaining.done()):
+        remaining = since + EXPLAINED_AFTER - loop.time()
+        if remaining <= 0 and (self._explaining is None or self._explaining.done()):
             self._explaining = loop.create_task(self._explain(name))
-        self._watch = loop.call_later(left if left > 0 else _LOOK_AGAIN, self._look)
+        self._waiting_timer = loop.call_later(
+            remaining if remaining > 0 else _LOOK_AGAIN, self._check_waiting
+        )
 
     async def _explain(self, name: str) -> None:
         """Log why a change waits, if the reason is that the file cannot be written. Only its owner knows this."""
         if self._router.engine is None and self._router.owner is None:
             return
         try:
-            look = wf.ListWorkflows(page_size=1, rpc_timeout=EXPLAINED_AFTER)
-            notice = (await self.call(look)).notice
+            listing = wf.ListWorkflows(page_size=1, rpc_timeout=EXPLAINED_AFTER)
+            notice = (await self.call(listing)).notice
         except HourglassError:
             return
         if notice and not self._explained:
@@ -266,8 +268,8 @@ class FileConnection:
         if self._calls.closed:
             return
         self._calls.close()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._waiting_timer is not None:
+            self._waiting_timer.cancel()
         handles, self._handles = self._handles, []
         for handle in handles:
             await handle.finalize()

@@ -237,7 +237,7 @@ class FileLock:
             # A fork between the two calls would leave our lock with a child, for as long as it lives.
             with NO_FORK.lock:
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
-                unix_socket.hold(descriptor)
+                unix_socket.track(descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise self._not_ours("a link, a folder or a device") from None
@@ -347,7 +347,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 def _close(descriptor: int) -> None:
     with NO_FORK.lock:
-        unix_socket.let_go(descriptor)
+        unix_socket.untrack(descriptor)
         os.close(descriptor)
 
 

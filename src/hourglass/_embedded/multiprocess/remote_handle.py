@@ -62,11 +62,11 @@ class OwnerLink(Protocol):
         """Results that were sent and are not confirmed as durable, by token."""
         ...
 
-    def tell(self, message: wire.ToOwner) -> None:
+    def send(self, message: wire.ToOwner) -> None:
         """Send a message that needs no answer."""
         ...
 
-    def send(self, data: bytes) -> None:
+    def send_encoded(self, data: bytes) -> None:
         """Send a message that is encoded already."""
         ...
 
@@ -220,7 +220,7 @@ class RemoteHandle:
         answers, self._answers = self._answers, _Answers()
         if self._broken is None and self._link.is_open:
             for data in answers.messages(self.number):
-                self._link.send(data)
+                self._link.send_encoded(data)
 
     def initiate_shutdown(self) -> None:
         """Receive no new work."""
@@ -228,7 +228,7 @@ class RemoteHandle:
         self._paused.clear()
         self._deliver_soon()
         if self._broken is None:
-            self._link.tell(wire.ShutDownHandle(self.number))
+            self._link.send(wire.ShutDownHandle(self.number))
 
     async def finalize(self) -> None:
         """Close the handle: the owner gives the worker's remaining work to others."""

@@ -39,7 +39,7 @@ from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Bell
 from hourglass._embedded.engine import EngineFigures
 from hourglass._embedded.multiprocess import wire
-from hourglass._embedded.multiprocess.calls import BUSY, LOOK, SHORTEST, CallRouter
+from hourglass._embedded.multiprocess.calls import BUSY, CHECK_INTERVAL, SHORTEST, CallRouter
 from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass._embedded.multiprocess.remote import ConnectionLost, ForeignProtocol, OwnerConnection
@@ -85,7 +85,7 @@ class SharedFile:
         self._changed = Bell()
         self.calls = CallRouter(opener, path, namespace, self._changed)
         self._handles: set[FileHandle] = set()
-        self._keeper: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._failures = 0
         self._identity: tuple[int, int] | None = None
         """Device and inode of the file that this process has worked on."""
@@ -134,7 +134,7 @@ class SharedFile:
                 return ""
             return f"process {owner.welcome.pid}, which owns {self.path}, does not respond: it is stopped or hangs"
         waited = monotonic() - self._ownerless_since
-        if not self._ownerless_since or waited < wire.SILENT_LOOKS:
+        if not self._ownerless_since or waited < wire.SILENT_CHECKS:
             return ""
         return f"{self.path} is held by another process, which does not respond, for {waited:.0f} seconds"
 
@@ -169,8 +169,8 @@ class SharedFile:
         try:
             if self.calls.engine is not None:
                 handle.attach(self.calls.engine)
-            if self._keeper is None or self._keeper.done():
-                self._keeper = asyncio.get_running_loop().create_task(self._own_while_wanted())
+            if self._task is None or self._task.done():
+                self._task = asyncio.get_running_loop().create_task(self._own_while_wanted())
             self._changed.ring()
             await asyncio.wait({handle.settled}, timeout=SETTLE)
             if handle.settled.done():
@@ -241,14 +241,14 @@ class SharedFile:
         """Record that neither the lock nor its holder is available, and log it once after a while."""
         now = monotonic()
         self._ownerless_since = self._ownerless_since or now
-        if now - self._ownerless_since > wire.SILENT_LOOKS and not self._warned:
+        if now - self._ownerless_since > wire.SILENT_CHECKS and not self._warned:
             self._warned = True
             _log.warning(
                 "%s is held by %s, which has not responded for %d seconds: it is stopped or hangs, and no work on the file "
                 "proceeds until it runs again or ends",
                 self.path,
                 self._holder(),
-                wire.SILENT_LOOKS,
+                wire.SILENT_CHECKS,
             )
 
     async def _own(self) -> None:
@@ -303,9 +303,9 @@ class SharedFile:
             engine.close()
             self._record_end(engine)
             if isinstance(engine.failed, FileLost):
-                server.tell_lost(engine.failed)
+                server.send_file_lost(engine.failed)
             self._lock.drop()
-            server.hang_up()  # last: disconnecting makes the other processes try for the lock, which is free now
+            server.disconnect_all()  # last: disconnecting makes the other processes try for the lock, which is free now
             self._changed.ring()
         if engine.failed is not None:
             if isinstance(engine.failed, FileLost):
@@ -373,14 +373,14 @@ class SharedFile:
     def _await_claims(self, engine: OpenEngine, since: float) -> None:
         """Wait until the processes that survived the last owner have claimed their attempts.
 
-        Waits while they are alive, at most `wire.SILENT_LOOKS` seconds. Attempts without a claim are then lost.
+        Waits while they are alive, at most `wire.SILENT_CHECKS` seconds. Attempts without a claim are then lost.
         """
 
         def check() -> None:
             waiting = any(
                 _key(survivor) not in self._claimed and _may_run(survivor) for survivor in self._survivors
             )
-            if waiting and monotonic() < since + wire.SILENT_LOOKS:
+            if waiting and monotonic() < since + wire.SILENT_CHECKS:
                 self._await_claims(engine, since)
             else:
                 self._survivors.clear()
@@ -414,18 +414,18 @@ class SharedFile:
         while self._is_wanted and engine.failed is None:
             for handle in self._handles:
                 handle.attach(engine)
-            server.tell_processes()
-            await self._changed.wait(LOOK)
+            server.send_processes()
+            await self._changed.wait(CHECK_INTERVAL)
             engine.check()
             if not self._lock.still_held():
                 engine.fail(epoch_is_over(self.path))
                 return
             await server.listen_again()
-            if monotonic() >= checked_at + LOOK:
+            if monotonic() >= checked_at + CHECK_INTERVAL:
                 checked_at = monotonic()
                 self._confirm_results(engine)
-                server.tell_alive()
-                server.cut_off_silent()
+                server.send_alive()
+                server.disconnect_silent()
             if self._failures and monotonic() > started_at + SOUND:
                 self._failures, self.calls.broken = 0, None
 
@@ -496,7 +496,7 @@ class SharedFile:
             self._leave_owner()
             self._former = owner
             self._identity = self._identity or _identity(self.path)
-            owner.tell(wire.Holding(tuple(self._held)))
+            owner.send(wire.Holding(tuple(self._held)))
             results, self._results = self._results, {}
             owner.resend(results)
         try:
@@ -504,7 +504,7 @@ class SharedFile:
                 await self._open_at(owner, handle)
         except ConnectionLost:
             return True
-        await _first(owner.lost.wait(), self._changed.wait(LOOK))
+        await _first(owner.lost.wait(), self._changed.wait(CHECK_INTERVAL))
         if owner.is_open and self._lock.is_abandoned(owner.welcome.since_ns):
             owner.close()
         return True
@@ -514,7 +514,7 @@ class SharedFile:
         former, self._former = self._former, None
         if former is not None:
             self._took_over = True
-            self._wanted_until = monotonic() + LOOK
+            self._wanted_until = monotonic() + CHECK_INTERVAL
             self._held |= former.held
             self._results.update(former.unconfirmed)
 
@@ -568,8 +568,8 @@ class SharedFile:
         if not self._results and (self._former is None or not self._former.unconfirmed):
             self._wanted_until = 0.0  # otherwise the next owner gets the results first, if there is one soon
         self._changed.ring()
-        if self._keeper is not None:
-            await asyncio.wait({self._keeper})
+        if self._task is not None:
+            await asyncio.wait({self._task})
         await self.calls.close()
 
 
@@ -650,7 +650,7 @@ class FileHandle:
         """Attach a handle on the owner's engine."""
         self.owner = owner
         if not self.is_new:  # shut down while it was being opened
-            owner.tell(wire.ShutDownHandle(handle.number))
+            owner.send(wire.ShutDownHandle(handle.number))
             return
         self._attach(handle)
 

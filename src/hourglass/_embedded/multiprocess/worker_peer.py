@@ -54,18 +54,20 @@ class ProcessorUse:
         self.control = 0.0
         self._used = 0.0
         self._in_control = 0.0
-        self._at = 0.0
+        self._noted_at = 0.0
 
     def note(self, used: float, in_control: float) -> None:
         """Record the processor seconds used since the start of the process, and those of its control loop."""
         now = monotonic()
-        if self._at and now > self._at:
-            self.share += (self._part(used - self._used, now) - self.share) * _WEIGHT_OF_NEW
-            self.control += (self._part(in_control - self._in_control, now) - self.control) * _WEIGHT_OF_NEW
-        self._used, self._in_control, self._at = used, in_control, now
+        if self._noted_at and now > self._noted_at:
+            self.share += (self._share_since_note(used - self._used, now) - self.share) * _WEIGHT_OF_NEW
+            self.control += (
+                self._share_since_note(in_control - self._in_control, now) - self.control
+            ) * _WEIGHT_OF_NEW
+        self._used, self._in_control, self._noted_at = used, in_control, now
 
-    def _part(self, used: float, now: float) -> float:
-        return min(max(used, 0.0) / (now - self._at), 1.0)
+    def _share_since_note(self, used: float, now: float) -> float:
+        return min(max(used, 0.0) / (now - self._noted_at), 1.0)
 
 
 def next_handicap(before: float, ours: ProcessorUse, others: Sequence[ProcessorUse]) -> float:
@@ -77,21 +79,21 @@ def next_handicap(before: float, ours: ProcessorUse, others: Sequence[ProcessorU
     - If it is busier than the others, the weight rises in proportion, up to `_HEAVIEST`: almost no work, if the engine
       alone keeps it busy. If all are equally busy, as with long computations in activities, the weight stays.
     """
-    control = ours.control + sum(each.control for each in others)
-    is_light = ours.share + sum(each.share for each in others) < (1.0 + _LIGHT) * control
-    if is_light and ours.share > _AT_WORK:
+    control = ours.control + sum(use.control for use in others)
+    is_light = ours.share + sum(use.share for use in others) < (1.0 + _LIGHT_WORK) * control
+    if is_light and ours.share > _NOT_IDLE:
         return _LIGHTEST if before > _LIGHTEST else 0.0
     before = max(before, _LIGHTEST)
-    if ours.share < _AT_LEISURE:
+    if ours.share < _HAS_TIME:
         return max(1.0, before * 0.7) if before > 1.0 else min(1.0, before * 1.5)
-    busier = ours.share - sum(each.share for each in others) / len(others)
+    busier = ours.share - sum(use.share for use in others) / len(others)
     return min(max(1.0, before * (1.0 + 2.0 * busier)), _HEAVIEST)
 
 
 _WEIGHT_OF_NEW = 0.7
-_AT_LEISURE, _AT_WORK = 0.5, 0.15
+_HAS_TIME, _NOT_IDLE = 0.5, 0.15
 _HEAVIEST, _LIGHTEST = 50.0, 0.02
-_LIGHT = 1.2
+_LIGHT_WORK = 1.2
 """Work is light if all processor time is less than this multiple of that of the control loops. (The engine's process also
 has the store's thread, which uses half as much as its control loop.)
 """
@@ -127,27 +129,27 @@ class WorkerPeer:
         self._unconfirmed: list[bytes] = []
         self._confirmation: asyncio.TimerHandle | None = None
         self._handles: dict[int, _SentHandle] = {}
-        self._silent = 0
+        self._silent_checks = 0
         self.held: frozenset[bytes] = frozenset()
         """The attempts that the process has from the previous owner."""
         self.use = ProcessorUse()
 
     @property
-    def works(self) -> bool:
+    def has_handles(self) -> bool:
         """Whether the process has a handle here."""
         return bool(self._handles)
 
-    def heard(self) -> None:
+    def note_message(self) -> None:
         """Record that the process has sent a message."""
-        self._silent = 0
+        self._silent_checks = 0
 
     def is_silent(self) -> bool:
-        """Whether the process has sent nothing for `SILENT_LOOKS` calls of this method, which is called once a second.
+        """Whether the process has sent nothing for `SILENT_CHECKS` calls of this method, which is called once a second.
 
         Calls are counted instead of time, so that the process is not blamed while this one itself was stopped.
         """
-        self._silent += 1
-        return self.works and self._silent > wire.SILENT_LOOKS
+        self._silent_checks += 1
+        return self.has_handles and self._silent_checks > wire.SILENT_CHECKS
 
     def open(self, message: wire.OpenHandle) -> None:
         """Open a handle, and begin to send its work."""
@@ -162,29 +164,29 @@ class WorkerPeer:
 
     def answer(self, message: wire.WorkAnswers) -> None:
         """Apply answers of the process, and confirm its results once they are durable."""
-        found = self._handles.get(message.handle)
+        handle = self._handles.get(message.handle)
         results: tuple[ActivityResult, ...] = (
             *message.returned,
             *message.failed,
             *message.cancelled,
             *message.deferred,
         )
-        if found is not None:
-            found.answer(message)
+        if handle is not None:
+            handle.answer(message)
         elif message.handle == wire.NO_HANDLE:
-            self._end_kept(results)
+            self._end_earlier_attempts(results)
         if results:
             self._unconfirmed.extend(result.token for result in results)
             if self._confirmation is None:
                 loop = asyncio.get_running_loop()
                 self._confirmation = loop.call_later(CONFIRM_AFTER, self._confirm)
 
-    def _end_kept(self, results: Sequence[ActivityResult]) -> None:
+    def _end_earlier_attempts(self, results: Sequence[ActivityResult]) -> None:
         try:
             for result in results:
                 self._book.end_attempt(result)
         except ValueError:
-            raise wire.Garbage("a token that names no attempt") from None
+            raise wire.InvalidMessage("a token that names no attempt") from None
 
     def _confirm(self) -> None:
         """Confirm results to the process once they are durable."""
@@ -194,16 +196,16 @@ class WorkerPeer:
 
     def shut_down(self, handle: int) -> None:
         """Dispatch no more work to a handle."""
-        found = self._handles.get(handle)
-        if found is not None:
-            found.handle.initiate_shutdown()
+        sent = self._handles.get(handle)
+        if sent is not None:
+            sent.handle.initiate_shutdown()
 
     async def close(self, handle: int) -> None:
         """Close a handle: its work goes to others. Return once its results are durable."""
-        found = self._handles.pop(handle, None)
-        if found is not None:
-            found.stop()
-            await found.handle.finalize()
+        sent = self._handles.pop(handle, None)
+        if sent is not None:
+            sent.stop()
+            await sent.handle.finalize()
             # The process may end as soon as it has the answer: then it could not send unconfirmed results again.
             stored = asyncio.Event()
             self._book.when_stored(stored.set)
@@ -289,7 +291,7 @@ class _SentHandle:
         except HandleBroken:
             pass  # the engine has ended: the connection ends too, and the next owner takes over the work in progress
         except ValueError:
-            raise wire.Garbage("a token that names no attempt") from None
+            raise wire.InvalidMessage("a token that names no attempt") from None
 
     def _complete(self, completion: Completion) -> None:
         self.handle.complete_workflow_task(completion)
