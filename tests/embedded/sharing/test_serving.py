@@ -160,12 +160,12 @@ def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
             with pytest.raises(ConnectionLost):
                 await first
             again = await reach(tmp_path / "a.db")
-            second = asyncio.create_task(again.ask(SIGNAL, "key"))
+            second = asyncio.create_task(again.request(SIGNAL, "key"))
             gate.set()
             assert await second == s.Nothing()
-            assert await again.ask(SIGNAL, "key") == s.Nothing()
+            assert await again.request(SIGNAL, "key") == s.Nothing()
             assert len(calls) == 1
-            await again.ask(SIGNAL, "another key")
+            await again.request(SIGNAL, "another key")
             assert len(calls) == 2
             again.close()
 
@@ -201,14 +201,14 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
             with pytest.raises(ConnectionLost):
                 await first
             again = await reach(tmp_path / "a.db")
-            second = asyncio.create_task(again.ask(start, "key"))
+            second = asyncio.create_task(again.request(start, "key"))
             await asyncio.sleep(0)
-            await again.ask(COUNT, "")  # what was said before has been heard
+            await again.request(COUNT, "")  # what was said before has been heard
             gate.set()
             assert await second == closed
-            assert await again.ask(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+            assert await again.request(start, "key") == wf.Executed("run", wf.StillOpen("run"))
             assert len(calls) == 1
-            assert await again.ask(start, "another key") == closed
+            assert await again.request(start, "another key") == closed
             again.close()
 
     run(body)
@@ -356,7 +356,7 @@ def test_another_namespace_is_told_so(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with serve(tmp_path / "a.db", count, namespace="shop"):
-            with pytest.raises(NamespaceNotFoundError, match="holds the namespace 'shop', not 'default'"):
+            with pytest.raises(NamespaceNotFoundError, match="contains the namespace 'shop', not 'default'"):
                 await remote.connect(str(tmp_path / "a.db"), "default")
 
     run(body)

@@ -276,7 +276,7 @@ class NoWorkerNotice:
         if not self._warned and monotonic() - since >= SILENCE:
             self._warned = True
             _client_log.warning(
-                "no worker is running on %s: what waits goes on when one starts, in this process or another "
+                "no worker is running on %s: requests and workflows wait until one starts, in this process or another "
                 '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
                 self._path,
                 self._path,

@@ -321,7 +321,7 @@ def _problem(descriptor: int, path: str) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
     if status.st_nlink > 1:
-        return "a file that has other names, too"
+        return "a file that also has other names"
     if status.st_uid not in _may_own(path):
         return f"a file of another user (number {status.st_uid})"
     return ""

@@ -314,7 +314,7 @@ class _Answers:
         except _UNSENDABLE as error:
             problem = str(error)
         failure = Failure(
-            f"what the worker answers cannot be sent to the engine: {problem}",
+            f"the worker's answer cannot be sent to the engine: {problem}",
             ApplicationFailure(type="Unsendable"),
             source="Hourglass",
         )

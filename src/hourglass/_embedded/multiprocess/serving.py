@@ -101,7 +101,7 @@ class OwnerServer:
         """
         if self._server is None or unix_socket.identity(self.owner.path) == self._identity:
             return
-        _log.warning("the socket of %s was deleted, and is made again", self.owner.path)
+        _log.warning("the socket of %s was deleted and is created again", self.owner.path)
         self._close_listener()
         await self.start()
 
@@ -174,7 +174,7 @@ class OwnerServer:
         for peer in tuple(self.peers):
             if peer.workers.is_silent():
                 _log.warning(
-                    "process %d, which works on %s, has said nothing for %d seconds: others get its work",
+                    "process %d, which works on %s, has sent nothing for %d seconds: others get its work",
                     peer.pid,
                     self.owner.path,
                     wire.SILENT_CHECKS,
@@ -249,7 +249,9 @@ class _Peer:
     def _connected(self) -> None:
         self._server.peers.add(self)
         if not self.stream.is_trusted(unix_socket.trusted_peers()):
-            _log.warning("a process of another user was refused at %s", self._server.owner.path)
+            _log.warning(
+                "a connection to %s from a process of another user was rejected", self._server.owner.path
+            )
             self.stream.abort()
             return
         self._greeting_timer = asyncio.get_running_loop().call_later(_GREETING, self.stream.abort)
@@ -283,7 +285,7 @@ class _Peer:
         try:
             message = wire.decode_to_owner(frame)
             if not self._greeted and not isinstance(message, wire.Hello):
-                raise wire.InvalidMessage("the first word was not a greeting")
+                raise wire.InvalidMessage("the first message was not a greeting")
             self.workers.note_message()
             match message:
                 case wire.WorkAnswers():
@@ -305,7 +307,11 @@ class _Peer:
                 case wire.Alive():
                     self.workers.use.note(message.processor_time, message.control_time)
         except wire.InvalidMessage as error:
-            _log.warning("a client of %s was cut off: %s", self._server.owner.path, error)
+            _log.warning(
+                "a client of %s was disconnected because it sent an invalid message: %s",
+                self._server.owner.path,
+                error,
+            )
             self.stream.abort()
 
     def _greet(self, hello: wire.Hello) -> None:
@@ -314,14 +320,14 @@ class _Peer:
         problem: ServiceError | None = None
         if hello.protocol != wire.PROTOCOL:
             problem = ServiceError(
-                f"process {owner.pid}, which owns {owner.path}, speaks version {wire.PROTOCOL} of Hourglass's "
-                f"protocol between processes, this process version {hello.protocol}: "
+                f"process {owner.pid}, which owns {owner.path}, uses version {wire.PROTOCOL} of Hourglass's "
+                f"protocol between processes, but this process uses version {hello.protocol}: "
                 "run the same release of Hourglass in both",
                 status="FAILED_PRECONDITION",
             )
         elif hello.namespace != owner.namespace:
             problem = NamespaceNotFoundError(
-                f"{owner.path} holds the namespace {owner.namespace!r}, not {hello.namespace!r}",
+                f"{owner.path} contains the namespace {owner.namespace!r}, not {hello.namespace!r}",
                 status="NOT_FOUND",
             )
         if problem is not None:

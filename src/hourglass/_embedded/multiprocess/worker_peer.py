@@ -253,7 +253,7 @@ class _SentHandle:
             for activation in activations:
                 self._send_activations([activation])
         else:
-            failed = TaskFailed(activations[0].run_id, _too_large("what this run is to be told", len(data)))
+            failed = TaskFailed(activations[0].run_id, _too_large("an activation of this run", len(data)))
             asyncio.get_running_loop().call_soon(self._complete, failed)
 
     def _send_activities(self, items: Sequence[ActivityItem]) -> None:
@@ -271,7 +271,7 @@ class _SentHandle:
             for item in items:
                 self._send_activities([item])
         else:
-            failed = AttemptFailed(items[0].token, _too_large("this attempt's task", len(data)))
+            failed = AttemptFailed(items[0].token, _too_large("the task of this attempt", len(data)))
             asyncio.get_running_loop().call_soon(self._end, failed)
 
     def answer(self, message: wire.WorkAnswers) -> None:
