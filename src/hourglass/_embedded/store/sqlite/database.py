@@ -1,25 +1,25 @@
-"""An engine's file: its tables and formats, opening it or making a new one, the settings of the connections, copies.
+"""An engine's file: its tables and formats, opening it or creating it, the settings of its connections, copies.
 
-Must not know: runs, events, what the blobs hold (see `records`), threads. The tables:
+Must not know: runs, events, the content of blobs (see `records`), threads. The tables:
 
-    meta      the namespace; the epoch, one more at each opening; the name by which the file was opened last
-    runs      one row per run: its state, when it must be looked at, when it closed
-    events    append-only; each row has the events of one run that were committed together, from `first_id` on
-    pending   activities, timers and children that are under way, by the event that began them
-    requests  the ids of the requests that were carried out on a run, and of the updates that it has accepted; found
-              by the id, for a request may come again when its workflow has gone on in other runs
-    schedules one row per schedule: its record, when it acts next, the workflows that it waits for
+    meta      the namespace; the epoch, incremented by each opening; the path by which the file was opened last
+    runs      one row per run: its state, wake time and close time
+    events    append-only; each row has the events of a run that were committed together, from `first_id` on
+    pending   activities, timers and children in progress, by the event that began them
+    requests  the ids of the requests that were carried out on a run, and of the updates that it has accepted; indexed
+              by id, because a request may be repeated after its workflow has continued in other runs
+    schedules one row per schedule: its record, its next time, the workflows that it waits for
 
-Invariants of a file: one that is in use is touched by SQLite only, never by `open()` (closing such a descriptor would
-drop the locks that SQLite holds in this process); a new one is its user's alone, and appears whole or not at all; one
-that cannot be used is left as it was. One connection writes, and it alone checkpoints. The format is in SQLite's own
-header (`user_version`), beside a mark that says whose file it is (`application_id`); a file of a newer format is
-refused; a migration is one transaction, after a copy of the file was kept beside it.
+Invariants of a file: a file in use is opened by SQLite only, never by `open()` (closing such a descriptor would release
+the locks that SQLite has in this process); a new file is private to its user, and appears complete or not at all; a file
+that cannot be used is not changed. Only one connection writes, and only it checkpoints. The format is in SQLite's header
+(`user_version`), beside a mark of our files (`application_id`); a file of a newer format is rejected; a migration is one
+transaction, after a copy of the file was created beside it.
 
-Invariants of a copy: it is one moment of the file, for a read transaction is held while SQLite's online backup copies
-the pages in portions, so that the owner's commits neither disturb the copy nor wait for it; it appears whole, checked
-and synced, or not at all; nothing that is there is overwritten unasked; it can be read by those users only who can
-read what was copied.
+Invariants of a copy: it shows the file at one moment, because a read transaction is open while SQLite's online backup
+copies the pages in portions; the owner's commits neither disturb the copy nor wait for it; it appears complete, checked
+and synced, or not at all; an existing file is overwritten only on request; only the users who can read the original can
+read the copy.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ __all__ = ["backup"]
 
 FORMAT = 2
 OLDEST_FORMAT = 2
-"""Format 1 is that of versions that were never released."""
+"""Format 1 belongs to versions that were never released."""
 APPLICATION_ID = 0x48475253
 """Marks a file as ours: "HGRS"."""
 
 Migration: TypeAlias = tuple[int, Callable[[sqlite3.Connection], None]]
 
 MIGRATIONS: tuple[Migration, ...] = ()
-"""In order: the format that each one leads to, and what it does to the tables."""
+"""The migrations in order: the format after each, and the function that changes the tables."""
 
 TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
@@ -116,9 +116,9 @@ _COLUMNS = {
 
 
 def create(connection: sqlite3.Connection, namespace: str, more: str = "") -> None:
-    """Make the tables, and those of the script `more`, in an empty database, in one transaction."""
+    """Create the tables, and those of the script `more`, in an empty database, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
-    for statement in (*TABLES, *more.split(";")):  # `executescript` would commit what is begun
+    for statement in (*TABLES, *more.split(";")):  # `executescript` would commit the transaction
         connection.execute(statement)
     connection.execute(
         "INSERT INTO meta (name, value) VALUES ('namespace', ?), ('epoch', 0)",
@@ -130,7 +130,7 @@ def create(connection: sqlite3.Connection, namespace: str, more: str = "") -> No
 
 
 def found_format(connection: sqlite3.Connection, path: str) -> int:
-    """The format of a file; raises `StorageError` if it is not ours or too new."""
+    """Return the format of a file. Raises `StorageError` if it is not ours, or of an unsupported format."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageError(
             f"the file {path} is a database of another program: name another file. It was not changed",
@@ -153,8 +153,9 @@ def found_format(connection: sqlite3.Connection, path: str) -> int:
 
 
 def check(connection: sqlite3.Connection, path: str, namespace: str, more: str = "") -> None:
-    """Raise `StorageError` unless the tables, and those of the script `more`, are there and belong to the namespace.
-    Reads next to nothing.
+    """Raise `StorageError` unless the tables, and those of the script `more`, exist and belong to the namespace.
+
+    Fast: it reads hardly any pages.
     """
     wanted: dict[str, tuple[str, ...]] = dict.fromkeys(_MADE.findall(more), ("rowid",))
     wanted.update(_COLUMNS)
@@ -176,7 +177,7 @@ def check(connection: sqlite3.Connection, path: str, namespace: str, more: str =
 
 
 def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the tables of an older format to this one, in one transaction. The caller has kept a copy."""
+    """Migrate the tables to the current format, in one transaction. The caller has made a copy of the file."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for leads_to, change in migrations:
@@ -191,7 +192,7 @@ def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Mig
 
 
 def next_epoch(connection: sqlite3.Connection, path: str) -> int:
-    """Begin a new epoch of a file that is opened by this name: what earlier owners handed out is void."""
+    """Begin a new epoch of the file, and record the path by which it is opened. Fences earlier owners."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
     connection.execute(
@@ -218,7 +219,7 @@ PAUSE = 0.002
 
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Hears how many pages are copied, and how many there are."""
+"""A callback for the number of copied pages and the number of all pages."""
 
 
 def copy_database(
@@ -229,9 +230,10 @@ def copy_database(
     source: str = "",
     progress: Progress | None = None,
 ) -> None:
-    """Copy what a connection sees now to a new file."""
+    """Copy the database, as the connection sees it now, to a new file."""
     _check_destination(dest, overwrite, source)
-    draft = f"{dest}.partial-{socket.gethostname()}-{os.getpid()}"  # in containers all processes have the same few numbers
+    # With the host name: processes in different containers often have the same process id.
+    draft = f"{dest}.partial-{socket.gethostname()}-{os.getpid()}"
     _remove(draft)
     try:
         make_private(draft)
@@ -249,12 +251,12 @@ def copy_database(
 
 
 def make_private(path: str) -> None:
-    """An empty file that only this user may use, where nothing is; FileExistsError if something is."""
+    """Create an empty file that only this user may use. Raises FileExistsError if the path exists."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
 
 
 def put_in_place(draft: str, path: str, *, overwrite: bool) -> None:
-    """Give a finished file its name, so that it is there after a crash; FileExistsError if it is taken."""
+    """Move a finished file to its path and sync the folder. Raises FileExistsError if the path exists."""
     if overwrite:
         os.replace(draft, path)
     else:
@@ -263,7 +265,7 @@ def put_in_place(draft: str, path: str, *, overwrite: bool) -> None:
         except FileExistsError:
             raise
         except OSError:
-            if os.path.lexists(path):  # a file system without links
+            if os.path.lexists(path):  # the file system has no links
                 raise FileExistsError(path) from None
             os.rename(draft, path)
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
@@ -283,13 +285,13 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
     try:
         connection.execute("BEGIN")
         try:
-            # The first read takes the snapshot. Without it a busy writer would make the copy begin anew for ever.
+            # The first read takes the snapshot. Without it each commit of a busy writer would restart the copy.
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
             connection.backup(target, pages=PAGES, progress=pause)
         finally:
             connection.execute("ROLLBACK")
         _begin_another_epoch(target)
-        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, with no log beside it
+        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, without a WAL beside it
         found = target.execute("PRAGMA integrity_check(1)").fetchall()
         if found != [("ok",)]:
             raise StorageError(
@@ -300,8 +302,8 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
 
 
 def _begin_another_epoch(target: sqlite3.Connection) -> None:
-    """Give a copy an epoch that its original never has: neither an owner nor a log of the original takes the copy for it."""
-    with contextlib.suppress(sqlite3.OperationalError):  # the table is not there in a file of another format
+    """Set an epoch that the original never has, so that neither an owner nor a WAL of the original is used with the copy."""
+    with contextlib.suppress(sqlite3.OperationalError):  # a file of another format has no such table
         target.execute(
             "UPDATE meta SET value = value + ? WHERE name = 'epoch'", (1 + secrets.randbelow(1 << 32),)
         )
@@ -336,13 +338,13 @@ def _remove(draft: str) -> None:
 OLDEST_SQLITE = (3, 37, 0)
 BUSY_SECONDS = 5.0
 SMALLEST = 512
-"""Bytes of the smallest page; SQLite takes less for an empty file, and would fill it."""
+"""The size of the smallest page in bytes. SQLite treats a smaller file as empty, and would overwrite it."""
 _STATEMENTS = 256
 
 _WRITER = (
     "PRAGMA synchronous = FULL",
-    "PRAGMA fullfsync = ON",  # macOS: fsync alone leaves it in the drive's cache
-    "PRAGMA wal_autocheckpoint = 0",  # the store thread checkpoints, where it sees an error
+    "PRAGMA fullfsync = ON",  # macOS: fsync alone leaves data in the drive's cache
+    "PRAGMA wal_autocheckpoint = 0",  # the store thread checkpoints, and handles the errors
     "PRAGMA journal_size_limit = 67108864",
     "PRAGMA cache_size = -16384",
     "PRAGMA secure_delete = FAST",
@@ -352,12 +354,12 @@ _READER = (
     "PRAGMA query_only = ON",
     "PRAGMA wal_autocheckpoint = 0",
     "PRAGMA cache_size = -8192",
-    "PRAGMA temp_store = MEMORY",  # a list can be made on a full disk
+    "PRAGMA temp_store = MEMORY",  # lists work on a full disk
 )
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A file in use: the connection that writes, the one that reads, the epoch that began, and the check of its identity."""
+    """An open file: its writing and its reading connection, the new epoch, and the check of the file's identity."""
 
     writer: sqlite3.Connection
     reader: sqlite3.Connection
@@ -371,7 +373,7 @@ def open_database(
     more_tables: str = "",
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> Opened:
-    """Open a file, or make it if there is none; raises `StorageError` for one that cannot be used."""
+    """Open a file, or create it if it does not exist. Raises `StorageError` if it cannot be used."""
     _check_sqlite()
     _check_place(path)
     _check_names(path)
@@ -387,10 +389,12 @@ def open_database(
             watch = FileWatch(path, writer, partial(copy_database, overwrite=False))
             check_left_behind(path, writer)
             _prepare(writer, path, namespace, more_tables, migrations, found)
-            mark_log(path, epoch_in_file=0, epoch=_epoch(writer) + 1)  # before: this process may be killed
+            # The mark is written before the epoch: this process may be killed between the two.
+            mark_log(path, epoch_in_file=0, epoch=_epoch(writer) + 1)
             epoch = next_epoch(writer, path)
             reader = _connect_reader(path)
-            # Into the file at once: a process that has it open by another name has another log, and sees the epoch only here.
+            # Checkpoint at once: a process that opened the file by another name has another WAL, and sees the epoch only in
+            # the file itself.
             ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             mark_log(path, epoch_in_file=0 if busy or moved < pages else epoch, epoch=epoch)
             watch.begin()
@@ -414,7 +418,7 @@ def _check_sqlite() -> None:
 
 
 def _check_place(path: str) -> None:
-    """Say clearly what SQLite would only call "unable to open". Nothing is opened here."""
+    """Raise `StorageError` with the reason if SQLite would only report "unable to open". Opens nothing."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise _unusable(path, f"cannot be made: there is no folder {folder}. Make it first")
@@ -448,12 +452,13 @@ ALLOW_HARD_LINKS = "HOURGLASS_ALLOW_HARD_LINKS"
 """Environment variable: 1 lets a process open a file that has more than one name."""
 
 _DRAFTS = (".new-", ".partial-")
-"""How names of files in the making go on. A crash can leave such a second name of a finished file."""
+"""The parts after the path in the names of unfinished files. A crash can leave such a second name of a finished file."""
 
 
 def _check_names(path: str) -> None:
-    """Raise `StorageError` for a file that other processes may open by another name: SQLite's log, our lock and the socket are
-    found by name, so that they would not see each other.
+    """Raise `StorageError` for a file that other processes may open by another name.
+
+    SQLite's WAL, our lock and the socket are found by name: such processes would not see those of each other.
     """
     try:
         names = os.stat(path).st_nlink
@@ -477,7 +482,7 @@ def _check_names(path: str) -> None:
 
 
 def _remove_draft_names(path: str) -> int:
-    """Remove the names under which this file was made, if a crash left any; return how many were removed."""
+    """Remove names that a crash left while this file was created. Return the number of removed names."""
     folder, name = os.path.split(path)
     removed = 0
     with contextlib.suppress(OSError):
@@ -491,7 +496,7 @@ def _remove_draft_names(path: str) -> int:
 
 
 def _is_mount_point(path: str) -> bool:
-    """Whether a file is the root of a mount; False where the system does not say."""
+    """Whether a file is the root of a mount; False if the system does not report it."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             fields = [line.split(" ", 5) for line in mounts]
@@ -511,13 +516,13 @@ def _unusable(path: str, why: str) -> StorageError:
 
 
 def _make(path: str, namespace: str, more_tables: str) -> None:
-    """A new file, made under another name and moved into its place whole."""
+    """Create a new file under another name, and move it to its path when it is complete."""
     _refuse_leftovers(path)
     draft = f"{path}.new-{os.getpid()}"
     with contextlib.suppress(OSError):
         os.unlink(draft)
     try:
-        make_private(draft)  # SQLite gives its log and the log's index the same mode
+        make_private(draft)  # SQLite gives its WAL and the WAL's index the same mode
         connection = _connect(draft, "rw", path)
         try:
             create(connection, namespace, more_tables)
@@ -525,7 +530,7 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
             connection.close()
         put_in_place(draft, path, overwrite=False)
     except FileExistsError:
-        pass  # another process was quicker; its file is checked like any other
+        pass  # another process was faster; its file is checked like any other
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise storage_error(path, _cannot_open()) from error
@@ -539,14 +544,14 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
 
 
 def _cannot_open() -> sqlite3.OperationalError:
-    """What SQLite would have said."""
+    """Return the error that SQLite raises for a file that it cannot open."""
     error = sqlite3.OperationalError("unable to open database file")
     error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CANTOPEN, "SQLITE_CANTOPEN"
     return error
 
 
 def _refuse_leftovers(path: str) -> None:
-    """A new file beside an old log would be taken for the old one's, and filled with it."""
+    """Raise `StorageError` if a WAL without its file exists: SQLite would write its pages into the new file."""
     log = f"{path}-wal"
     if os.path.lexists(log) and os.stat(log).st_size > 0:
         raise _unusable(
@@ -557,7 +562,7 @@ def _refuse_leftovers(path: str) -> None:
 
 
 def _begin_log(connection: sqlite3.Connection, path: str) -> int:
-    """Switch to a write-ahead log; return the format of the file, of which nothing else is changed."""
+    """Switch to a write-ahead log, and change nothing else. Return the format of the file."""
     found = found_format(connection, path)
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
     if mode != "wal":
@@ -575,7 +580,7 @@ def _prepare(
     migrations: Sequence[Migration],
     found: int,
 ) -> None:
-    """Bring the tables of a file to the present format. Raise `StorageError` if they are not what they should be."""
+    """Migrate the tables to the current format. Raises `StorageError` if they are damaged or of another namespace."""
     wanted = max((leads_to for leads_to, _ in migrations), default=FORMAT)
     if found < wanted:
         copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
@@ -585,10 +590,12 @@ def _prepare(
 
 
 def _drop_statistics(connection: sqlite3.Connection) -> None:
-    """Forget what `ANALYZE` found: a table that was small then would be read from end to end when it is large."""
+    """Delete the statistics of `ANALYZE`: SQLite would scan a table completely that was small then and is large now."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'").fetchall():
         connection.execute("DELETE FROM sqlite_stat1")
-        connection.execute("ANALYZE sqlite_schema")  # analyses nothing; reads the statistics anew
+        connection.execute(
+            "ANALYZE sqlite_schema"
+        )  # analyses nothing; makes SQLite read the statistics again
 
 
 def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
@@ -599,7 +606,7 @@ def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:
-    """A connection that reads a file, which a process may own, and never writes. Close it by `inherited.close`."""
+    """Return a connection that only reads. A process may own the file. Close the connection by `inherited.close`."""
     _check_place(path)
     if not os.path.exists(path):
         raise _unusable(path, "does not exist")
@@ -616,8 +623,9 @@ def connect_read_only(path: str) -> sqlite3.Connection:
 
 
 def connect_unowned(path: str) -> sqlite3.Connection:
-    """A connection that reads a file of which the caller has the lock, where there is no room even for the files that
-    SQLite needs beside it. Raises `StorageError`, also if what was written last is still in a log.
+    """Return a connection that only reads, even if the disk is too full for the files that SQLite needs beside the file.
+
+    The caller has the file's lock. Raises `StorageError`, also if the latest commits are still in a WAL.
     """
     try:
         return connect_read_only(path)
@@ -630,7 +638,7 @@ def connect_unowned(path: str) -> sqlite3.Connection:
 
 
 def _connect(path: str, mode: str, known_as: str = "") -> sqlite3.Connection:
-    # check_same_thread: opened on the control loop, used on the store thread; each connection by one thread.
+    # check_same_thread: opened on the control loop and used on the store thread, but each connection by one thread only.
     try:
         return sqlite3.connect(
             f"file:{urllib.parse.quote(os.fsencode(path))}?mode={mode}",
@@ -658,9 +666,9 @@ def backup(
 
         hourglass.backup("orders.db", "/backups/orders-monday.db")
 
-    The copy holds everything that was acknowledged before the call, passes SQLite's integrity check, and can be
-    opened as `local:` file itself. A file that is there already is only replaced with `overwrite=True`.
-    `progress` hears again and again how many of how many pages are copied. Raises `StorageError`.
+    The copy contains everything that was acknowledged before the call, passes SQLite's integrity check, and can be opened
+    as a `local:` file itself. An existing file is replaced only with `overwrite=True`. `progress` is called repeatedly with
+    the number of copied pages and of all pages. Raises `StorageError`.
     """
     path = os.path.abspath(os.fspath(file))
     _check_names(path)

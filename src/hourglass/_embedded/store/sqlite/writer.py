@@ -1,16 +1,16 @@
-"""Writes batches of changes into the tables, with as few statements as can be: changes that are committed together
-become one change per run, and all rows of a batch go through one statement.
+"""Writes batches of changes into the tables, with as few statements as possible: the changes of one commit are merged
+into one change per run, and all rows of a batch go through one statement.
 
-Must not know: threads, queues, which calls wait, what a change means. Python's SQLite lets go of the interpreter at
-every statement and must get it back; beside busy threads each time can take milliseconds. So a batch goes into a view
-of this connection, of which triggers make rows in all the tables. The writer remembers the open runs that it wrote
-last, so that it need not read them; what it does not remember can be found in the file again.
+Must not know: threads, queues, which calls wait, what a change means. Python's SQLite releases the interpreter for each
+statement and must acquire it again; beside busy threads that can take milliseconds each time. A batch is therefore
+inserted into a view of this connection, whose triggers write the rows of all tables. The writer caches the open runs
+that it wrote last, so that it need not read them; a run that is not in the cache is found in the file.
 
-Invariants: merging changes loses no event, no request id and no touched thing; runs keep the order in which they
-first appear, events and requests theirs. A key is given to one run. A batch is one transaction; it is built first
-(bytes and keys) and can then be tried again as it is; nothing is written in an epoch that is over. Where something of
-a batch cannot be built or written its changes are written apart, each within a savepoint of the same transaction: a
-change that fails is left out, and so is what rests on it.
+Invariants: merging changes loses no event, no request id and no touched item; runs keep the order in which they first
+appear, events and requests theirs. A key is assigned to one run only. A batch is one transaction; it is built first
+(as bytes and keys), so that a failed commit can be repeated unchanged; nothing is written after the epoch has ended. If
+a part of a batch cannot be built or written, its changes are written separately, each within a savepoint of the same
+transaction: a change that fails is left out, and so are the changes that depend on it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from hourglass.errors import StorageError
 
 
 def coalesce(changes: Sequence[RunChange | ScheduleChange]) -> tuple[list[RunChange], list[ScheduleChange]]:
-    """One change per run, in the order in which the runs first appear, and one per schedule: only the last state need
-    be written. Most runs change once in a batch: their change is given as it is.
+    """Merge changes into one per run, in the order in which the runs first appear, and one per schedule.
+
+    Only the last state must be written. Most runs change once in a batch: such a change is returned unmodified.
     """
     merged: dict[str, RunChange] = {}
     schedules: dict[
         tuple[type[ScheduleChange], str], ScheduleChange
-    ] = {}  # a note may have the name of a schedule
+    ] = {}  # a note may have the same name as a schedule
     for each in changes:
         for change in flat((each,)) if each.also else (each,):
             if isinstance(change, ScheduleChange):
@@ -58,12 +59,12 @@ def coalesce(changes: Sequence[RunChange | ScheduleChange]) -> tuple[list[RunCha
 
 
 def length_before(change: RunChange) -> int:
-    """How many events the run had before; 0: it begins with this change."""
+    """Return the number of events that the run had before this change; 0 if it begins with it."""
     return change.run.length - len(change.events)
 
 
 def events_as_bytes(change: RunChange) -> bytes:
-    """The events as bytes, one after the other."""
+    """Return the encoded events of a change, concatenated."""
     return change.encoded or encode_events(change.events)
 
 
@@ -78,7 +79,7 @@ def _merge(first: RunChange, second: RunChange) -> RunChange:
 
 
 def flat(changes: Iterable[RunChange | ScheduleChange]) -> Iterable[RunChange | ScheduleChange]:
-    """Changes with all that becomes durable with them, one after the other."""
+    """Yield changes and the changes that become durable with them (`also`), depth first."""
     for change in changes:
         yield change
         if change.also:
@@ -90,21 +91,24 @@ def flat(changes: Iterable[RunChange | ScheduleChange]) -> Iterable[RunChange | 
 
 @dataclass(eq=False, slots=True)
 class Written:
-    """An open run; `memo` and `search_attributes` are as lists show them, None where that is not known."""
+    """An open run as it is in the file.
+
+    `memo` and `search_attributes` are as lists show them, None if unknown.
+    """
 
     key: int
     names: tuple[str, str]
-    """Its own id and its workflow's, as they are stored."""
+    """The run id and the workflow id, as they are stored."""
     memo: dict[str, Payload] | None = None
     search_attributes: dict[str, Payload] | None = None
     is_paused: bool = False
     start_ns: int = 0
-    """When it was started, as lists show it; 0 where that is not known."""
+    """The start time, as lists show it; 0 if unknown."""
     wake_ns: int | None = None
-    """Its wake time as it stands in the file, or will with the batch that is being built; None where that is not known."""
+    """The wake time in the file, or in the batch that is being built; None if unknown."""
 
     def shows(self, run: Run) -> bool:
-        """Whether lists show the run, which is open, as it is."""
+        """Whether the list entry of this open run is up to date."""
         return (
             (self.memo is run.memo or self.memo == run.memo)
             and (
@@ -116,35 +120,35 @@ class Written:
 
 
 class WrittenRuns:
-    """Remembers open runs by their ids: under which keys they stand, and what lists show of them."""
+    """A cache of open runs by id: their keys and their list entries."""
 
     def __init__(self, next_key: int) -> None:
         self.runs: dict[str, Written] = {}
-        """Those that are remembered, by their ids."""
+        """The cached runs by id, oldest first."""
         self._next_key = next_key
 
     def begin(self, run: Run) -> Written:
-        """A run that is not in the file yet gets a key."""
+        """Assign a key to a run that is not in the file yet, and cache it."""
         self._next_key += 1
         return self.learn(run, self._next_key - 1)
 
     def learn(self, run: Run, key: int) -> Written:
-        """A run is in the file under this key; what lists show of it is not known."""
+        """Cache a run of the file under its key; its list entry is unknown."""
         names = (plain(run.run_id), plain(run.started.workflow_id))
         written = self.runs[run.run_id] = Written(key, names)
         return written
 
     def show(self, run: Run, written: Written) -> None:
-        """Lists show an open run as it is."""
+        """Record that the list entry of an open run is up to date."""
         written.memo, written.search_attributes = run.memo, run.search_attributes
         written.is_paused, written.start_ns = run.paused is not None, run.start_ns
 
     def forget(self, run_id: str) -> None:
-        """A run has closed, or is gone."""
+        """Drop a run that has closed or was deleted."""
         self.runs.pop(run_id, None)
 
     def keep_few(self, most: int) -> None:
-        """Forget the oldest."""
+        """Drop the oldest runs if there are more than `most`."""
         while len(self.runs) > most:
             del self.runs[next(iter(self.runs))]
 
@@ -155,9 +159,9 @@ COLUMNS = (
     "run", "run_id", "workflow_id", "wake_ns", "close_ns", "state", "first_id", "events", "kept_id", "kept",
     "drop_from", "drop_to", "request_id", "shown",
 )  # fmt: skip
-"""What a row can say of a run (by its key), in any part: its state; events; one pending thing; which are gone; one
-request; and what lists show of it now. A state without a run id is that of a run that is in the file: of its row only
-that changes (`wake_ns` says no more than that there is one), which leaves the indexes alone.
+"""The columns of a row about one run (by its key), each group optional: its state; events; one pending item; a range of
+pending items to delete; one request id; and its list entry. A state without a run id updates only the state of a run in
+the file, which touches no index (`wake_ns` is then only a marker that there is a state).
 """
 
 Row: TypeAlias = tuple[Any, ...]
@@ -167,16 +171,16 @@ NO_EVENTS: Row = (0, 0)
 _NOT_KEPT: Row = (0, 0)
 _NOT_DROPPED: Row = (0, 0)
 NOTHING: Row = (0, *NO_STATE, *NO_EVENTS, *_NOT_KEPT, *_NOT_DROPPED, "", "")
-"""A row that says nothing. What a row does not say is 0 or an empty text, and bytes come as a `bytearray`: for NULL
-and for `bytes` Python's SQLite looks for an adapter each time, which takes longer than all the rest of a parameter.
+"""A row without content. Absent values are 0 or "", and bytes are passed as a `bytearray`: for NULL and for `bytes`
+Python's SQLite searches for an adapter each time, which takes longer than the rest of binding a parameter.
 """
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""How many rows a statement can have: few, so that SQLite keeps all of them prepared."""
+"""The numbers of rows that a statement can have: few numbers, so that SQLite keeps all these statements prepared."""
 
 _VIEW = f"CREATE TEMP VIEW steps AS SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)}"
 _FENCE = "SELECT RAISE(ABORT, 'epoch') FROM meta WHERE name = 'epoch' AND value <> {epoch};"
-"""From the moment that another process has begun an epoch, this one writes nothing."""
+"""Aborts the statement if another process has begun an epoch."""
 _PARTS = {
     "1": _FENCE,
     "NEW.run_id <> ''": """
@@ -193,16 +197,15 @@ _PARTS = {
     "NEW.request_id <> ''": "INSERT OR IGNORE INTO requests (run, request_id) VALUES (NEW.run, NEW.request_id);",
     "NEW.shown <> ''": visibility.TAKE_SHOWN,
 }
-"""What is done where a row says something, each by a trigger of its own: a statement opens all indexes of its table, whether
-it writes or not, and most rows write into three tables. In which order triggers run SQLite does not say, and it does not
-matter: a row says nothing twice, and what is dropped is not what is kept.
+"""The statement for each group of columns, by the condition under which it runs. Each has its own trigger: a statement opens
+all indexes of its table, whether it writes or not, and most rows write into only three tables. SQLite does not define the
+order of triggers, and it does not matter: the groups of a row are independent, and a row never deletes the pending item
+that it writes.
 """
 
 
 def prepare(connection: sqlite3.Connection, epoch: int) -> None:
-    """Make a connection ready for `write`, which raises from the moment that the epoch is another. Leaves no trace in
-    the file.
-    """
+    """Prepare a connection for `write`, which raises as soon as the file has another epoch. The file is not changed."""
     connection.execute(_VIEW)
     for number, (where, what) in enumerate(_PARTS.items()):
         what = what.replace("{epoch}", str(epoch))  # a trigger takes no parameters
@@ -220,7 +223,7 @@ def rows(
     requests: Sequence[str],
     shown: str = "",
 ) -> list[Row]:
-    """What is to be written of a run: more than one pending thing or request takes more than one row."""
+    """Return the rows for a run: one, or more if there are several pending items or requests."""
     found = [
         (
             run,
@@ -242,7 +245,7 @@ def rows(
 
 
 def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Write rows, in the caller's transaction or in none: each statement is whole or not at all (see
+    """Write rows, within the caller's transaction or without one: then each statement is a transaction (see
     `is_one_statement`).
     """
     for begin in range(0, len(rows), _SIZES[-1]):
@@ -253,7 +256,7 @@ def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
 
 
 def is_one_statement(rows: Sequence[Row]) -> bool:
-    """Whether so many rows are written by one statement, which is a transaction by itself."""
+    """Whether these rows are written by one statement, which is a transaction by itself."""
     return len(rows) <= _SIZES[-1]
 
 
@@ -268,7 +271,7 @@ def _text(size: int) -> str:
 logger = logging.getLogger("hourglass")
 
 SIZES = (128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
-"""How many runs a statement can forget."""
+"""The numbers of runs that one statement can delete or find."""
 
 KNOWN_RUNS = 4096
 PAGE = 4096
@@ -276,8 +279,10 @@ PAGE = 4096
 
 @dataclass
 class Batch:
-    """What one transaction writes. `visible` are the runs that must be entered into the lists apart from their rows;
-    `stale` are the ids of those among them whose search attributes may be indexed already.
+    """The content of one transaction.
+
+    `visible` are the runs whose list entries need statements of their own; `stale` are the ids of those among them whose
+    search attributes may be indexed already.
     """
 
     steps: list[Row] = field(default_factory=list)
@@ -289,13 +294,13 @@ class Batch:
 
     @property
     def is_one_statement(self) -> bool:
-        """Whether it is a transaction by itself."""
+        """Whether the batch is a single statement, and so needs no explicit transaction."""
         more = self.visible or self.schedules or self.forgotten
         return not more and is_one_statement(self.steps)
 
 
 class Readmitted(NamedTuple):
-    """From here on changes of these runs rest on what the file has."""
+    """A mark between changes: after it, changes of these runs depend on the state in the file, not on a refused change."""
 
     run_ids: Sequence[str]
 
@@ -305,7 +310,7 @@ Numbered: TypeAlias = tuple[int, RunChange | ScheduleChange]
 
 @dataclass
 class Apart:
-    """Changes that are written one by one, in order, with their numbers; `refused` are those that were left out."""
+    """Changes that are written one by one, in order, with their numbers; `refused` are the ones that were left out."""
 
     parts: Sequence[Numbered | Readmitted]
     forgotten: Sequence[int] = ()
@@ -314,7 +319,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A statement over any number of rows, each of `width` parameters."""
+    """A statement for any number of rows, each with `width` parameters."""
 
     width: int
     row: str
@@ -343,14 +348,14 @@ _FORGET = tuple(
 
 
 class BatchWriter:
-    """Writes batches, on the one connection of the file that writes."""
+    """Writes batches, on the only connection of the file that writes."""
 
     def __init__(self, connection: sqlite3.Connection, path: str, epoch: int) -> None:
         self._connection = connection
         self._path = path
         self._epoch = epoch
         self.barred: dict[str, StorageError] = {}
-        """Runs of which a change was refused: what comes now rests on it, until they are readmitted."""
+        """Runs with a refused change, and its error: later changes depend on it, until the runs are readmitted."""
         prepare(connection, epoch)
         self._known = self._nothing_known()
 
@@ -359,7 +364,7 @@ class BatchWriter:
         return WrittenRuns(newest + 1)
 
     def build(self, changes: Sequence[RunChange | ScheduleChange], forget: Sequence[int] = ()) -> Batch:
-        """Everything of a batch as rows; `forget` are the keys of runs to drop."""
+        """Return a batch with these changes as rows; `forget` are the keys of runs to delete."""
         batch = Batch(forgotten=list(forget))
         if forget:
             batch.forgotten_ids = [run_id for run_id, _ in self._find("key", "run_id", forget)]
@@ -372,7 +377,7 @@ class BatchWriter:
         return batch
 
     def write(self, batch: Batch) -> None:
-        """Make a batch durable, whole or not at all."""
+        """Make a batch durable, completely or not at all."""
         connection = self._connection
         if batch.is_one_statement:
             write(connection, batch.steps)
@@ -381,10 +386,11 @@ class BatchWriter:
             self._put(batch)
 
     def write_apart(self, apart: Apart) -> None:
-        """Make those changes durable that can be written, all or none."""
+        """Make the changes that can be written durable, all together or none."""
         barred, refused = dict(self.barred), list[Refusal]()
         with self._transaction():
-            self._known = self._nothing_known()  # what was built before and not written is not in the file
+            # The cache may have runs of a batch that was built and not written.
+            self._known = self._nothing_known()
             for part in apart.parts:
                 if isinstance(part, Readmitted):
                     for run_id in part.run_ids:
@@ -406,7 +412,7 @@ class BatchWriter:
     def _try(
         self, change: RunChange | ScheduleChange, run_ids: Sequence[str], schedule_ids: Sequence[str]
     ) -> StorageError | None:
-        """Write one change within a transaction, or nothing of it. Return why not, or None."""
+        """Write one change within the transaction, completely or not at all. Return the error, or None."""
         connection = self._connection
         connection.execute("SAVEPOINT one_change")
         try:
@@ -448,13 +454,14 @@ class BatchWriter:
             raise
 
     def checkpoint(self, mode: str = "PASSIVE") -> int:
-        """Move what is in the log into the file, as far as readers let us; gives how many pages the log has."""
+        """Move pages of the WAL into the file, as far as readers allow. Return the number of pages in the WAL."""
         found = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         return int(found[0][1])
 
     def empty_log(self, wait_ms: int) -> bool:
-        """Let the log begin anew: nothing is written until all that read an older state have ended, or for so long at most.
-        Whether it is empty now.
+        """Empty the WAL. Blocks commits until all readers of an older state have ended, at most `wait_ms`.
+
+        Returns whether it is empty.
         """
         before = self._connection.execute("PRAGMA busy_timeout").fetchall()[0][0]
         self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}").fetchall()
@@ -464,7 +471,7 @@ class BatchWriter:
             self._connection.execute(f"PRAGMA busy_timeout = {before}").fetchall()
 
     def first_small(self, keys: Sequence[int], limit: int) -> Sequence[int]:
-        """Return the first of these runs: as many as have at most so many bytes of events together, or one."""
+        """Return the first of these runs, as many as have at most `limit` bytes of events together, but at least one."""
         text = "SELECT run, sum(length(data)) FROM events WHERE run IN (SELECT value FROM json_each(?)) GROUP BY run"
         sizes = dict(self._connection.execute(text, (msgspec.json.encode(keys).decode(),)).fetchall())
         sums = accumulate(sizes.get(key, 0) for key in keys)
@@ -492,13 +499,13 @@ class BatchWriter:
         kept: list[Row] = []
         dropped: list[Row] = []
         if not is_open:
-            dropped = [(0, run.length)] if before else []  # whatever is left of it
+            dropped = [(0, run.length)] if before else []  # all its pending items
         elif change.touched:
             kept, dropped = _pending_rows(run, change.touched, before)
         if is_open and before and change.wake_ns and change.wake_ns == written.wake_ns:
-            state_row: Row = ("", "", 1, 0, state)  # nothing but its state has changed: no index is touched
+            state_row: Row = ("", "", 1, 0, state)  # only its state has changed: no index is touched
         else:
-            close_ns = 0 if is_open else max(run.close_ns, 1)  # 0 says that it is open
+            close_ns = 0 if is_open else max(run.close_ns, 1)  # 0 means open
             state_row = (*written.names, change.wake_ns, close_ns, state)
             written.wake_ns = change.wake_ns
         requests = [plain(request_id) for request_id in change.request_ids] if change.request_ids else ()
@@ -507,7 +514,7 @@ class BatchWriter:
         batch.steps += rows(written.key, state_row, events, kept, dropped, requests, shown)
 
     def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
-        """Enter a run into the lists, where something that they show has changed: with its row if that can be."""
+        """Return the new list entry of a run for its row, or add the run to `batch.visible` if it needs own statements."""
         before = written.search_attributes
         if run.status is RUNNING:
             self._known.show(run, written)
@@ -525,7 +532,10 @@ class BatchWriter:
         return shown
 
     def _unknown(self, run: Run, *, is_new: bool) -> Written | None:
-        """A run that is not known: it begins now, or it was forgotten."""
+        """Cache a run that is not in the cache or the file, if this change begins it; otherwise it was deleted.
+
+        Raises `Unwritable` if the run is still open; returns None if it has closed.
+        """
         if is_new:
             return self._known.begin(run)
         if run.is_open:
@@ -537,8 +547,10 @@ class BatchWriter:
         return None
 
     def _learn(self, changes: Iterable[RunChange]) -> None:
-        """Find the runs in the file that are to be changed and are not known; and whether lists show them as open runs without
-        a memo and search attributes, as most are: then a row of theirs says all that changes.
+        """Find the changed runs that are not cached in the file, and cache them.
+
+        Also determines whether a list entry is that of an open run without memo and search attributes, as most are: then
+        a row can contain all changes of the entry.
         """
         known = self._known
         unknown = {
@@ -565,7 +577,7 @@ class BatchWriter:
 
 
 def _names(change: RunChange | ScheduleChange) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The runs and the schedules that a change is about, those of its further parts included."""
+    """Return the ids of the runs and schedules that a change and the changes in its `also` concern."""
     runs: dict[str, None] = {}
     schedules: dict[str, None] = {}
     for each in flat((change,)):
@@ -577,7 +589,7 @@ def _names(change: RunChange | ScheduleChange) -> tuple[tuple[str, ...], tuple[s
 
 
 def _pending_rows(run: Run, touched: Iterable[int], before: int) -> tuple[list[Row], list[Row]]:
-    """What was touched and is pending now; what is gone, and may have been written by an earlier batch."""
+    """Return rows for the touched items that are pending now, and for those that are not and may be in the file."""
     kept: list[Row] = []
     dropped: list[Row] = []
     activities = run.activities
