@@ -125,7 +125,7 @@ def test_a_file_that_appears_meanwhile_stays(
         dest.write_bytes(b"precious")
 
     monkeypatch.setattr(database, "_copy", copy)
-    with pytest.raises(StorageError, match="is there already"):
+    with pytest.raises(StorageError, match="exists already"):
         hourglass.backup(path, dest)
     assert dest.read_bytes() == b"precious"
     assert sorted(os.listdir(tmp_path))[0] == "copy.db"

@@ -145,7 +145,7 @@ def test_missing_folder(tmp_path: Path) -> None:
 def test_dangling_link(tmp_path: Path) -> None:
     """A link that leads nowhere is not followed to make a file there."""
     (tmp_path / "runs.db").symlink_to(tmp_path / "elsewhere.db")
-    refused(tmp_path / "runs.db", "leads nowhere")
+    refused(tmp_path / "runs.db", "is a broken link")
 
 
 def test_pipe(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_file_without_a_table_of_lists_is_refused(open_store: Open, path: Path
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE visibility_types")
     connection.close()
-    with pytest.raises(StorageError, match="its table visibility_types is not what it should be"):
+    with pytest.raises(StorageError, match="its table visibility_types is missing or has other columns"):
         open_store()
 
 

@@ -402,7 +402,7 @@ def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None:
         store = open_store()
         story = Story("a")
         story.start()
-        with pytest.raises(StorageError, match="does not have the run a"):
+        with pytest.raises(StorageError, match="does not contain the run a"):
             await store.durable(store.append(story.signal()))
         assert store.failure is None
         await store.durable(store.append(Story("b").start()))

@@ -291,7 +291,7 @@ class Durability:
             try:
                 told(None if refusal is None else _copy(refusal))
             except Exception:  # must not prevent the calls of other waiters
-                logger.exception("a call that waited for the store could not be told")
+                logger.exception("a callback for a durable change failed")
 
     def _notify(self) -> None:
         loop = self._loop

@@ -139,7 +139,7 @@ def found_format(connection: sqlite3.Connection, path: str) -> int:
     found = _pragma(connection, "user_version")
     if found < OLDEST_FORMAT:
         raise StorageError(
-            f"the file {path} has format {found}, of a version of Hourglass from before its first release, which this version "
+            f"the file {path} has format {found}, of a version of Hourglass before the first release, which this version "
             f"cannot read: let that version finish its workflows, and name a new file here. It was not changed",
             status="FAILED_PRECONDITION",
         )
@@ -163,7 +163,7 @@ def check(connection: sqlite3.Connection, path: str, namespace: str, more: str =
         there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
         if not there or not there | {"rowid"} >= set(columns):
             raise StorageError(
-                f"the file {path} is damaged: its table {table} is not what it should be. Restore a backup",
+                f"the file {path} is damaged: its table {table} is missing or has other columns. Restore a backup",
                 status="DATA_LOSS",
             )
     found = connection.execute("SELECT value FROM meta WHERE name = 'namespace'").fetchall()
@@ -243,7 +243,7 @@ def copy_database(
             os.chmod(draft, stat.S_IMODE(os.stat(source).st_mode) & 0o666)
         put_in_place(draft, dest, overwrite=overwrite)
     except FileExistsError as error:
-        raise _refused(dest, "is there already; pass overwrite=True to replace it") from error
+        raise _refused(dest, "exists already; pass overwrite=True to replace it") from error
     except OSError as error:
         raise _refused(dest, f"cannot be written: {error.strerror}") from error
     finally:
@@ -295,7 +295,8 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
         found = target.execute("PRAGMA integrity_check(1)").fetchall()
         if found != [("ok",)]:
             raise StorageError(
-                "the file is damaged, and so would be its copy: nothing was kept of it", status="DATA_LOSS"
+                "the file is damaged: its copy failed SQLite's integrity check and was deleted",
+                status="DATA_LOSS",
             )
     finally:
         target.close()
@@ -312,11 +313,11 @@ def _begin_another_epoch(target: sqlite3.Connection) -> None:
 def _check_destination(dest: str, overwrite: bool, source: str) -> None:
     folder = os.path.dirname(dest) or "."
     if not os.path.isdir(folder):
-        raise _refused(dest, f"cannot be made: there is no folder {folder}")
+        raise _refused(dest, f"cannot be created: there is no folder {folder}")
     if os.path.isdir(dest):
         raise _refused(dest, "is a folder: name a file in it")
     if os.path.lexists(dest) and not overwrite:
-        raise _refused(dest, "is there already; pass overwrite=True to replace it")
+        raise _refused(dest, "exists already; pass overwrite=True to replace it")
     if source and os.path.exists(dest) and os.path.samefile(source, dest):
         raise _refused(dest, "is the file itself")
     if os.path.lexists(f"{dest}-wal"):
@@ -421,14 +422,14 @@ def _check_place(path: str) -> None:
     """Raise `StorageError` with the reason if SQLite would only report "unable to open". Opens nothing."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
-        raise _unusable(path, f"cannot be made: there is no folder {folder}. Make it first")
+        raise _unusable(path, f"cannot be created: there is no folder {folder}. Create it first")
     inherited.refuse_inherited(path)
     inherited.refuse_second_name(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
         if os.path.islink(path):
-            raise _unusable(path, "is a link that leads nowhere") from None
+            raise _unusable(path, "is a broken link") from None
         return
     except (OSError, ValueError) as error:
         raise _unusable(path, f"cannot be used: {getattr(error, 'strerror', error)}") from error
@@ -443,8 +444,8 @@ def _check_place(path: str) -> None:
     if status.st_size == 0:
         raise _unusable(
             path,
-            "is empty, which no file of Hourglass ever is: if nothing was in it, delete it and a new one is "
-            "made; if it was damaged, restore a backup",
+            "is empty, which a file of Hourglass never is: if it had no content, delete it, and a new one is created; "
+            "if it was damaged, restore a backup",
         )
 
 
@@ -536,7 +537,7 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
             raise storage_error(path, _cannot_open()) from error
         if is_full(error):
             raise no_room(path) from error
-        raise _unusable(path, f"cannot be made: {error.strerror}") from error
+        raise _unusable(path, f"cannot be created: {error.strerror}") from error
     finally:
         for leftover in (draft, f"{draft}-journal"):
             with contextlib.suppress(OSError):
@@ -556,8 +557,8 @@ def _refuse_leftovers(path: str) -> None:
     if os.path.lexists(log) and os.stat(log).st_size > 0:
         raise _unusable(
             path,
-            f"is gone, but its log {log} is still there, with what was written last: put the file back; "
-            f"or, if both are of no use, delete the log too",
+            f"is missing, but its log {log} still exists, with the latest changes: put the file back; "
+            f"or, if both are useless, delete the log, too",
         )
 
 

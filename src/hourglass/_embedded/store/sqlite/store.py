@@ -370,7 +370,7 @@ class SqliteStore(FileReads):
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
         if not isinstance(fault, FileLost):  # a loss is reported by the caller, which stops
             logger.error(
-                "%s: the store has ended and must be opened anew: %s", self.path, fault, exc_info=trace
+                "%s: the store has ended and must be opened again: %s", self.path, fault, exc_info=trace
             )
         self._durability.end(fault)
 
@@ -380,14 +380,16 @@ class SqliteStore(FileReads):
         except (
             sqlite3.Error
         ) as error:  # everything is in the WAL, and the next process that opens the file reads it
-            logger.warning("%s was closed without tidying up: %s", self.path, storage_error(self.path, error))
+            logger.warning(
+                "%s was closed without a final checkpoint: %s", self.path, storage_error(self.path, error)
+            )
 
     def _after_fork(self) -> None:
         """End the store in a forked child, which has no store thread and must not use the parent's connections."""
         self._is_sound = False
         self._durability.disown(
             StorageError(
-                f"the file {self.path} was opened by the process that this one was forked from",
+                f"the file {self.path} was opened by the process from which this one was forked",
                 status="UNAVAILABLE",
             )
         )

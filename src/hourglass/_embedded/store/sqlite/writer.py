@@ -540,10 +540,10 @@ class BatchWriter:
             return self._known.begin(run)
         if run.is_open:
             raise Unwritable(
-                f"the file {self._path} does not have the run {run.run_id}, which is to be changed",
+                f"the file {self._path} does not contain the run {run.run_id}, to which a change belongs",
                 status="DATA_LOSS",
             )
-        logger.warning("run %s was forgotten and is not changed any more", run.run_id)
+        logger.warning("run %s was deleted and is not changed", run.run_id)
         return None
 
     def _learn(self, changes: Iterable[RunChange]) -> None:
