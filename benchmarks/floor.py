@@ -77,7 +77,7 @@ class Sink:
     def build(self, turns: Sequence[Any]) -> list[Any]:
         return [row for turn in turns for row in turn.changes]
 
-    build_apart = build
+    build_separately = build
 
     def commit(self, batch: list[Any]) -> None:
         if self._is_bare:
@@ -86,7 +86,7 @@ class Sink:
         else:
             self._write(self._connection, batch)
 
-    def rest(self, batch: list[Any]) -> None:
+    def after_commit(self, batch: list[Any]) -> None:
         pass
 
 
@@ -194,7 +194,7 @@ class Pipeline:
     def _hand_over(self) -> None:
         changes, self._changes = self._changes, []
         assert self._store is not None
-        self._store.give(self._turn(changes, self._number))
+        self._store.put(self._turn(changes, self._number))
 
     def _settle(self) -> None:
         while self._kept and self._kept[0][0] <= self._committed:

@@ -127,13 +127,13 @@ def test_commits_wait_for_a_reader_when_the_log_is_long(
         story = Story("a")
         await store.durable(store.append(story.start()))
         reader, waits = _Reader(path), threading.Event()
-        empty_log = store._writer.empty_log
+        empty_wal = store._writer.empty_wal
 
         def noted(wait_ms: int) -> bool:
             waits.set()
-            return empty_log(wait_ms)
+            return empty_wal(wait_ms)
 
-        monkeypatch.setattr(store._writer, "empty_log", noted)
+        monkeypatch.setattr(store._writer, "empty_wal", noted)
         other = threading.Thread(target=lambda: (waits.wait(60), reader.end()))
         other.start()
         longest = 0

@@ -68,7 +68,7 @@ class CommitSink(Protocol[B]):
         """Prepare a batch; it may be tried several times."""
         ...
 
-    def build_apart(self, turns: Sequence[Turn], /) -> B:
+    def build_separately(self, turns: Sequence[Turn], /) -> B:
         """Prepare a batch whose commit leaves out, and reports, the changes that cannot be written."""
         ...
 
@@ -76,7 +76,7 @@ class CommitSink(Protocol[B]):
         """Make the batch durable, completely or not at all. Raises if it is not durable."""
         ...
 
-    def rest(self, batch: B, /) -> None:
+    def after_commit(self, batch: B, /) -> None:
         """Do occasional work, such as checkpoints, after a commit was reported. A failure ends the thread."""
         ...
 
@@ -117,7 +117,7 @@ class StoreThread(Generic[B]):
         """Start the thread."""
         self._thread.start()
 
-    def give(self, turn: Turn) -> None:
+    def put(self, turn: Turn) -> None:
         """Queue a turn, without waiting."""
         self._queue.put(turn)
 
@@ -130,12 +130,12 @@ class StoreThread(Generic[B]):
     def _run(self) -> None:
         error: Exception | None = None
         try:
-            while turns := self._take():
+            while turns := self._next_turns():
                 batch = self._write(turns)
                 # Reported first, so that waiting calls do not also wait for a checkpoint.
                 self._number = turns[-1].number
                 self._on_commit(self._number)
-                self._sink.rest(batch)
+                self._sink.after_commit(batch)
         except Exception as failure:
             error = failure
         self._on_end(error)
@@ -147,13 +147,13 @@ class StoreThread(Generic[B]):
         except Exception as error:
             if not is_of_one_change(error):
                 raise
-            batch = self._sink.build_apart(turns)
+            batch = self._sink.build_separately(turns)
             self._commit(batch)
         return batch
 
-    def _take(self) -> list[Turn]:
+    def _next_turns(self) -> list[Turn]:
         """Wait for turns and return those in the queue; an empty list when the queue is closed and empty."""
-        first = self._wait()
+        first = self._next_turn()
         turns = [] if first is None else [first]
         changes = _weight(first) if first else 0
         while changes < MOST_CHANGES:
@@ -168,7 +168,7 @@ class StoreThread(Generic[B]):
             changes += _weight(turn)
         return turns
 
-    def _wait(self) -> Turn | None:
+    def _next_turn(self) -> Turn | None:
         while True:
             has_more = self._sink.has_more
             try:
@@ -183,14 +183,14 @@ class StoreThread(Generic[B]):
             try:
                 self._sink.commit(batch)
             except Exception as error:
-                self._hold(error)
+                self._wait_to_retry(error)
                 continue
             if self.held:
                 logger.warning("%s is written again; nothing was lost", self._name)
                 self.held = ""
             return
 
-    def _hold(self, error: Exception) -> None:
+    def _wait_to_retry(self, error: Exception) -> None:
         """Wait before the commit is repeated. Raises the error if it must not be repeated, or the store is closing."""
         reason = reason_to_hold(error)
         if not reason or (self.held and self._closing.is_set()):
@@ -221,7 +221,7 @@ class Durability:
     """
 
     def __init__(self) -> None:
-        self.given = 0
+        self.newest = 0
         """The last number that was assigned."""
         self._committed = 0
         self._failure: StorageError | None = None
@@ -251,11 +251,11 @@ class Durability:
         self.call(number, partial(_end, waiter))
         await waiter
 
-    def call(self, number: int, told: Callable[[StorageError | None], object]) -> None:
-        """Call `told` when `wait` would return, with the error that it would raise or None; on the loop, after this returns."""
+    def call(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
+        """Call `callback` when `wait` would return, with the error that it would raise or None; on the loop, after this returns."""
         self._loop = asyncio.get_running_loop()
-        heappush(self._waiters, (number, next(self._order), told))
-        # After the push: the store thread reports a commit once, and may have done so before `told` was in the heap.
+        heappush(self._waiters, (number, next(self._order), callback))
+        # After the push: the store thread reports a commit once, and may have done so before `callback` was in the heap.
         if number <= self._committed or self._failure is not None:
             self._loop.call_soon(self.settle)
 
@@ -286,10 +286,10 @@ class Durability:
         """Call the waiters whose changes are durable or have failed. On the loop."""
         committed, failure, waiters = self._committed, self._failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
-            number, _, told = heappop(waiters)
+            number, _, callback = heappop(waiters)
             refusal = self._refused.get(number) if number <= committed else failure
             try:
-                told(None if refusal is None else _copy(refusal))
+                callback(None if refusal is None else _copy(refusal))
             except Exception:  # must not prevent the calls of other waiters
                 logger.exception("a callback for a durable change failed")
 

@@ -103,7 +103,7 @@ TABLES = (
     )""",
 )
 
-_MADE = re.compile(r"create table (\w+)", re.IGNORECASE)
+_CREATED = re.compile(r"create table (\w+)", re.IGNORECASE)
 
 _COLUMNS = {
     "meta": ("name", "value"),
@@ -115,10 +115,10 @@ _COLUMNS = {
 }
 
 
-def create(connection: sqlite3.Connection, namespace: str, more: str = "") -> None:
-    """Create the tables, and those of the script `more`, in an empty database, in one transaction."""
+def create(connection: sqlite3.Connection, namespace: str, extra_tables: str = "") -> None:
+    """Create the tables, and those of the script `extra_tables`, in an empty database, in one transaction."""
     connection.execute("BEGIN IMMEDIATE")
-    for statement in (*TABLES, *more.split(";")):  # `executescript` would commit the transaction
+    for statement in (*TABLES, *extra_tables.split(";")):  # `executescript` would commit the transaction
         connection.execute(statement)
     connection.execute(
         "INSERT INTO meta (name, value) VALUES ('namespace', ?), ('epoch', 0)",
@@ -129,46 +129,46 @@ def create(connection: sqlite3.Connection, namespace: str, more: str = "") -> No
     connection.execute("COMMIT")
 
 
-def found_format(connection: sqlite3.Connection, path: str) -> int:
+def read_format(connection: sqlite3.Connection, path: str) -> int:
     """Return the format of a file. Raises `StorageError` if it is not ours, or of an unsupported format."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageError(
             f"the file {path} is a database of another program: name another file. It was not changed",
             status="FAILED_PRECONDITION",
         )
-    found = _pragma(connection, "user_version")
-    if found < OLDEST_FORMAT:
+    version = _pragma(connection, "user_version")
+    if version < OLDEST_FORMAT:
         raise StorageError(
-            f"the file {path} has format {found}, of a version of Hourglass before the first release, which this version "
+            f"the file {path} has format {version}, of a version of Hourglass before the first release, which this version "
             f"cannot read: let that version finish its workflows, and name a new file here. It was not changed",
             status="FAILED_PRECONDITION",
         )
-    if found > FORMAT:
+    if version > FORMAT:
         raise StorageError(
-            f"the file {path} has format {found}, and this version of Hourglass knows formats up to {FORMAT}: "
+            f"the file {path} has format {version}, and this version of Hourglass knows formats up to {FORMAT}: "
             f"use the version that wrote it, or a later one. It was not changed",
             status="FAILED_PRECONDITION",
         )
-    return found
+    return version
 
 
-def check(connection: sqlite3.Connection, path: str, namespace: str, more: str = "") -> None:
-    """Raise `StorageError` unless the tables, and those of the script `more`, exist and belong to the namespace.
+def check_tables(connection: sqlite3.Connection, path: str, namespace: str, extra_tables: str = "") -> None:
+    """Raise `StorageError` unless the tables, and those of the script `extra_tables`, exist and belong to the namespace.
 
     Fast: it reads hardly any pages.
     """
-    wanted: dict[str, tuple[str, ...]] = dict.fromkeys(_MADE.findall(more), ("rowid",))
-    wanted.update(_COLUMNS)
-    for table, columns in wanted.items():
-        there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
-        if not there or not there | {"rowid"} >= set(columns):
+    expected: dict[str, tuple[str, ...]] = dict.fromkeys(_CREATED.findall(extra_tables), ("rowid",))
+    expected.update(_COLUMNS)
+    for table, columns in expected.items():
+        existing = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
+        if not existing or not existing | {"rowid"} >= set(columns):
             raise StorageError(
                 f"the file {path} is damaged: its table {table} is missing or has other columns. Restore a backup",
                 status="DATA_LOSS",
             )
-    found = connection.execute("SELECT value FROM meta WHERE name = 'namespace'").fetchall()
-    if not found or found[0][0] != namespace:
-        whose = repr(found[0][0]) if found else "no namespace"
+    stored = connection.execute("SELECT value FROM meta WHERE name = 'namespace'").fetchall()
+    if not stored or stored[0][0] != namespace:
+        whose = repr(stored[0][0]) if stored else "no namespace"
         raise StorageError(
             f"the file {path} belongs to {whose}, not to the namespace {namespace!r}: "
             f"use a file for each namespace",
@@ -176,14 +176,16 @@ def check(connection: sqlite3.Connection, path: str, namespace: str, more: str =
         )
 
 
-def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+def migrate(
+    connection: sqlite3.Connection, version: int, migrations: Sequence[Migration] = MIGRATIONS
+) -> None:
     """Migrate the tables to the current format, in one transaction. The caller has made a copy of the file."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for leads_to, change in migrations:
-            if leads_to > found:
+        for next_version, change in migrations:
+            if next_version > version:
                 change(connection)
-                connection.execute(f"PRAGMA user_version = {leads_to}")
+                connection.execute(f"PRAGMA user_version = {next_version}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -213,8 +215,9 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 # --- copies, and files that appear under their name whole ---------------------------------------------------
 
-PAGES = 512
-PAUSE = 0.002
+_PORTION = 512
+"""Pages copied at a time."""
+_PAUSE = 0.002
 """Seconds between portions: commits need the disk too, and other threads the interpreter."""
 
 
@@ -243,9 +246,9 @@ def copy_database(
             os.chmod(draft, stat.S_IMODE(os.stat(source).st_mode) & 0o666)
         put_in_place(draft, dest, overwrite=overwrite)
     except FileExistsError as error:
-        raise _refused(dest, "exists already; pass overwrite=True to replace it") from error
+        raise _rejected_copy(dest, "exists already; pass overwrite=True to replace it") from error
     except OSError as error:
-        raise _refused(dest, f"cannot be written: {error.strerror}") from error
+        raise _rejected_copy(dest, f"cannot be written: {error.strerror}") from error
     finally:
         _remove(draft)
 
@@ -276,10 +279,10 @@ def put_in_place(draft: str, path: str, *, overwrite: bool) -> None:
 
 
 def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None) -> None:
-    def pause(_status: int, left: int, pages: int) -> None:
+    def pause(_status: int, remaining: int, pages: int) -> None:
         if progress is not None:
-            progress(pages - left, pages)
-        NO_FORK.pause(PAUSE)
+            progress(pages - remaining, pages)
+        NO_FORK.pause(_PAUSE)
 
     target = sqlite3.connect(draft, isolation_level=None)
     try:
@@ -287,13 +290,13 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
         try:
             # The first read takes the snapshot. Without it each commit of a busy writer would restart the copy.
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-            connection.backup(target, pages=PAGES, progress=pause)
+            connection.backup(target, pages=_PORTION, progress=pause)
         finally:
             connection.execute("ROLLBACK")
         _begin_another_epoch(target)
         target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, without a WAL beside it
-        found = target.execute("PRAGMA integrity_check(1)").fetchall()
-        if found != [("ok",)]:
+        problems = target.execute("PRAGMA integrity_check(1)").fetchall()
+        if problems != [("ok",)]:
             raise StorageError(
                 "the file is damaged: its copy failed SQLite's integrity check and was deleted",
                 status="DATA_LOSS",
@@ -313,19 +316,19 @@ def _begin_another_epoch(target: sqlite3.Connection) -> None:
 def _check_destination(dest: str, overwrite: bool, source: str) -> None:
     folder = os.path.dirname(dest) or "."
     if not os.path.isdir(folder):
-        raise _refused(dest, f"cannot be created: there is no folder {folder}")
+        raise _rejected_copy(dest, f"cannot be created: there is no folder {folder}")
     if os.path.isdir(dest):
-        raise _refused(dest, "is a folder: name a file in it")
+        raise _rejected_copy(dest, "is a folder: name a file in it")
     if os.path.lexists(dest) and not overwrite:
-        raise _refused(dest, "exists already; pass overwrite=True to replace it")
+        raise _rejected_copy(dest, "exists already; pass overwrite=True to replace it")
     if source and os.path.exists(dest) and os.path.samefile(source, dest):
-        raise _refused(dest, "is the file itself")
+        raise _rejected_copy(dest, "is the file itself")
     if os.path.lexists(f"{dest}-wal"):
-        raise _refused(dest, "has a log of SQLite beside it: a process uses it, or ended suddenly")
+        raise _rejected_copy(dest, "has a log of SQLite beside it: a process uses it, or ended suddenly")
 
 
-def _refused(dest: str, why: str) -> StorageError:
-    return StorageError(f"the copy {dest} {why}", status="FAILED_PRECONDITION")
+def _rejected_copy(dest: str, reason: str) -> StorageError:
+    return StorageError(f"the copy {dest} {reason}", status="FAILED_PRECONDITION")
 
 
 def _remove(draft: str) -> None:
@@ -371,7 +374,7 @@ class Opened(msgspec.Struct, frozen=True):
 def open_database(
     path: str,
     namespace: str,
-    more_tables: str = "",
+    extra_tables: str = "",
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> Opened:
     """Open a file, or create it if it does not exist. Raises `StorageError` if it cannot be used."""
@@ -380,16 +383,16 @@ def open_database(
     _check_names(path)
     with storage_errors(path):
         if not os.path.lexists(path):
-            _make(path, namespace, more_tables)
+            _create_file(path, namespace, extra_tables)
         inherited.refuse_stale(path)
         check_log(path, _connect)
         writer = inherited.keep(_connect(path, "rw"), path)
         watch = reader = None
         try:
-            found = _begin_log(writer, path)
+            version = _begin_wal(writer, path)
             watch = FileWatch(path, writer, partial(copy_database, overwrite=False))
             check_left_behind(path, writer)
-            _prepare(writer, path, namespace, more_tables, migrations, found)
+            _prepare(writer, path, namespace, extra_tables, migrations, version)
             # The mark is written before the epoch: this process may be killed between the two.
             mark_log(path, epoch_in_file=0, epoch=_epoch(writer) + 1)
             epoch = next_epoch(writer, path)
@@ -512,13 +515,13 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def _unusable(path: str, why: str) -> StorageError:
-    return StorageError(f"the file {path} {why}", status="FAILED_PRECONDITION")
+def _unusable(path: str, reason: str) -> StorageError:
+    return StorageError(f"the file {path} {reason}", status="FAILED_PRECONDITION")
 
 
-def _make(path: str, namespace: str, more_tables: str) -> None:
+def _create_file(path: str, namespace: str, extra_tables: str) -> None:
     """Create a new file under another name, and move it to its path when it is complete."""
-    _refuse_leftovers(path)
+    _check_no_wal(path)
     draft = f"{path}.new-{os.getpid()}"
     with contextlib.suppress(OSError):
         os.unlink(draft)
@@ -526,7 +529,7 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
         make_private(draft)  # SQLite gives its WAL and the WAL's index the same mode
         connection = _connect(draft, "rw", path)
         try:
-            create(connection, namespace, more_tables)
+            create(connection, namespace, extra_tables)
         finally:
             connection.close()
         put_in_place(draft, path, overwrite=False)
@@ -551,7 +554,7 @@ def _cannot_open() -> sqlite3.OperationalError:
     return error
 
 
-def _refuse_leftovers(path: str) -> None:
+def _check_no_wal(path: str) -> None:
     """Raise `StorageError` if a WAL without its file exists: SQLite would write its pages into the new file."""
     log = f"{path}-wal"
     if os.path.lexists(log) and os.stat(log).st_size > 0:
@@ -562,31 +565,31 @@ def _refuse_leftovers(path: str) -> None:
         )
 
 
-def _begin_log(connection: sqlite3.Connection, path: str) -> int:
+def _begin_wal(connection: sqlite3.Connection, path: str) -> int:
     """Switch to a write-ahead log, and change nothing else. Return the format of the file."""
-    found = found_format(connection, path)
+    version = read_format(connection, path)
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
     if mode != "wal":
         raise _unusable(path, "is on a file system that cannot keep a write-ahead log: use a local disk")
     for setting in _WRITER:
         connection.execute(setting).fetchall()
-    return found
+    return version
 
 
 def _prepare(
     connection: sqlite3.Connection,
     path: str,
     namespace: str,
-    more_tables: str,
+    extra_tables: str,
     migrations: Sequence[Migration],
-    found: int,
+    version: int,
 ) -> None:
     """Migrate the tables to the current format. Raises `StorageError` if they are damaged or of another namespace."""
-    wanted = max((leads_to for leads_to, _ in migrations), default=FORMAT)
-    if found < wanted:
-        copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
-        migrate(connection, found, migrations)
-    check(connection, path, namespace, more_tables)
+    current = max((version for version, _ in migrations), default=FORMAT)
+    if version < current:
+        copy_database(connection, f"{path}.format-{version}.backup", overwrite=True, source=path)
+        migrate(connection, version, migrations)
+    check_tables(connection, path, namespace, extra_tables)
     _drop_statistics(connection)
 
 
@@ -615,7 +618,7 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         check_inode(path)
         connection = _connect_reader(path)
         try:
-            found_format(connection, path)
+            read_format(connection, path)
             check_left_behind(path, connection)
         except BaseException:
             inherited.close(connection)

@@ -43,7 +43,14 @@ from hourglass._embedded.store.sqlite.file_watch import (
     LogLost,
     LogOverwritten,
 )
-from hourglass._embedded.store.sqlite.writer import PAGE, Apart, Batch, BatchWriter, Numbered, Readmitted
+from hourglass._embedded.store.sqlite.writer import (
+    PAGE,
+    SeparateChanges,
+    Batch,
+    BatchWriter,
+    Numbered,
+    Readmitted,
+)
 from hourglass._embedded.store.store import DiskCondition, FileLost, Refusal, RunChange, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
@@ -60,7 +67,7 @@ PATIENCE = 0.002
 call waits for, and share its commit: an activity's result is committed together with the workflow's next commands.
 """
 
-KEPT_BACK = 0.01
+DEFER_SECONDS = 0.01
 """Seconds for which the engine may defer a change that no call waits for. An activity's result and the workflow's answer
 to it then become one change, if the answer takes no longer; one row less saves a fifth of the time of a step. A longer
 time would save more with hundreds of concurrent runs, but after a crash unwritten activities are executed again.
@@ -96,16 +103,16 @@ LOG_PAUSE, LOG_LONGEST_PAUSE = 1.0, 60.0
 def _file_bytes(path: str) -> int:
     """Return the size of a file and its WAL."""
     size = 0
-    for each in (path, f"{path}-wal"):
+    for name in (path, f"{path}-wal"):
         with contextlib.suppress(OSError):
-            size += os.stat(each).st_size
+            size += os.stat(name).st_size
     return size
 
 
 class SqliteStore(FileReads):
     """The store of an engine in a file. `open` may be called on any thread, all other methods on the control loop."""
 
-    patience = KEPT_BACK
+    patience = DEFER_SECONDS
 
     def __init__(
         self, path: str, opened: database.Opened, *, reserve_bytes: int, checkpoint_pages: int, retry: float
@@ -113,14 +120,14 @@ class SqliteStore(FileReads):
         super().__init__(path, opened.reader, self._connect_lists, lists_at_once=LISTS_AT_ONCE)
         self.epoch = opened.epoch
         self._opened = opened
-        self._surroundings = DiskWatch(path, reserve_bytes)
+        self._disk = DiskWatch(path, reserve_bytes)
         self._reserve_bytes = reserve_bytes
         self._identity = Identity.of(path)
         self._durability = Durability()
         self.is_durable: Callable[[int], bool] = self._durability.has
         """Whether a change and all changes before it, except refused ones, are durable. Called ten times per step."""
         self._turn: list[RunChange | ScheduleChange] = []
-        self._is_wanted = (
+        self._will_hand_over = (
             False  # whether a call waits for the turn's changes: they are handed over at its end
         )
         self._timer: asyncio.TimerHandle | None = None
@@ -129,10 +136,10 @@ class SqliteStore(FileReads):
         self._is_sound = True
         self._loss: FileLost | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._told: Callable[[Refusal], None] = lambda _: None
+        self._report: Callable[[Refusal], None] = lambda _: None
         self._writer = BatchWriter(opened.writer, path, opened.epoch)
         self._sink = _Sink(self._writer, path, opened.watch, checkpoint_pages, self._on_refusals)
-        self._thread: StoreThread[Batch | Apart] = StoreThread(
+        self._thread: StoreThread[Batch | SeparateChanges] = StoreThread(
             self._sink,
             path,
             on_commit=self._durability.committed,
@@ -181,8 +188,8 @@ class SqliteStore(FileReads):
         """Queue a change and return its number."""
         durability = self._durability
         self._turn.append(change)
-        durability.given = number = durability.given + 1
-        if self._timer is None and not self._is_wanted:
+        durability.newest = number = durability.newest + 1
+        if self._timer is None and not self._will_hand_over:
             loop = asyncio._get_running_loop()
             if loop is None:  # without a loop there are no turns: each change is a turn of its own
                 self._hand_over()
@@ -191,19 +198,19 @@ class SqliteStore(FileReads):
                 self._timer = loop.call_later(PATIENCE, self._hand_over)
         return number
 
-    def on_refusal(self, told: Callable[[Refusal], None]) -> None:
+    def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         """Set the callback for changes that can never be written. It is called on the control loop."""
-        self._told = told
+        self._report = callback
 
     async def durable(self, number: int) -> None:
         """Wait until this change is durable. Raises `StorageError` if it never will be."""
-        self._want(number)
+        self._hand_over_soon(number)
         await self._durability.wait(number)
 
-    def when_durable(self, number: int, told: Callable[[StorageError | None], object]) -> None:
-        """Call `told` once this change is durable, or with the error if it never will be."""
-        self._want(number)
-        self._durability.call(number, told)
+    def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
+        """Call `callback` once this change is durable, or with the error if it never will be."""
+        self._hand_over_soon(number)
+        self._durability.call(number, callback)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
         """Queue the deletion of at most `limit` runs that closed before this time, and return their number."""
@@ -211,13 +218,13 @@ class SqliteStore(FileReads):
         if len(self._forgetting) > FORGETS_AHEAD:
             return 0  # the thread must catch up first
         with self._reading():
-            found = self._reads.closed(before_ns, limit + len(self._forgetting))
-        keys = [key for key in found if key not in self._forgetting][:limit]
+            closed = self._reads.closed(before_ns, limit + len(self._forgetting))
+        keys = [key for key in closed if key not in self._forgetting][:limit]
         if keys:
             self._forgetting.update(keys)
             self._sink.forget_later(keys)
             self._hand_over()
-            self._thread.give(Turn((), self._durability.given))
+            self._thread.put(Turn((), self._durability.newest))
         return len(keys)
 
     def forget(self, run_id: str) -> int:
@@ -225,17 +232,17 @@ class SqliteStore(FileReads):
         with self._reading():
             key = self._reads.key(run_id)
         self._hand_over()
-        self._durability.given += 1
+        self._durability.newest += 1
         if key is not None:
             self._forgetting.add(key)
-        self._thread.give(Turn((), self._durability.given, [] if key is None else [key]))
-        return self._durability.given
+        self._thread.put(Turn((), self._durability.newest, [] if key is None else [key]))
+        return self._durability.newest
 
     def refuses_starts(self) -> str:
         """Return the reason to reject new workflows at present; "" if there is none."""
         if self._thread.held:
             return f"the file {self.path} cannot be written at present: {self._thread.held}"
-        return self._surroundings.shortage()
+        return self._disk.shortage()
 
     @property
     def held(self) -> str:
@@ -245,7 +252,7 @@ class SqliteStore(FileReads):
     def condition(self) -> DiskCondition:
         """Return the condition of the file and its disk."""
         return DiskCondition(
-            self.path, self.held, self._surroundings.free_bytes(), self._reserve_bytes, _file_bytes(self.path)
+            self.path, self.held, self._disk.free_bytes(), self._reserve_bytes, _file_bytes(self.path)
         )
 
     @property
@@ -291,7 +298,7 @@ class SqliteStore(FileReads):
         if self._is_sound:
             # The reader first: while it is open the WAL cannot be emptied.
             inherited.close(connections.pop(0))
-            self._finish()
+            self._checkpoint_at_end()
         # After a failure the reader is closed last: SQLite checkpoints when the last connection is closed, unless that is
         # read-only, and the WAL must not be moved into a file that may not be ours.
         for connection in reversed(connections):
@@ -305,23 +312,23 @@ class SqliteStore(FileReads):
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _want(self, number: int) -> None:
+    def _hand_over_soon(self, number: int) -> None:
         """Hand queued changes over at the end of this turn if they include this one, because a call waits for it.
 
         Not earlier, so that all changes of the turn are in one commit.
         """
-        if not self._is_wanted and number > self._durability.given - len(self._turn):
-            self._is_wanted = True
+        if not self._will_hand_over and number > self._durability.newest - len(self._turn):
+            self._will_hand_over = True
             asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
         """Hand the changes since the last call to the thread."""
-        self._is_wanted = False
+        self._will_hand_over = False
         if self._timer is not None:  # otherwise it would wake the loop during the commit, without need
             self._timer.cancel()
             self._timer = None
         if self._turn and self.failure is None:
-            self._thread.give(Turn(tuple(self._turn), self._durability.given))
+            self._thread.put(Turn(tuple(self._turn), self._durability.newest))
         self._turn.clear()
 
     def _on_refusals(self, refusals: Sequence[Refusal]) -> None:
@@ -330,15 +337,15 @@ class SqliteStore(FileReads):
             self._durability.refuse(refusal.number, refusal.error)
             if self._loop is not None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed, and the engine with it
-                    self._loop.call_soon_threadsafe(self._tell, refusal)
+                    self._loop.call_soon_threadsafe(self._report_refusal, refusal)
 
-    def _tell(self, refusal: Refusal) -> None:
+    def _report_refusal(self, refusal: Refusal) -> None:
         """Report a refused change to the engine, on the control loop. Later changes do not depend on it."""
-        self._told(refusal)
+        self._report(refusal)
         # Changes that were appended before may depend on the refused one. They go to the thread first, which refuses them
         # too; only changes after the turn that readmits the runs are written again.
         self._hand_over()
-        self._thread.give(Turn((), self._durability.given, readmitted=refusal.run_ids))
+        self._thread.put(Turn((), self._durability.newest, readmitted=refusal.run_ids))
 
     def _connect_lists(self) -> sqlite3.Connection:
         connection = database.connect_read_only(self.path)
@@ -374,7 +381,7 @@ class SqliteStore(FileReads):
             )
         self._durability.end(fault)
 
-    def _finish(self) -> None:
+    def _checkpoint_at_end(self) -> None:
         try:
             self._writer.checkpoint("TRUNCATE")
         except (
@@ -448,35 +455,35 @@ class _Sink:
     def has_more(self) -> bool:
         return bool(self._to_forget)
 
-    def build(self, turns: Sequence[Turn]) -> Batch | Apart:
+    def build(self, turns: Sequence[Turn]) -> Batch | SeparateChanges:
         if self._writer.barred:
-            return self.build_apart(turns)
+            return self.build_separately(turns)
         changes = [change for turn in turns for change in turn.changes]
         with NO_FORK.lock:
             forget = [key for turn in turns for key in turn.forget]
             if self._to_forget:
                 keys = list(islice(self._to_forget, max(FORGET_RUNS, len(changes))))
-                forget += self._writer.first_small(keys, FORGET_BYTES)
+                forget += self._writer.first_within(keys, FORGET_BYTES)
             return self._writer.build(changes, forget)
 
-    def build_apart(self, turns: Sequence[Turn]) -> Apart:
+    def build_separately(self, turns: Sequence[Turn]) -> SeparateChanges:
         parts: list[Numbered | Readmitted] = []
         for turn in turns:
             if turn.readmitted:
                 parts.append(Readmitted(turn.readmitted))
             parts += enumerate(turn.changes, turn.number - len(turn.changes) + 1)
-        return Apart(parts, [key for turn in turns for key in turn.forget])
+        return SeparateChanges(parts, [key for turn in turns for key in turn.forget])
 
-    def commit(self, batch: Batch | Apart) -> None:
+    def commit(self, batch: Batch | SeparateChanges) -> None:
         with NO_FORK.lock:
             self._raise_loss(self._watch.check_log)
             if isinstance(batch, Batch):
                 self._writer.write(batch)
             else:
-                self._writer.write_apart(batch)
+                self._writer.write_separately(batch)
             # After the commit: a change is acknowledged only if the files were still in place after it was written.
             self.check()
-        if isinstance(batch, Apart):
+        if isinstance(batch, SeparateChanges):
             self._on_refusals(batch.refused)
 
     def check(self) -> None:
@@ -493,7 +500,7 @@ class _Sink:
         with NO_FORK.lock:
             self.check()
 
-    def rest(self, batch: Batch | Apart) -> None:
+    def after_commit(self, batch: Batch | SeparateChanges) -> None:
         self._note_forgotten(batch.forgotten)
         if self._watch.log_growth < self._checkpoint_pages:
             return
@@ -511,8 +518,8 @@ class _Sink:
 
     def _note_forgotten(self, keys: Sequence[int]) -> None:
         self._forgotten.extend(keys)
-        gone = set(keys)
-        while self._to_forget and self._to_forget[0] in gone:
+        deleted = set(keys)
+        while self._to_forget and self._to_forget[0] in deleted:
             self._to_forget.popleft()
 
     def _shorten_log(self, pages: int) -> None:
@@ -521,7 +528,7 @@ class _Sink:
         SQLite empties the WAL only when no connection reads an older state. If readers follow each other without a gap
         that never happens, unless commits wait for the last of them.
         """
-        is_empty = self._writer.empty_log(LOG_WAIT_MS)
+        is_empty = self._writer.empty_wal(LOG_WAIT_MS)
         self._watch.note_checkpoint()
         if is_empty:
             self._next_try, self._pause = 0.0, LOG_PAUSE

@@ -47,14 +47,14 @@ def coalesce(changes: Sequence[RunChange | ScheduleChange]) -> tuple[list[RunCha
     schedules: dict[
         tuple[type[ScheduleChange], str], ScheduleChange
     ] = {}  # a note may have the same name as a schedule
-    for each in changes:
-        for change in flat((each,)) if each.also else (each,):
+    for root in changes:
+        for change in flat((root,)) if root.also else (root,):
             if isinstance(change, ScheduleChange):
                 schedules[type(change), change.schedule_id] = change
                 continue
             run_id = change.run.run_id
-            known = merged.get(run_id)
-            merged[run_id] = change if known is None else _merge(known, change)
+            earlier = merged.get(run_id)
+            merged[run_id] = change if earlier is None else _merge(earlier, change)
     return list(merged.values()), list(schedules.values())
 
 
@@ -130,15 +130,15 @@ class WrittenRuns:
     def begin(self, run: Run) -> Written:
         """Assign a key to a run that is not in the file yet, and cache it."""
         self._next_key += 1
-        return self.learn(run, self._next_key - 1)
+        return self.add(run, self._next_key - 1)
 
-    def learn(self, run: Run, key: int) -> Written:
+    def add(self, run: Run, key: int) -> Written:
         """Cache a run of the file under its key; its list entry is unknown."""
         names = (plain(run.run_id), plain(run.started.workflow_id))
         written = self.runs[run.run_id] = Written(key, names)
         return written
 
-    def show(self, run: Run, written: Written) -> None:
+    def note_listed(self, run: Run, written: Written) -> None:
         """Record that the list entry of an open run is up to date."""
         written.memo, written.search_attributes = run.memo, run.search_attributes
         written.is_paused, written.start_ns = run.paused is not None, run.start_ns
@@ -147,7 +147,7 @@ class WrittenRuns:
         """Drop a run that has closed or was deleted."""
         self.runs.pop(run_id, None)
 
-    def keep_few(self, most: int) -> None:
+    def shrink(self, most: int) -> None:
         """Drop the oldest runs if there are more than `most`."""
         while len(self.runs) > most:
             del self.runs[next(iter(self.runs))]
@@ -156,7 +156,7 @@ class WrittenRuns:
 # --- rows of many tables by one statement -------------------------------------------------------------------
 
 COLUMNS = (
-    "run", "run_id", "workflow_id", "wake_ns", "close_ns", "state", "first_id", "events", "kept_id", "kept",
+    "run", "run_id", "workflow_id", "wake_ns", "close_ns", "state", "first_id", "events", "pending_id", "pending",
     "drop_from", "drop_to", "request_id", "shown",
 )  # fmt: skip
 """The columns of a row about one run (by its key), each group optional: its state; events; one pending item; a range of
@@ -168,9 +168,9 @@ Row: TypeAlias = tuple[Any, ...]
 
 NO_STATE: Row = ("", "", 0, 0, 0)
 NO_EVENTS: Row = (0, 0)
-_NOT_KEPT: Row = (0, 0)
-_NOT_DROPPED: Row = (0, 0)
-NOTHING: Row = (0, *NO_STATE, *NO_EVENTS, *_NOT_KEPT, *_NOT_DROPPED, "", "")
+_NO_PENDING: Row = (0, 0)
+_NO_DROPPED: Row = (0, 0)
+NOTHING: Row = (0, *NO_STATE, *NO_EVENTS, *_NO_PENDING, *_NO_DROPPED, "", "")
 """A row without content. Absent values are 0 or "", and bytes are passed as a `bytearray`: for NULL and for `bytes`
 Python's SQLite searches for an adapter each time, which takes longer than the rest of binding a parameter.
 """
@@ -192,8 +192,8 @@ _PARTS = {
     "NEW.first_id > 0": "INSERT INTO events (run, first_id, data) VALUES (NEW.run, NEW.first_id, NEW.events);",
     "NEW.drop_to > 0": """
         DELETE FROM pending WHERE run = NEW.run AND event_id BETWEEN NEW.drop_from AND NEW.drop_to;""",
-    "NEW.kept_id > 0": """
-        INSERT OR REPLACE INTO pending (run, event_id, data) VALUES (NEW.run, NEW.kept_id, NEW.kept);""",
+    "NEW.pending_id > 0": """
+        INSERT OR REPLACE INTO pending (run, event_id, data) VALUES (NEW.run, NEW.pending_id, NEW.pending);""",
     "NEW.request_id <> ''": "INSERT OR IGNORE INTO requests (run, request_id) VALUES (NEW.run, NEW.request_id);",
     "NEW.shown <> ''": visibility.TAKE_SHOWN,
 }
@@ -207,10 +207,10 @@ that it writes.
 def prepare(connection: sqlite3.Connection, epoch: int) -> None:
     """Prepare a connection for `write`, which raises as soon as the file has another epoch. The file is not changed."""
     connection.execute(_VIEW)
-    for number, (where, what) in enumerate(_PARTS.items()):
-        what = what.replace("{epoch}", str(epoch))  # a trigger takes no parameters
+    for number, (condition, statement) in enumerate(_PARTS.items()):
+        statement = statement.replace("{epoch}", str(epoch))  # a trigger has no parameters
         connection.execute(
-            f"CREATE TEMP TRIGGER take_{number} INSTEAD OF INSERT ON steps WHEN {where} BEGIN {what} END"
+            f"CREATE TEMP TRIGGER take_{number} INSTEAD OF INSERT ON steps WHEN {condition} BEGIN {statement} END"
         )
 
 
@@ -218,30 +218,30 @@ def rows(
     run: int,
     state: Row,
     events: Row,
-    kept: Sequence[Row],
+    pending: Sequence[Row],
     dropped: Sequence[Row],
     requests: Sequence[str],
     shown: str = "",
 ) -> list[Row]:
     """Return the rows for a run: one, or more if there are several pending items or requests."""
-    found = [
+    result = [
         (
             run,
             *state,
             *events,
-            *(kept[0] if kept else _NOT_KEPT),
-            *(dropped[0] if dropped else _NOT_DROPPED),
+            *(pending[0] if pending else _NO_PENDING),
+            *(dropped[0] if dropped else _NO_DROPPED),
             requests[0] if requests else "",
             shown,
         )
     ]
-    if len(kept) > 1 or len(dropped) > 1 or len(requests) > 1:
-        more = zip_longest(kept[1:], dropped[1:], requests[1:])
-        found += [
-            (run, *NO_STATE, *NO_EVENTS, *(one or _NOT_KEPT), *(gone or _NOT_DROPPED), request or "", "")
-            for one, gone, request in more
+    if len(pending) > 1 or len(dropped) > 1 or len(requests) > 1:
+        further = zip_longest(pending[1:], dropped[1:], requests[1:])
+        result += [
+            (run, *NO_STATE, *NO_EVENTS, *(item or _NO_PENDING), *(ids or _NO_DROPPED), request or "", "")
+            for item, ids, request in further
         ]
-    return found
+    return result
 
 
 def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
@@ -249,10 +249,10 @@ def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     `is_one_statement`).
     """
     for begin in range(0, len(rows), _SIZES[-1]):
-        some = rows[begin : begin + _SIZES[-1]]
-        size = next(size for size in _SIZES if size >= len(some))
-        parameters = [*chain.from_iterable(some), *NOTHING * (size - len(some))]
-        connection.execute(_text(size), parameters)
+        portion = rows[begin : begin + _SIZES[-1]]
+        size = next(size for size in _SIZES if size >= len(portion))
+        parameters = [*chain.from_iterable(portion), *NOTHING * (size - len(portion))]
+        connection.execute(_insert_sql(size), parameters)
 
 
 def is_one_statement(rows: Sequence[Row]) -> bool:
@@ -261,7 +261,7 @@ def is_one_statement(rows: Sequence[Row]) -> bool:
 
 
 @cache
-def _text(size: int) -> str:
+def _insert_sql(size: int) -> str:
     row = f"({','.join('?' * len(COLUMNS))})"
     return f"INSERT INTO steps VALUES {','.join([row] * size)}"
 
@@ -295,8 +295,8 @@ class Batch:
     @property
     def is_one_statement(self) -> bool:
         """Whether the batch is a single statement, and so needs no explicit transaction."""
-        more = self.visible or self.schedules or self.forgotten
-        return not more and is_one_statement(self.steps)
+        has_more = self.visible or self.schedules or self.forgotten
+        return not has_more and is_one_statement(self.steps)
 
 
 class Readmitted(NamedTuple):
@@ -309,7 +309,7 @@ Numbered: TypeAlias = tuple[int, RunChange | ScheduleChange]
 
 
 @dataclass
-class Apart:
+class SeparateChanges:
     """Changes that are written one by one, in order, with their numbers; `refused` are the ones that were left out."""
 
     parts: Sequence[Numbered | Readmitted]
@@ -318,7 +318,7 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _RowsStatement:
     """A statement for any number of rows, each with `width` parameters."""
 
     width: int
@@ -328,21 +328,21 @@ class _Rows:
     joint: str = ","
 
     def run(self, connection: sqlite3.Connection, parameters: list[Any]) -> None:
-        position, left = 0, len(parameters) // self.width
+        position, remaining = 0, len(parameters) // self.width
         for size in SIZES:
-            while left >= size:
+            while remaining >= size:
                 end = position + size * self.width
                 connection.execute(_statement_text(self, size), parameters[position:end])
-                position, left = end, left - size
+                position, remaining = end, remaining - size
 
 
 @cache
-def _statement_text(rows: _Rows, size: int) -> str:
+def _statement_text(rows: _RowsStatement, size: int) -> str:
     return rows.before + rows.joint.join([rows.row] * size) + rows.after
 
 
 _FORGET = tuple(
-    _Rows(1, "?", f"DELETE FROM {table} WHERE {column} IN (", ")")
+    _RowsStatement(1, "?", f"DELETE FROM {table} WHERE {column} IN (", ")")
     for table, column in (("events", "run"), ("pending", "run"), ("requests", "run"), ("runs", "key"))
 )
 
@@ -357,9 +357,9 @@ class BatchWriter:
         self.barred: dict[str, StorageError] = {}
         """Runs with a refused change, and its error: later changes depend on it, until the runs are readmitted."""
         prepare(connection, epoch)
-        self._known = self._nothing_known()
+        self._cache = self._empty_cache()
 
-    def _nothing_known(self) -> WrittenRuns:
+    def _empty_cache(self) -> WrittenRuns:
         newest: int = self._connection.execute("SELECT coalesce(max(key), 0) FROM runs").fetchall()[0][0]
         return WrittenRuns(newest + 1)
 
@@ -369,11 +369,11 @@ class BatchWriter:
         if forget:
             batch.forgotten_ids = [run_id for run_id, _ in self._find("key", "run_id", forget)]
         merged, schedules = coalesce(changes)
-        batch.schedules = [records.row(each) for each in schedules]
-        self._learn(merged)
-        for each in merged:
-            self._add(batch, each)
-        self._known.keep_few(KNOWN_RUNS)
+        batch.schedules = [records.row(schedule) for schedule in schedules]
+        self._cache_stored(merged)
+        for run_change in merged:
+            self._add(batch, run_change)
+        self._cache.shrink(KNOWN_RUNS)
         return batch
 
     def write(self, batch: Batch) -> None:
@@ -385,12 +385,12 @@ class BatchWriter:
         with self._transaction():
             self._put(batch)
 
-    def write_apart(self, apart: Apart) -> None:
+    def write_separately(self, apart: SeparateChanges) -> None:
         """Make the changes that can be written durable, all together or none."""
         barred, refused = dict(self.barred), list[Refusal]()
         with self._transaction():
             # The cache may have runs of a batch that was built and not written.
-            self._known = self._nothing_known()
+            self._cache = self._empty_cache()
             for part in apart.parts:
                 if isinstance(part, Readmitted):
                     for run_id in part.run_ids:
@@ -404,7 +404,7 @@ class BatchWriter:
                     refused.append(Refusal(number, run_ids, schedule_ids, error))
                     barred |= dict.fromkeys(run_ids, error)
                     for run_id in run_ids:
-                        self._known.forget(run_id)
+                        self._cache.forget(run_id)
             if apart.forgotten:
                 self._put(self.build((), apart.forgotten))
         self.barred, apart.refused = barred, refused
@@ -421,8 +421,9 @@ class BatchWriter:
             if not is_of_one_change(error):
                 raise
             connection.execute("ROLLBACK TO one_change")
-            what = [f"the run {each}" for each in run_ids] + [f"the schedule {each}" for each in schedule_ids]
-            return unwritable(self._path, ", ".join(what), error)
+            runs = [f"the run {run_id}" for run_id in run_ids]
+            schedules = [f"the schedule {schedule_id}" for schedule_id in schedule_ids]
+            return unwritable(self._path, ", ".join(runs + schedules), error)
         finally:
             if connection.in_transaction:
                 connection.execute("RELEASE one_change")
@@ -443,8 +444,8 @@ class BatchWriter:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            found = connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
-            if found != [(self._epoch,)]:
+            epochs = connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
+            if epochs != [(self._epoch,)]:
                 raise epoch_is_over(self._path)
             yield
             connection.execute("COMMIT")
@@ -455,10 +456,10 @@ class BatchWriter:
 
     def checkpoint(self, mode: str = "PASSIVE") -> int:
         """Move pages of the WAL into the file, as far as readers allow. Return the number of pages in the WAL."""
-        found = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-        return int(found[0][1])
+        ((_, pages, _),) = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+        return int(pages)
 
-    def empty_log(self, wait_ms: int) -> bool:
+    def empty_wal(self, wait_ms: int) -> bool:
         """Empty the WAL. Blocks commits until all readers of an older state have ended, at most `wait_ms`.
 
         Returns whether it is empty.
@@ -470,7 +471,7 @@ class BatchWriter:
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {before}").fetchall()
 
-    def first_small(self, keys: Sequence[int], limit: int) -> Sequence[int]:
+    def first_within(self, keys: Sequence[int], limit: int) -> Sequence[int]:
         """Return the first of these runs, as many as have at most `limit` bytes of events together, but at least one."""
         text = "SELECT run, sum(length(data)) FROM events WHERE run IN (SELECT value FROM json_each(?)) GROUP BY run"
         sizes = dict(self._connection.execute(text, (msgspec.json.encode(keys).decode(),)).fetchall())
@@ -482,12 +483,12 @@ class BatchWriter:
             table.run(self._connection, batch.forgotten)
         visibility.remove(self._connection, batch.forgotten_ids)
         for run_id in batch.forgotten_ids:
-            self._known.forget(run_id)
+            self._cache.forget(run_id)
 
     def _add(self, batch: Batch, change: RunChange) -> None:
         run = change.run
         before = run.length - len(change.events)  # as `length_before`
-        written = self._known.runs.get(run.run_id) or self._unknown(run, is_new=not before)
+        written = self._cache.runs.get(run.run_id) or self._begin_uncached(run, is_new=not before)
         if written is None:
             return
         is_open = run.status is RUNNING
@@ -496,12 +497,12 @@ class BatchWriter:
         if change.events:
             data = array(len(change.events), change.encoded or events_as_bytes(change))
             events = (change.events[0].id, data)
-        kept: list[Row] = []
+        pending: list[Row] = []
         dropped: list[Row] = []
         if not is_open:
             dropped = [(0, run.length)] if before else []  # all its pending items
         elif change.touched:
-            kept, dropped = _pending_rows(run, change.touched, before)
+            pending, dropped = _pending_rows(run, change.touched, before)
         if is_open and before and change.wake_ns and change.wake_ns == written.wake_ns:
             state_row: Row = ("", "", 1, 0, state)  # only its state has changed: no index is touched
         else:
@@ -510,16 +511,16 @@ class BatchWriter:
             written.wake_ns = change.wake_ns
         requests = [plain(request_id) for request_id in change.request_ids] if change.request_ids else ()
         is_shown = is_open and written.shows(run)
-        shown = "" if is_shown else self._show(batch, run, written, is_new=not before)
-        batch.steps += rows(written.key, state_row, events, kept, dropped, requests, shown)
+        shown = "" if is_shown else self._list_entry(batch, run, written, is_new=not before)
+        batch.steps += rows(written.key, state_row, events, pending, dropped, requests, shown)
 
-    def _show(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
+    def _list_entry(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
         """Return the new list entry of a run for its row, or add the run to `batch.visible` if it needs own statements."""
         before = written.search_attributes
         if run.status is RUNNING:
-            self._known.show(run, written)
+            self._cache.note_listed(run, written)
         else:
-            self._known.forget(run.run_id)
+            self._cache.forget(run.run_id)
             is_listed = written.memo == {} == before and written.start_ns == run.start_ns
             if is_listed and not run.memo and not run.search_attributes:
                 return visibility.ended(run)
@@ -531,13 +532,13 @@ class BatchWriter:
                 batch.stale.append(written.names[0])
         return shown
 
-    def _unknown(self, run: Run, *, is_new: bool) -> Written | None:
+    def _begin_uncached(self, run: Run, *, is_new: bool) -> Written | None:
         """Cache a run that is not in the cache or the file, if this change begins it; otherwise it was deleted.
 
         Raises `Unwritable` if the run is still open; returns None if it has closed.
         """
         if is_new:
-            return self._known.begin(run)
+            return self._cache.begin(run)
         if run.is_open:
             raise Unwritable(
                 f"the file {self._path} does not contain the run {run.run_id}, to which a change belongs",
@@ -546,57 +547,57 @@ class BatchWriter:
         logger.warning("run %s was deleted and is not changed", run.run_id)
         return None
 
-    def _learn(self, changes: Iterable[RunChange]) -> None:
+    def _cache_stored(self, changes: Iterable[RunChange]) -> None:
         """Find the changed runs that are not cached in the file, and cache them.
 
         Also determines whether a list entry is that of an open run without memo and search attributes, as most are: then
         a row can contain all changes of the entry.
         """
-        known = self._known
+        cache = self._cache
         unknown = {
             plain(change.run.run_id): change.run
             for change in changes
-            if change.run.run_id not in known.runs and length_before(change)
+            if change.run.run_id not in cache.runs and length_before(change)
         }
-        found = self._find("run_id", f"key, {visibility.PLAIN_START}", list(unknown)) if unknown else []
-        for key, start_us, name in found:
+        stored = self._find("run_id", f"key, {visibility.PLAIN_START}", list(unknown)) if unknown else []
+        for key, start_us, name in stored:
             run = unknown[name]
-            written = known.learn(run, key)
+            written = cache.add(run, key)
             if start_us is not None:
                 written.memo, written.search_attributes = {}, {}
                 written.start_ns = run.start_ns if run.start_ns // 1000 == start_us else 0
 
-    def _find(self, by: str, what: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = []
+    def _find(self, by: str, columns: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        result: list[tuple[Any, ...]] = []
         for begin in range(0, len(values), SIZES[0]):
-            some = values[begin : begin + SIZES[0]]
-            marks = ",".join("?" * len(some))
-            text = f"SELECT {what}, {by} FROM runs WHERE {by} IN ({marks})"
-            found += self._connection.execute(text, some).fetchall()
-        return found
+            portion = values[begin : begin + SIZES[0]]
+            marks = ",".join("?" * len(portion))
+            text = f"SELECT {columns}, {by} FROM runs WHERE {by} IN ({marks})"
+            result += self._connection.execute(text, portion).fetchall()
+        return result
 
 
 def _names(change: RunChange | ScheduleChange) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the ids of the runs and schedules that a change and the changes in its `also` concern."""
     runs: dict[str, None] = {}
     schedules: dict[str, None] = {}
-    for each in flat((change,)):
-        if isinstance(each, ScheduleChange):
-            schedules[each.schedule_id] = None
+    for part in flat((change,)):
+        if isinstance(part, ScheduleChange):
+            schedules[part.schedule_id] = None
         else:
-            runs[each.run.run_id] = None
+            runs[part.run.run_id] = None
     return tuple(runs), tuple(schedules)
 
 
 def _pending_rows(run: Run, touched: Iterable[int], before: int) -> tuple[list[Row], list[Row]]:
     """Return rows for the touched items that are pending now, and for those that are not and may be in the file."""
-    kept: list[Row] = []
+    pending: list[Row] = []
     dropped: list[Row] = []
     activities = run.activities
     for event_id in touched:
-        thing = activities.get(event_id) or run.pending(event_id)
-        if thing is not None:
-            kept.append((event_id, bytearray(encode_pending(thing))))
+        item = activities.get(event_id) or run.pending(event_id)
+        if item is not None:
+            pending.append((event_id, bytearray(encode_pending(item))))
         elif event_id <= before:
             dropped.append((event_id, event_id))
-    return kept, dropped
+    return pending, dropped
