@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite import database, tables
 from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass.errors import StorageError
 
@@ -63,8 +63,8 @@ def test_a_file_is_made(open_store: Open, path: Path) -> None:
     """A file that is not there is made, with our mark and format, and nothing else is left in the folder."""
     open_store().close()
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA application_id").fetchone() == (database.APPLICATION_ID,)
-    assert connection.execute("PRAGMA user_version").fetchone() == (database.FORMAT,)
+    assert connection.execute("PRAGMA application_id").fetchone() == (tables.APPLICATION_ID,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (tables.FORMAT,)
     connection.close()
     assert os.listdir(path.parent) == [path.name]
 
@@ -102,8 +102,8 @@ def test_statistics_of_a_small_file_are_dropped(open_store: Open, path: Path) ->
 
 def test_newer_format(path: Path) -> None:
     """A file of a later version is refused, and says which format it has."""
-    change(filled(path), f"PRAGMA user_version = {database.FORMAT + 1}")
-    refused(path, f"has format {database.FORMAT + 1}.*not changed")
+    change(filled(path), f"PRAGMA user_version = {tables.FORMAT + 1}")
+    refused(path, f"has format {tables.FORMAT + 1}.*not changed")
 
 
 def test_other_programs_database(path: Path) -> None:

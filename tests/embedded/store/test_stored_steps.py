@@ -12,7 +12,7 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.store.sqlite import database, inherited, visibility, writer
+from hourglass._embedded.store.sqlite import database, inherited, tables, visibility, writer
 from hourglass._embedded.store.store import summary
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.run import Run
@@ -29,7 +29,7 @@ STATE = ("run", "workflow", 1, 0, b"state")
 def connection(path: Path) -> Iterator[sqlite3.Connection]:
     """A file with our tables."""
     opened = sqlite3.connect(path, isolation_level=None)
-    database.create(opened, "default", visibility.SCHEMA)
+    tables.create(opened, "default", visibility.SCHEMA)
     writer.prepare(opened, epoch=0)
     yield opened
     opened.close()

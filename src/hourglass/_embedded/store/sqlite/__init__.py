@@ -6,7 +6,9 @@ list_reader    lists and counts, on separate threads and connections
 listing        lists of runs that are kept in memory
 disk_faults    failures of the file and the reaction to each
 inherited      open connections, and their protection in a forked child
-database       opening a file, its tables and formats, copies
+tables         the tables and formats of a file
+copies         copies of a database in use
+database       opening or creating a file, and its connections
 log_mark       a mark on the log that names its database
 file_watch     checks that the file, its log and the log's index are still those that were opened; rescue
 records        runs, events and schedules as rows

@@ -252,7 +252,7 @@ class Durability:
         await waiter
 
     def call(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
-        """Call `callback` when `wait` would return, with the error that it would raise or None; on the loop, after this returns."""
+        """Call `callback` when `wait` would return, with its error or None; on the loop, after this returns."""
         self._loop = asyncio.get_running_loop()
         heappush(self._waiters, (number, next(self._order), callback))
         # After the push: the store thread reports a commit once, and may have done so before `callback` was in the heap.

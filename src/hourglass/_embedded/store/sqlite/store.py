@@ -45,11 +45,11 @@ from hourglass._embedded.store.sqlite.file_watch import (
 )
 from hourglass._embedded.store.sqlite.writer import (
     PAGE,
-    SeparateChanges,
     Batch,
     BatchWriter,
     Numbered,
     Readmitted,
+    SeparateChanges,
 )
 from hourglass._embedded.store.store import DiskCondition, FileLost, Refusal, RunChange, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
