@@ -20,6 +20,7 @@ from hourglass._embedded.multiprocess import ownerless
 from hourglass._embedded.multiprocess.shared_file import SharedFile
 from hourglass._embedded.runs import upkeep
 from hourglass._embedded.store.memory import MemoryStore
+from hourglass._embedded.store.sqlite import commit_sink
 from hourglass._embedded.store.sqlite import store as sqlite
 from hourglass._embedded.store.sqlite.store import SQLITE, SqliteStore
 from hourglass._evaluator import commands as c
@@ -118,8 +119,8 @@ def test_commits_wait_for_a_reader_when_the_log_is_long(
     """A log that readers keep from beginning anew is emptied at the end of the last of them, for which commits wait a moment;
     nothing is lost.
     """
-    monkeypatch.setattr(sqlite, "LONG_LOG", 100)
-    monkeypatch.setattr(sqlite, "LOG_WAIT_MS", 60_000)
+    monkeypatch.setattr(commit_sink, "LONG_LOG", 100)
+    monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 60_000)
     path = tmp_path / "a.db"
 
     async def body() -> None:
@@ -157,9 +158,9 @@ def test_a_reader_that_stays_is_told_of(
     """Beside a transaction that is left open the log grows: the warning says why, once, and commits go on. When it has ended,
     the log is emptied.
     """
-    monkeypatch.setattr(sqlite, "LONG_LOG", 100)
-    monkeypatch.setattr(sqlite, "LOG_WAIT_MS", 1)
-    monkeypatch.setattr(sqlite, "LOG_PAUSE", 0.0)
+    monkeypatch.setattr(commit_sink, "LONG_LOG", 100)
+    monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 1)
+    monkeypatch.setattr(commit_sink, "LOG_PAUSE", 0.0)
     path = tmp_path / "a.db"
 
     async def body() -> None:

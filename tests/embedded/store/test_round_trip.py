@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hourglass._embedded.store.sqlite import records
+from hourglass._embedded.store.sqlite.batches import coalesce, events_as_bytes
 from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.sqlite.writer import coalesce, events_as_bytes
 from hourglass._embedded.transitions.run import OpenActivity, PendingTimer, Run
 from hourglass._evaluator.specs import PinnedVersioningOverride, WorkerDeploymentVersion
 from hourglass._history import events as h
