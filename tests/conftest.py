@@ -35,7 +35,7 @@ os.environ["HOURGLASS_VERIFY"] = "always"
 # Workers of a server write their progress to the user's state directory; those of tests to a temporary one.
 os.environ["HOURGLASS_STATE_DIR"] = tempfile.mkdtemp(prefix="hourglass-tests-")
 
-# Only tests/tree/test_status.py is about the token of the status endpoint.
+# Only tests/worker/tree/test_status.py is about the token of the status endpoint.
 os.environ["HOURGLASS_STATUS_TOKEN"] = "none"
 
 # Write bytecode even if the environment forbids it, as containers often do: tests start hundreds of

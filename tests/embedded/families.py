@@ -11,9 +11,11 @@ from hourglass._contract.workflows import CancelWorkflow, StillOpen, TerminateWo
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import ChildCancellationType, IdReusePolicy, ParentClosePolicy, RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass._history import events as h
 from hourglass._history import events as o
+from hourglass.client import IdReusePolicy
+from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
 from .memory_world import World, app_failure, text
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
 
@@ -19,7 +20,6 @@ from hourglass._contract.workflows import GetHistory, Started, StartWorkflow, Wa
 from hourglass._embedded import EngineConnection, VirtualClock
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.task_queues import DispatchPolicy
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.commands import Command, Succeeded, TaskFailed
@@ -80,7 +80,7 @@ class World:
         that are `living` had.
         """
         clock = VirtualClock() if clock is None else clock
-        store = MemoryStore() if store is None else store
+        store = memory_store() if store is None else store
         engine = Engine(store=store, clock=clock, limits=limits, retention=retention, policy=policy)
         if opened:
             await engine.open_existing(took_over=bool(living), living=living)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hourglass.testing._dev_server import DevServer, dev_server
+from hourglass.testing import DevServer, dev_server
 
 
 @pytest.fixture(scope="session")

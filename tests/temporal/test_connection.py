@@ -11,10 +11,11 @@ import pytest
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.transport import TLSConfig
 from hourglass._temporal.configs import check_target, client_settings
-from hourglass._temporal.connection import TemporalConnection, connect
+from hourglass._temporal.connection import TemporalConnection
 from hourglass._temporal.refusals import connection_refused
 from hourglass.errors import ConnectionFailedError, NamespaceNotFoundError, ServiceError, TargetError
-from hourglass.testing._dev_server import DevServer, free_port
+from hourglass.testing import DevServer
+from servers import free_port
 
 from . import live
 
@@ -47,7 +48,7 @@ def test_a_wrong_namespace(server: DevServer) -> None:
 
     async def test() -> None:
         with pytest.raises(NamespaceNotFoundError, match="temporal operator namespace create -n nowhere"):
-            await connect(server.target, namespace="nowhere")
+            await live.connect(server.target, namespace="nowhere")
 
     live.run(test)
 
@@ -73,7 +74,7 @@ def test_tls_to_a_server_without(server: DevServer) -> None:
     async def test() -> None:
         for options in ({"tls": True}, {"api_key": "sesame-123"}):
             with pytest.raises(ConnectionFailedError, match=server.target) as caught:
-                await connect(server.target, timeout=5.0, **options)
+                await live.connect(server.target, timeout=5.0, **options)
             assert "sesame" not in str(caught.value)
 
     live.run(test)
@@ -97,7 +98,7 @@ def test_nobody_there() -> None:
     async def test() -> None:
         target = f"127.0.0.1:{free_port()}"
         with pytest.raises(ConnectionFailedError, match="temporal server start-dev") as caught:
-            await connect(target)
+            await live.connect(target)
         assert target in str(caught.value)
         assert caught.value.status == "UNAVAILABLE"
 
@@ -109,7 +110,7 @@ def test_a_silent_peer(silent: str) -> None:
 
     async def test() -> None:
         with pytest.raises(ConnectionFailedError, match=r"no answer within 0\.3 s"):
-            await connect(silent, timeout=0.3)
+            await live.connect(silent, timeout=0.3)
 
     live.run(test)
 
@@ -118,7 +119,7 @@ def test_a_cancelled_connect(silent: str) -> None:
     """A connect may be cancelled while it waits."""
 
     async def test() -> None:
-        connecting = asyncio.create_task(connect(silent, timeout=20.0))
+        connecting = asyncio.create_task(live.connect(silent, timeout=20.0))
         await asyncio.wait([connecting], timeout=0.05)
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -136,7 +137,7 @@ def test_a_target_that_makes_no_sense(target: str) -> None:
 
     async def test() -> None:
         with pytest.raises(TargetError, match=r"host|brackets"):
-            await connect(target)
+            await live.connect(target)
 
     live.run(test)
 
@@ -190,7 +191,7 @@ def test_a_certificate_that_is_none() -> None:
     async def test() -> None:
         tls = TLSConfig(server_root_ca_cert=b"no-certificate-at-all")
         with pytest.raises((ConnectionFailedError, TargetError)) as caught:
-            await connect(f"127.0.0.1:{free_port()}", tls=tls, timeout=5.0)
+            await live.connect(f"127.0.0.1:{free_port()}", tls=tls, timeout=5.0)
         assert "no-certificate" not in str(caught.value)
 
     live.run(test)

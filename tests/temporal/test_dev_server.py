@@ -14,8 +14,8 @@ import pytest
 
 from hourglass._contract import workflows as wf
 from hourglass.errors import ConnectionFailedError, UsageError
-from hourglass.testing import _dev_server
-from hourglass.testing._dev_server import CLI, DevServer, dev_server, find_cli, free_port
+from hourglass.testing import DevServer, _dev_server, dev_server
+from hourglass.testing._dev_server import CLI, find_cli, free_port
 
 from . import live
 

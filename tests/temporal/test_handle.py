@@ -15,6 +15,7 @@ from hourglass._contract.handle import (
     ActivityDeferred,
     AttemptFailed,
     CompletionResult,
+    Handle,
     HandleBroken,
     HandleConfig,
     Shutdown,
@@ -22,63 +23,15 @@ from hourglass._contract.handle import (
 )
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
-from hourglass._temporal import core
-from hourglass._temporal.handle import CoreHandle
 from hourglass.converter import ApplicationFailure, Failure
 
 from . import examples as ex
 from . import live
+from .core_fakes import FakeWorker, handle, poll_shutdown
 
 
 class PanicException(BaseException):
     """Looks like Rust's panic, whose class cannot be imported."""
-
-
-class FakeWorker:
-    """Core's worker, with every future in the test's hand."""
-
-    def __init__(self) -> None:
-        self.polls: list[asyncio.Future[bytes]] = []
-        self.completions: list[bytes] = []
-        self.answers: list[BaseException | asyncio.Future[None] | None] = []
-        self.finalized = 0
-
-    def _poll(self) -> asyncio.Future[bytes]:
-        self.polls.append(asyncio.get_running_loop().create_future())
-        return self.polls[-1]
-
-    poll_workflow_activation = poll_activity_task = _poll
-
-    def _complete(self, data: bytes) -> asyncio.Future[None]:
-        self.completions.append(data)
-        answer = self.answers.pop(0) if self.answers else None
-        if isinstance(answer, asyncio.Future):
-            return answer
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if answer is None:
-            future.set_result(None)
-        else:
-            future.set_exception(answer)
-        return future
-
-    complete_workflow_activation = complete_activity_task = _complete
-
-    def initiate_shutdown(self) -> None:
-        pass
-
-    def finalize_shutdown(self) -> asyncio.Future[None]:
-        self.finalized += 1
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
-
-
-def handle(worker: FakeWorker, *, workflow_polls_only: bool = False) -> CoreHandle:
-    """A handle over the fake. `workflow_polls_only`: the raw polls for activities are out of sight, and never return."""
-    if workflow_polls_only:
-        never = asyncio.get_running_loop().create_future()
-        worker.poll_activity_task = lambda: never  # type: ignore[method-assign]
-    return CoreHandle(core.Ref(core._WORKER, worker), HandleConfig(task_queue="q"), "ns")
 
 
 def activation(run_id: str, *jobs: dict[str, Any]) -> bytes:
@@ -97,7 +50,7 @@ async def settle() -> None:
 class Received:
     """The receivers of a handle, which is started."""
 
-    def __init__(self, it: CoreHandle) -> None:
+    def __init__(self, it: Handle) -> None:
         self.activations: list[Any] = []
         self.activities: list[Any] = []
         self.ends: list[tuple[WorkKind, Exception]] = []
@@ -194,7 +147,7 @@ def test_a_handle_that_shuts_down_polls_to_the_end() -> None:
         it.pause(WorkKind.WORKFLOWS)
         worker.polls[1].set_result(activation("left", TIMER))
         await settle()
-        worker.polls[2].set_exception(core.PollShutdown())
+        worker.polls[2].set_exception(poll_shutdown())
         await settle()
         assert got.run_ids == ["first", "left"]
         assert len(worker.polls) == 3
@@ -208,14 +161,14 @@ def test_a_kind_that_is_switched_off_ends_with_the_shutdown(kind: str) -> None:
 
     async def test() -> None:
         worker = FakeWorker()
-        it = CoreHandle(core.Ref(core._WORKER, worker), only(kind), "ns")
+        it = handle(worker, only(kind))
         got = Received(it)
         await settle()
         assert (len(worker.polls), got.ends) == (2 if kind == "workflows" else 1, [])
         it.initiate_shutdown()
         it.initiate_shutdown()
         for poll in worker.polls:
-            poll.set_exception(core.PollShutdown())
+            poll.set_exception(poll_shutdown())
         await settle()
         assert sorted(end.value for end, _ in got.ends) == ["activity", "workflow"]
         assert {type(why) for _, why in got.ends} == {Shutdown}
@@ -246,7 +199,7 @@ def test_a_refused_completion_is_failed_though_nobody_waits() -> None:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (core.PollShutdown(), Shutdown),
+        (poll_shutdown(), Shutdown),
         (RuntimeError("Poll failure: gone"), HandleBroken),
         (PanicException("boom"), HandleBroken),
     ],
@@ -276,7 +229,7 @@ def test_activities_have_a_receiver_of_their_own() -> None:
 
     async def test() -> None:
         worker = FakeWorker()
-        got = Received(CoreHandle(core.Ref(core._WORKER, worker), only("activities"), "ns"))
+        got = Received(handle(worker, only("activities")))
         worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())
         await settle()
         worker.polls[1].set_result(cancellation(b"t"))

@@ -27,10 +27,11 @@ from hourglass._contract.handle import (
 )
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
-from hourglass._evaluator.specs import ActivityCancellationType, RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import ServiceError
-from hourglass.testing._dev_server import DevServer
+from hourglass.testing import DevServer
+from hourglass.workflow import ActivityCancellationType
 
 from . import live
 

@@ -11,10 +11,9 @@ import pytest
 from hourglass._contract.handle import Shutdown
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
-from hourglass._temporal.handle import ReplayHandle
 from hourglass.errors import HistoryError
 from hourglass.replay import History
-from hourglass.testing._dev_server import DevServer
+from hourglass.testing import DevServer
 
 from . import live
 
@@ -74,7 +73,7 @@ def sleeper(activation: ev.Activation) -> tuple[cmd.Command, ...]:
     return ()
 
 
-async def replayed(handle: ReplayHandle, evaluate: Evaluate) -> ev.RunEvicted:
+async def replayed(handle: live.Replaying, evaluate: Evaluate) -> ev.RunEvicted:
     """Answer activations until the run is evicted, and say why it was."""
     while True:
         activation = await handle.next_activation()
@@ -85,7 +84,7 @@ async def replayed(handle: ReplayHandle, evaluate: Evaluate) -> ev.RunEvicted:
             return evicted[0]
 
 
-async def close(handle: ReplayHandle) -> None:
+async def close(handle: live.Replaying) -> None:
     handle.initiate_shutdown()
     with pytest.raises(Shutdown):
         await handle.next_activation()
@@ -96,7 +95,7 @@ def test_a_history_that_fits() -> None:
     """A workflow that does what its history says is replayed to its end and evicted for that; several in a row."""
 
     async def test() -> None:
-        handle = ReplayHandle()
+        handle = live.replay_handle()
         for number in range(3):
             await handle.push(f"w-{number}", encoded(events()))
             assert (await replayed(handle, sleeper)).reason in ("WORKFLOW_EXECUTION_ENDING", "LANG_REQUESTED")
@@ -112,7 +111,7 @@ def test_a_history_that_does_not_fit() -> None:
         return (cmd.CompleteRun(live.value(None)),)
 
     async def test() -> None:
-        handle = ReplayHandle()
+        handle = live.replay_handle()
         await handle.push("w", encoded(events()))
         evicted = await replayed(handle, other)
         assert evicted.reason == "NONDETERMINISM"
@@ -138,7 +137,7 @@ def test_shutdown_without_a_history() -> None:
     """A replay handle that was never fed shuts down, also while it is polled."""
 
     async def test() -> None:
-        handle = ReplayHandle()
+        handle = live.replay_handle()
         poll = asyncio.create_task(handle.next_activation())
         await asyncio.wait([poll], timeout=0.05)
         handle.initiate_shutdown()
@@ -165,7 +164,7 @@ def test_a_recorded_history(server: DevServer) -> None:
             replays.append(activation.is_replaying)
             return live.one_activity(activation)
 
-        handle = ReplayHandle()
+        handle = live.replay_handle()
         await handle.push(queue, encoded(recorded))
         assert (await replayed(handle, evaluate)).reason != "NONDETERMINISM"
         assert replays[0]

@@ -23,7 +23,7 @@ from hourglass.errors import (
     WorkflowAlreadyStartedError,
     WorkflowNotFoundError,
 )
-from hourglass.testing._dev_server import DevServer
+from hourglass.testing import DevServer
 
 from . import live
 

@@ -171,4 +171,4 @@ def _is_number(word: str) -> bool:
 
 
 def _wrong(text: str, why: str) -> UsageError:
-    return UsageError(f"the cron string {text!r} makes no sense: {why}")
+    return UsageError(f"the cron string {text!r} is invalid: {why}")

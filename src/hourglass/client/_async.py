@@ -216,7 +216,7 @@ class AsyncClient(AsyncActivities, AsyncOperator):
 
     @property
     def health_service(self) -> AsyncRawService:
-        """gRPC's own service for a server's health."""
+        """The gRPC service for a server's health."""
         return AsyncRawService(self._session, "health")
 
     async def close(self) -> None:

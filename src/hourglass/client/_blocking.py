@@ -215,7 +215,7 @@ class Client(Activities, Operator):
 
     @property
     def health_service(self) -> RawService:
-        """gRPC's own service for a server's health."""
+        """The gRPC service for a server's health."""
         return RawService(self._session, "health")
 
     def close(self) -> None:

@@ -216,7 +216,7 @@ def encode_failure(failure: Failure, converter: Converter) -> Failure:
 
 
 def decode_failure(failure: Failure, converter: Converter) -> Failure:
-    """The reverse of `encode_failure`."""
+    """Decode a failure that `encode_failure` encoded."""
     return _open_failure(failure, converter.decode)
 
 

@@ -84,7 +84,7 @@ def wants_context(what: object) -> bool:
 
 
 def in_context(what: T, context: SerializationContext) -> T:
-    """A converter or codec for the values of a context; itself where it does not want to know."""
+    """Return the converter or codec for the values of a context; `what` itself if it does not depend on the context."""
     if not wants_context(what):
         return what
     contextual: Any = what

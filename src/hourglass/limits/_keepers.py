@@ -106,7 +106,7 @@ class Hand:
         self._asked_at: Site = NOWHERE
 
     def time(self) -> float:
-        """The run's time in seconds, or that of the last timer that fired here, if it is later."""
+        """Return the run's time in seconds, or that of the last timer that fired here, if it is later."""
         return max(workflow.time(), self._reached)
 
     def poke(self) -> None:
@@ -134,7 +134,7 @@ class Hand:
         raise NotImplementedError
 
     def next_moment(self) -> float | None:
-        """The time of the next check if nothing arrives; None: never. Must not change anything."""
+        """Return the time of the next check if nothing arrives; None: never. Must not change the state."""
         raise NotImplementedError
 
     def act(self) -> None:
@@ -146,7 +146,7 @@ class Hand:
         raise NotImplementedError
 
     def wait_is_for(self) -> str:
-        """The purpose of the timer, for readers of the history."""
+        """Return the purpose of the timer, for readers of the history."""
         raise NotImplementedError
 
     def _work(self) -> None:

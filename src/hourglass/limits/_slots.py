@@ -271,14 +271,14 @@ class SlotPool(Hand):
             self._sending = False
 
     def next_moment(self) -> float | None:
-        """The time to remind the keeper, to end a wait, or to return unused slots."""
+        """Return the time of the next reminder of the keeper, end of a wait, or return of unused slots."""
         if self._waiting:
             deadlines = (waiter.deadline for waiter in self._waiting if waiter.deadline is not None)
             return min((self._remind_at, *deadlines) if self._limited else (self._remind_at,))
         return self._linger_until if self._idle or self._asked else None
 
     def wait_is_for(self) -> str:
-        """The purpose of the timer."""
+        """Return the purpose of the timer."""
         what = "waits for a slot of" if self._waiting else "keeps, for a moment, slots of"
         return f"{what} {self.key!r}"
 

@@ -274,7 +274,6 @@ class Replayer:
         """Replay a history in each order that its SDK may have used. Return the error that occurs latest in
         the history, because that order is the closest.
         """
-
         execution = self._execution(settings)
         has_updates = any(
             isinstance(event.attributes, WorkflowExecutionUpdateAccepted)

@@ -1,8 +1,8 @@
 """The driver: does everything that happens in an environment, one step at a time, in one thread, and lets virtual time pass.
 
-It replaces the supervision tree of a worker, without its threads: it takes activations and attempts from the engine; the
-worker's evaluations complete the activations, and its activity executor executes the attempts (`_served_queue`). User code runs
-outside the event loop, as in a worker.
+Items of the engine become steps; a step passes its item to the worker's dispatch (`_served_queue`). The driver decides when that
+happens, evaluates activations in place of the worker's lanes, and moves the virtual clock. User code runs outside the event
+loop, as in a worker.
 
 Invariants:
 
@@ -30,11 +30,12 @@ from hourglass._embedded.clock import Bell
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._evaluator.events import Activation, RunEvicted, is_eviction
 from hourglass._worker.activities.attempts import attempt_name
-from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.health.parked import task_failed
+from hourglass._worker.lanes.evaluation import Evaluations, Verdict
 from hourglass.activity._context import Equipment
 from hourglass.errors import InternalError, UsageError
 from hourglass.testing._activities import ActivityStage
-from hourglass.testing._guard import Guard
+from hourglass.testing._guard import Guard, WorkflowHung
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Chooser, Step
@@ -202,7 +203,6 @@ class EnvironmentDriver:
                 task_queue,
                 self.connection,
                 self.loop,
-                self._bell,
                 lambda name: self._evaluations(name, self.troubles),
                 self.stage,
                 self,
@@ -226,8 +226,8 @@ class EnvironmentDriver:
             return
         before = set(self.troubles.known())
         try:
-            with self.guard:
-                for queue in self._queues.values():
+            for queue in self._queues.values():
+                with self.guard.watching(queue.evaluations):
                     queue.evaluations.recheck()
         finally:
             self._close()
@@ -252,13 +252,11 @@ class EnvironmentDriver:
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
         steps, troubles = self.steps, self.troubles
         while True:
-            self._collect()
+            self.loop.settle()
             if self._interrupted or troubles.urgent:
                 self._raise_urgent()
             if steps:
                 steps.pop(self.chooser.choose(steps)).do()
-            elif self.loop.settle():
-                continue
             elif done():
                 return
             elif may_move():
@@ -266,12 +264,6 @@ class EnvironmentDriver:
                 self._wait_or_move()
             else:
                 self._await_others()
-
-    def _collect(self) -> None:
-        for queue in self._queues.values():
-            if queue.handle.may_have_items:
-                for item in queue.taken():
-                    self.steps.append(self._step(queue, item))
 
     def _wait_or_move(self) -> None:
         stage = self.stage
@@ -309,29 +301,50 @@ class EnvironmentDriver:
         if parked is not None:
             raise parked
 
+    def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
+        """Add the step of an item that a handle delivers; on the loop."""
+        self.add(self._step(queue, item))
+
     def _step(self, queue: ServedQueue, item: Activation | ActivityItem) -> Step:
+        do = partial(queue.begin, item)
         if isinstance(item, Activation):
-            return Step("activation", item.run_id, partial(self._evaluate, queue, item))
+            return Step("activation", item.run_id, do)
         if isinstance(item, ActivityCancel):
             attempt = queue.executor.attempts.get(item.token)
-            cancel = partial(queue.executor.cancel, item.token, item.reason)
-            return Step("cancel", "an attempt" if attempt is None else attempt.name, cancel)
-        return Step("attempt", attempt_name(item), partial(queue.begin, item))
+            return Step("cancel", "an attempt" if attempt is None else attempt.name, do)
+        return Step("attempt", attempt_name(item), do)
 
-    def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
+    def evaluate(
+        self,
+        queue: ServedQueue,
+        activation: Activation,
+        reply: Callable[[Verdict], object],
+        generation: int,
+    ) -> None:
+        """Evaluate an activation in place of a lane, outside the event loop, and pass the verdict to `reply`."""
         for event in activation.events:
             if isinstance(event, RunEvicted):
                 self.troubles.evicted(activation.run_id, event)
         if self.troubles.is_parked(activation.run_id) and not is_eviction(activation):
-            queue.refuse(activation, "the run is parked")
+            reply(Verdict(task_failed(activation.run_id, "WorkflowParked", "the run is parked")))
             return
-        with self.guard:
-            verdict = queue.evaluate(activation)
+        verdict = self._guarded(queue, activation, generation)
+        if verdict is None:
+            return
         if self.troubles.any_parked:
             self.policy.is_selective = True
-        queue.complete(verdict)
+        reply(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))
+
+    def _guarded(self, queue: ServedQueue, activation: Activation, generation: int) -> Verdict | None:
+        """Evaluate an activation. Return None if its code hangs, which the test is told at once."""
+        try:
+            with self.guard.watching(queue.evaluations):
+                return queue.evaluations.evaluate(activation, generation)
+        except WorkflowHung as error:
+            self.troubles.add(error)
+            return None
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:

@@ -20,9 +20,11 @@ from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowH
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError, WorkflowParked
 from hourglass.testing._environment_base import EnvironmentBase
-from hourglass.testing._explore.choices import chosen_sorts
-from hourglass.testing._explore.explorer import Exploration, ExplorationPlan, explore, replay, start_options
-from hourglass.testing._explore.possible import Arrival, checked_arrivals
+from hourglass.testing._explore.arrivals import Arrival, checked_arrivals
+from hourglass.testing._explore.coverage import Exploration
+from hourglass.testing._explore.explorer import explore, replay
+from hourglass.testing._explore.options import chosen_sorts
+from hourglass.testing._explore.orders import ExplorationPlan, start_options
 from hourglass.testing._explore.properties import Properties, checked_allowed
 from hourglass.testing._fixture import Fixture, FixtureSettings
 from hourglass.testing._runner_threads import RunnerThread, borrow, give_back
@@ -301,7 +303,6 @@ class AsyncEnvironment(EnvironmentBase):
         It runs on this environment's thread: `check`, `invariant` and `prepare` are plain functions, and receive a
         blocking environment.
         """
-
         self._check_open()
         blocking = environment_of(self._settings, self._fixture)
         return await self._fixture.session.in_thread(lambda: blocking.explore(workflow, *args, **options))

@@ -136,7 +136,7 @@ _shared = _Shared()
 
 
 def current_loop() -> QuietLoop:
-    """This thread's loop."""
+    """Return the loop of the current thread."""
     if asyncio._get_running_loop() is not None:
         raise UsageError(
             "this thread runs an event loop, which an Environment would block: write `async with Environment() as env:` "

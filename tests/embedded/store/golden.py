@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tests.embedded.stores import open_sqlite
 from tests.specs import made
 
 from hourglass._contract.schedules import (
@@ -23,7 +24,6 @@ from hourglass._contract.schedules import (
 )
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded.schedules import transitions as schedules
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import ScheduleChange
 from hourglass.converter import Payload
 
@@ -73,7 +73,7 @@ def write(path: str) -> None:
         closed.complete_activity(3),
         closed.close(),
     ]
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     for step in (*steps, acted()):
         store.append(step)
     store.close()

@@ -12,23 +12,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.embedded.stores import open_sqlite
 
 import hourglass
 from hourglass._embedded.store.sqlite import copies
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import Store
 from hourglass._history import events as h
 from hourglass.errors import StorageError
 
 from .stories import Story
 from .test_kill import numbers_in
 
-Open = Callable[..., SqliteStore]
+Open = Callable[..., Store]
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def filled(path: Path, signals: int = 5) -> Story:
     story = Story("a")
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     store.append(story.start())
     for place in range(signals):
         store.append(story.step([h.WorkflowExecutionSignaled(signal_name=str(place))]))
@@ -44,12 +45,12 @@ def test_copy_of_a_closed_file(path: Path, tmp_path: Path) -> None:
     assert path.read_bytes() == before
     assert "copy.db-wal" not in os.listdir(tmp_path)
     assert not [name for name in os.listdir(tmp_path) if "partial" in name]
-    store = SqliteStore.open(tmp_path / "copy.db")
+    store = open_sqlite(tmp_path / "copy.db")
     stored = store.load("a")
     store.close()
     assert stored is not None
     assert stored.events == tuple(story.events)
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
 
 
 def test_copy_under_load(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.sqlite import database, inherited, tables
 from hourglass._embedded.store.sqlite.records import FIND_REQUEST
-from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import Stored
+from hourglass._embedded.store.store import Store, Stored
 from hourglass._history.events import kind_of
 from hourglass.errors import StorageError
 
 from .golden import EXPECTED, SCHEDULE
 from .stories import Story
 
-Open = Callable[..., SqliteStore]
+Open = Callable[..., Store]
 FILES = sorted((Path(__file__).parent / "golden").glob("format-*.sqlite"))
 
 
@@ -125,7 +125,7 @@ def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inherited.close(opened.reader)
     inherited.close(opened.writer)
     monkeypatch.undo()
-    kept = SqliteStore.open(path.with_name("runs.db.format-2.backup"))
+    kept = open_sqlite(path.with_name("runs.db.format-2.backup"))
     assert kept.load("waiting") is not None
     kept.close()
 
@@ -142,7 +142,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     with pytest.raises(StorageError):
         database.open_database(str(path), "default", "", [(3, fail)])
     monkeypatch.undo()
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     assert store.load("waiting") is not None
     store.close()
 
@@ -156,7 +156,7 @@ def test_migrations_lead_to_the_format() -> None:
 
 def test_requests_are_found_by_their_index(path: Path) -> None:
     """A request is looked up by the index of requests, without a scan of all runs."""
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     connection = sqlite3.connect(path)
     plan = connection.execute(f"EXPLAIN QUERY PLAN {FIND_REQUEST}", ("", "")).fetchall()
     connection.close()
@@ -167,11 +167,11 @@ def test_requests_are_found_by_their_index(path: Path) -> None:
 
 def test_format_of_unreleased_versions_is_rejected(path: Path) -> None:
     """A file of format 1 is left as it is; the error says what to do."""
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 1")
     connection.close()
     with pytest.raises(
         StorageError, match=r"has format 1, of a version .* before the first release.*name a new file"
     ):
-        SqliteStore.open(path)
+        open_sqlite(path)

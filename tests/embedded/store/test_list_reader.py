@@ -12,12 +12,12 @@ import pytest
 
 from hourglass._embedded.store.sqlite import list_reader, visibility
 from hourglass._embedded.store.sqlite.list_reader import ListReader
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import Store
 from hourglass.errors import ServiceError, ServiceTimeoutError, StorageError
 
 from .stories import Story
 
-Open = Callable[..., SqliteStore]
+Open = Callable[..., Store]
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
 

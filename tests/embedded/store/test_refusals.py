@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import Refusal, RunChange, Unwritable
+from hourglass._embedded.store.store import Refusal, RunChange, Store, Unwritable
 from hourglass.errors import StorageError
 
 from .stories import Story
 
-Open = Callable[..., SqliteStore]
+Open = Callable[..., Store]
 TOO_LATE = 1 << 63
 
 
@@ -53,7 +52,7 @@ def too_large(change: RunChange) -> RunChange:
 SPOILERS = [unbindable, unencodable, too_large]
 
 
-def small_rows(store: SqliteStore) -> None:
+def small_rows(store: Store) -> None:
     """SQLite's limit of a row is lowered, for the sake of the test's memory."""
     store._opened.writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
 

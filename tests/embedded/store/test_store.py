@@ -15,20 +15,19 @@ import pytest
 from hourglass._embedded.store.sqlite.batches import Batch
 from hourglass._embedded.store.sqlite.commit_sink import FORGET_RUNS
 from hourglass._embedded.store.sqlite.records import StoredReads
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass.errors import ServiceError, StorageError
 
 from .stories import Story
 
-Open = Callable[..., SqliteStore]
+Open = Callable[..., Store]
 
 
 def go(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-async def started(store: SqliteStore, *names: str, workflow_id: str = "") -> list[Story]:
+async def started(store: Store, *names: str, workflow_id: str = "") -> list[Story]:
     stories = [Story(name, workflow_id) for name in names]
     for story in stories:
         number = store.append(story.start())

@@ -22,7 +22,7 @@ from hourglass._evaluator import commands as c
 from hourglass._history.events import WorkflowExecutionStarted
 from hourglass.converter import Payload
 
-from ..store_conformance import Life, activity
+from .store_conformance import Life, activity
 
 STATE = ("run", "workflow", 1, 0, b"state")
 

@@ -224,16 +224,6 @@ class EngineHandle:
         """Whether it would take one more attempt of an activity now."""
         return self._activity_slots.has_room
 
-    @property
-    def has_activation(self) -> bool:
-        """Whether an activation is ready without taking anything new from the engine."""
-        return bool(self._cache.ready)
-
-    @property
-    def has_activity(self) -> bool:
-        """Whether an attempt or a cancellation is ready without taking anything new from the engine."""
-        return bool(self._activity_slots.kept or self._local.has_items)
-
     def is_busy(self, run_id: str) -> bool:
         """Whether an activation of this run is out."""
         return self._cache.is_busy(run_id)
@@ -385,20 +375,6 @@ class EngineHandle:
         """
         self._bell = bell
         self._task_slots.is_open = self._activity_slots.is_open = True
-
-    @property
-    def may_have_items(self) -> bool:
-        """Whether there may be something to take."""
-        tasks = self._task_slots
-        return bool(
-            self._cache.ready
-            or self._activity_slots.kept
-            or tasks.offered
-            or self._activity_slots.offered
-            or tasks.asked
-            or tasks.own
-            or self._local.has_items
-        )
 
     def next_activation(self) -> Activation | None:
         """Take one activation that may leave now, if there is one. Raises `HandleBroken`."""

@@ -142,7 +142,7 @@ def check_moves(engine: Engine, record: LoadedRun) -> None:
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
     if why is not None and (record.run.is_open or engine.runs.in_memory(run_id) is not record):
-        raise StorageError(f"this run is parked until the file is opened anew: {why}", status=why.status)
+        raise StorageError(f"this run is parked until the file is opened again: {why}", status=why.status)
 
 
 async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> PendingAnswer[A]:

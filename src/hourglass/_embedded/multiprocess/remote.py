@@ -125,7 +125,9 @@ class OwnerConnection:
         try:
             await self._exchange(number, wire.encode(wire.CloseHandle(number, handle)), lambda _: None)
         finally:
-            self._handles.pop(handle, None)
+            closed = self._handles.pop(handle, None)
+            if closed is not None:  # its attempts have begun: no later owner may give them to others
+                self.held |= closed.attempts
 
     def send(self, message: wire.ToOwner) -> None:
         """Send a message without answer."""

@@ -112,8 +112,14 @@ class SharedFile:
         self._warned = False
 
     @property
+    def _unsettled(self) -> set[bytes]:
+        """The attempts to claim from the next owner: those that may still run here, and those whose results are not
+        confirmed as durable. An attempt that is not claimed is given to another worker."""
+        return self._held | self._results.keys()
+
+    @property
     def standing(self) -> str:
-        """This process's part, for people."""
+        """The part of this process, as text."""
         if self.calls.engine is not None:
             return "owner"
         if not self._handles:
@@ -277,7 +283,7 @@ class SharedFile:
         try:
             await server.start()
             self.calls.own(engine)
-            self._claim(engine, os.getpid(), pid_namespace(), self._held)
+            self._claim(engine, os.getpid(), pid_namespace(), self._unsettled)
             self._apply_kept_results(engine)
             self._await_claims(engine, monotonic())
             self._took_over = False
@@ -496,7 +502,7 @@ class SharedFile:
             self._leave_owner()
             self._former = owner
             self._identity = self._identity or _identity(self.path)
-            owner.send(wire.Holding(tuple(self._held)))
+            owner.send(wire.Holding(tuple(self._unsettled)))
             results, self._results = self._results, {}
             owner.resend(results)
         try:

@@ -180,7 +180,6 @@ def check(
       hourglass check app tests/workflows.py --github
       hourglass check --explain HG104
     """
-
     if explain is not None:
         console.show(explained(explain))
         return

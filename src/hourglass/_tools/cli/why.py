@@ -301,7 +301,6 @@ def why(
       hourglass why order-1
       hourglass why order-1 --code app.py
     """
-
     diagnosis = _diagnosis(workflow_id, run_id, code or [], target, namespace, codec)
     if json:
         connecting.write_json(document(diagnosis))

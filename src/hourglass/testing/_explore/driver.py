@@ -17,7 +17,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -29,39 +29,14 @@ from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._activities import Mishap
 from hourglass.testing._driver import EnvironmentDriver
-from hourglass.testing._explore.choices import Choices, Option, Sort
-from hourglass.testing._explore.possible import Arrival, possible
-from hourglass.testing._guard import WorkflowHung
+from hourglass.testing._explore.arrivals import Arrival
+from hourglass.testing._explore.choices import Choices
+from hourglass.testing._explore.options import Option, Sort
+from hourglass.testing._explore.possible import possible
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Step
 from hourglass.testing._stuck import explain
 from hourglass.testing._trouble import QuietTroubles
-
-
-class GatedQueue(ServedQueue):
-    """One task queue of an exploration: items are taken one at a time, by choice."""
-
-    def attend(self) -> None:
-        """Do nothing: only chosen items are taken."""
-
-    def taken(self, *, has_queries: bool = False) -> list[Activation | ActivityItem]:
-        """Take the items that are no choice: replays, evictions, cancellations, and queries, if there are any."""
-        handle = self.handle
-        items: list[Activation | ActivityItem] = []
-        while (handle.has_activation or has_queries) and (activation := self.take_task()) is not None:
-            items.append(activation)
-        while handle.has_activity and (item := self.take_attempt()) is not None:
-            items.append(item)
-        return items
-
-    def take_task(self) -> Activation | None:
-        """Take one activation, if the engine may dispatch one."""
-        return self._loop.call(self.handle.next_activation)
-
-    def take_attempt(self) -> ActivityItem | None:
-        """Take one attempt, or the cancellation of one, if the engine may dispatch one."""
-        return self._loop.call(self.handle.next_activity)
-
 
 _MOST_STEPS = 10_000
 _UNHEARD = Mishap(result_lost=True)
@@ -90,14 +65,12 @@ class Teller(Protocol):
 class Exploring(EnvironmentDriver):
     """The driver of one order."""
 
-    make_queue = GatedQueue
     make_troubles = QuietTroubles
     inline = True
     gates = True
     choices: Choices
     sorts: frozenset[Sort]
     teller: Teller | None = None
-    _queues: dict[str, GatedQueue]  # type: ignore[assignment]  # made by make_queue
 
     def explore(
         self, choices: Choices, sorts: frozenset[Sort], arrivals: Sequence[Arrival], teller: Teller | None
@@ -112,9 +85,10 @@ class Exploring(EnvironmentDriver):
         self.points: set[int] = set()
         self._state: dict[str, int] = {}
         self._permitted: tuple[str, int] | None = None
+        self._arrived: list[tuple[ServedQueue, Activation | ActivityItem]] = []
         self._fate = ""
         self._known: set[str] = set()
-        self._late: set[str] = set()
+        self._late: dict[str, Callable[[], object]] = {}
         self._steps_done = 0
         self._begin_ns = self.clock.now_ns()
         self._runs = 0
@@ -144,6 +118,11 @@ class Exploring(EnvironmentDriver):
         options = [Option("due", event_id=event_id) for event_id in due]
         return [due[self.choices.choose(options)]]
 
+    def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
+        """Keep an item that a handle delivers: a chosen one, or one that is no choice; on the loop."""
+        self._arrived.append((queue, item))
+        self.ring()
+
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
         while True:
             self.loop.settle()
@@ -168,8 +147,8 @@ class Exploring(EnvironmentDriver):
             self.engine,
             self.registry.mishaps,
             self.sorts,
-            idle=self._known - self._late,
-            late=self._late,
+            idle=self._known - self._late.keys(),
+            late=self._late.keys(),
             steps=len(self.steps),
             arrivals=[arrival.standing(passed) for arrival, _ in self.arrivals],
             may_pass=self.clock.next_due_ns() is not None,
@@ -198,14 +177,10 @@ class Exploring(EnvironmentDriver):
             for step in ended:  # of attempts on the activity loop: when their code ends is no choice
                 self.steps.remove(step)
                 step.do()
-            has_queries = self.engine.tasks.has_questions
-            items = [
-                (queue, item)
-                for queue in self._queues.values()
-                for item in queue.taken(has_queries=has_queries)
-            ]
+            items, self._arrived = self._arrived, []
             for queue, item in items:
-                self._step(queue, item).do()
+                queue.begin(item)
+                self._raise_urgent()
             if ended or items:
                 continue
             if len(self.stage.running) > len(self.outside):
@@ -235,35 +210,33 @@ class Exploring(EnvironmentDriver):
 
     def _deliver(self, run_id: str, fate: str) -> None:
         self._fate = fate
-        for queue, item in self._taken(run_id, 0):
-            assert isinstance(item, Activation)
-            self._evaluate(queue, item)
-        self._absorb()  # replays come before new events
+        self._permit(run_id, 0)
+        self._absorb()  # the task, and before its new events the replay of older ones
         self._fate = ""
 
     def _attempt(self, option: Option) -> None:
-        for queue, task in self._taken(option.run_id, option.event_id):
-            assert isinstance(task, ActivityTask)
-            if option.kind == "attempt":
-                queue.begin(task)
+        self._permit(option.run_id, option.event_id)
+        items, self._arrived = self._arrived, []
+        for queue, item in items:
+            if not isinstance(item, ActivityTask) or option.kind == "attempt":
+                queue.begin(item)
                 continue
             self.excused = True
             if option.kind == "fail":
-                queue.begin(task, Mishap(option.error))
+                queue.begin(item, Mishap(option.error))
             elif option.kind == "unheard":
-                queue.begin(task, _UNHEARD)
+                queue.begin(item, _UNHEARD)
 
-    def _taken(self, run_id: str, event_id: int) -> list[tuple[ServedQueue, Any]]:
-        """Let the engine dispatch one task, and take it."""
+    def _permit(self, run_id: str, event_id: int) -> None:
+        """Let the engine dispatch one task, which arrives."""
         self._permitted = (run_id, event_id)
-        taken: list[tuple[ServedQueue, Any]] = []
-        for queue in self._queues.values():
-            item = queue.take_attempt() if event_id else queue.take_task()
-            if item is not None:
-                taken.append((queue, item))
-                break
+        self.loop.call(self._wake)
+        self.loop.settle()
         self._permitted = None
-        return taken
+
+    def _wake(self) -> None:
+        for queue in self._queues.values():
+            queue.handle.wake()
 
     def _pass_time(self) -> None:
         """Let virtual time pass until something has happened."""
@@ -291,29 +264,34 @@ class Exploring(EnvironmentDriver):
             *[arrival.standing(passed) for arrival, _ in self.arrivals],
         )
 
-    def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
+    def evaluate(
+        self,
+        queue: ServedQueue,
+        activation: Activation,
+        reply: Callable[[Verdict], object],
+        generation: int,
+    ) -> None:
+        """Evaluate an activation; its completion may be lost or late, by choice."""
         if is_eviction(activation) or isinstance(activation.events[0], QueryReceived):
-            super()._evaluate(queue, activation)
+            super().evaluate(queue, activation, reply, generation)
             return
         fate = "" if activation.is_replaying else self._fate
         if not activation.is_replaying:
             self._fate = ""
-        try:
-            with self.guard:
-                verdict = queue.evaluate(activation)
-        except WorkflowHung:
+        verdict = self._guarded(queue, activation, generation)
+        if verdict is None:
             if self.teller is not None:
                 self.teller.evaluated(activation, None)
-            raise
+            return
         self._note(activation)
         if self.teller is not None:
             self.teller.evaluated(activation, verdict.completion)
         if fate == "die":
             self._lose_all()
         elif fate == "late":
-            self._complete_late(queue, activation, verdict)
+            self._complete_late(activation.run_id, partial(reply, verdict))
         else:
-            queue.complete(verdict)
+            reply(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))
 
@@ -325,19 +303,22 @@ class Exploring(EnvironmentDriver):
             self._state[run_id] = state = zlib.crc32(events, self._state.get(run_id, 0))
             self.states.add(state)
 
-    def _complete_late(self, queue: ServedQueue, activation: Activation, verdict: Verdict) -> None:
-        record = self.engine.record(activation.run_id)
+    def _complete_late(self, run_id: str, reply: Callable[[], object]) -> None:
+        record = self.engine.record(run_id)
         assert record is not None
-        self._late.add(activation.run_id)
-        step = Step("action", "late", partial(self._complete_now, queue, verdict))
+        self._late[run_id] = reply
+        step = Step("action", "late", partial(self._complete_now, run_id, reply))
         when = self.clock.now_ns() + to_ns(record.run.started.spec.task_timeout) + 1
-        self.clock.call_at(when, lambda: self.add(step))
+        self.clock.call_at(when, lambda: self._add_late(step, run_id, reply))
 
-    def _complete_now(self, queue: ServedQueue, verdict: Verdict) -> None:
-        run_id = verdict.completion.run_id
-        if run_id in self._late:  # otherwise the worker has died meanwhile
-            self._late.discard(run_id)
-            queue.complete(verdict)
+    def _add_late(self, step: Step, run_id: str, reply: Callable[[], object]) -> None:
+        if self._late.get(run_id) is reply:  # otherwise the worker has died meanwhile
+            self.add(step)
+
+    def _complete_now(self, run_id: str, reply: Callable[[], object]) -> None:
+        if self._late.get(run_id) is reply:
+            del self._late[run_id]
+            reply()
 
     def _lose_all(self) -> None:
         for queue in self._queues.values():

@@ -21,7 +21,7 @@ import msgspec
 
 from hourglass._embedded.store.sqlite import records, visibility
 from hourglass._embedded.store.sqlite.records import encode_pending, encode_state, shown_form
-from hourglass._embedded.store.sqlite.run_rows import NO_EVENTS, Row, is_one_statement, rows
+from hourglass._embedded.store.sqlite.run_rows import FIRST_ID, NO_EVENTS, Row, is_one_statement, rows
 from hourglass._embedded.store.store import RunChange, ScheduleChange, Unwritable
 from hourglass._embedded.transitions.run import RUNNING, Run
 from hourglass._history.encoding import array, encode_events, plain
@@ -166,6 +166,11 @@ class Batch:
         """Whether the batch is a single statement, and so needs no explicit transaction."""
         has_more = self.visible or self.schedules or self.forgotten
         return not has_more and is_one_statement(self.rows)
+
+    @property
+    def last_events(self) -> tuple[int, int] | None:
+        """The key of a run and the id of the first of the events written last; None if there are none."""
+        return next(((row[0], row[FIRST_ID]) for row in reversed(self.rows) if row[FIRST_ID]), None)
 
 
 class BatchBuilder:

@@ -22,6 +22,7 @@ from hourglass._embedded.store.sqlite.disk_faults import reason_to_hold
 from hourglass._embedded.store.sqlite.file_watch import (
     FileMoved,
     FileOverwritten,
+    FileRestored,
     FileWatch,
     LogLost,
     LogOverwritten,
@@ -109,15 +110,24 @@ class FileSink:
     def commit(self, batch: Batch | SeparateChanges) -> None:
         """Write a batch if the file is still ours, and report its refused changes."""
         with NO_FORK.lock:
-            self._raise_loss(self._watch.check_log)
-            if isinstance(batch, Batch):
-                self._writer.write(batch)
-            else:
-                self._writer.write_separately(batch)
+            self._raise_loss(self._watch.check_before_commit)
+            try:
+                self._write(batch)
+            except Exception:
+                # The content may have been replaced while this commit waited for the lock.
+                self._raise_loss(self._watch.check_before_commit)
+                raise
+            self._watch.note_commit(batch.last_events, batch.forgotten)
             # After the commit: a change is acknowledged only if the files were still in place after it was written.
             self.check()
         if isinstance(batch, SeparateChanges):
             self._on_refusals(batch.refused)
+
+    def _write(self, batch: Batch | SeparateChanges) -> None:
+        if isinstance(batch, Batch):
+            self._writer.write(batch)
+        else:
+            self._writer.write_separately(batch)
 
     def check(self) -> None:
         """Raise if the file, its WAL or the WAL's index was replaced, or another process owns the file."""
@@ -126,7 +136,7 @@ class FileSink:
     def _raise_loss(self, check: Callable[[], None]) -> None:
         try:
             check()
-        except (FileMoved, FileOverwritten, LogLost, LogOverwritten) as loss:
+        except (FileMoved, FileOverwritten, FileRestored, LogLost, LogOverwritten) as loss:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import sqlite3
 import stat
 import urllib.parse
@@ -29,7 +30,7 @@ from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_
 from hourglass._embedded.store.sqlite.file_watch import FileWatch
 from hourglass._embedded.store.sqlite.log_mark import check_inode, check_left_behind, check_log, mark_log
 from hourglass._embedded.store.sqlite.tables import MIGRATIONS, Migration, next_epoch
-from hourglass._embedded.store.store import is_full, no_room
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS, is_full, may_have_links, no_room
 from hourglass.errors import StorageError
 
 __all__ = ["backup"]
@@ -96,7 +97,7 @@ def open_database(
             # the file itself.
             ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             mark_log(path, epoch_in_file=0 if busy or moved < pages else epoch, epoch=epoch)
-            watch.begin()
+            watch.begin(epoch)
         except BaseException:
             if reader is not None:
                 inherited.close(reader)
@@ -147,9 +148,6 @@ def _check_place(path: str) -> None:
         )
 
 
-ALLOW_HARD_LINKS = "HOURGLASS_ALLOW_HARD_LINKS"
-"""Environment variable: 1 lets a process open a file that has more than one name."""
-
 _DRAFTS = (".new-", ".partial-")
 """The parts after the path in the names of unfinished files. A crash can leave such a second name of a finished file."""
 
@@ -165,11 +163,12 @@ def _check_names(path: str) -> None:
         return
     if names > 1:
         names -= _remove_draft_names(path)
-    if names > 1 and os.environ.get(ALLOW_HARD_LINKS) != "1":
+    if names > 1 and not may_have_links():
+        name, copy = shlex.quote(path), shlex.quote(f"{path}.copy")
         raise _unusable(
             path,
             f"has {names} names (hard links), and processes that open it by different names would destroy it: copy it "
-            f"(`cp {path} {path}.copy && mv {path}.copy {path}`, while no worker runs) or delete the other names. If they are "
+            f"(`cp {name} {copy} && mv {copy} {name}`, while no worker runs) or delete the other names. If they are "
             f"backups that nobody opens, set {ALLOW_HARD_LINKS}=1",
         )
     if _is_mount_point(path):

@@ -24,6 +24,9 @@ pending items to delete; one request id; and its list entry. A state without a r
 the file, which touches no index (`wake_ns` is then only a marker that there is a state).
 """
 
+FIRST_ID = COLUMNS.index("first_id")
+"""The position of the first event's id in a row."""
+
 Row: TypeAlias = tuple[Any, ...]
 
 NO_STATE: Row = ("", "", 0, 0, 0)

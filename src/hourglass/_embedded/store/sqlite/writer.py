@@ -45,6 +45,7 @@ class SeparateChanges:
     parts: Sequence[Numbered | Readmitted]
     forgotten: Sequence[int] = ()
     refused: list[Refusal] = field(default_factory=list)
+    last_events: None = None
 
 
 @dataclass(frozen=True)

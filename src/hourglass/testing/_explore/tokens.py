@@ -1,0 +1,35 @@
+"""Tokens: an order as a short string. Pure.
+
+`4.2-9.1` means the third option at the fifth choice, and the second at the tenth. Only deviations are listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hourglass.errors import UsageError
+
+_TOKEN = re.compile(r"\d{1,6}\.\d{1,6}(-\d{1,6}\.\d{1,6})*")
+USUAL = "usual"
+
+
+def token_of(script: Sequence[int]) -> str:
+    """The token of an order."""
+    named = [f"{place}.{choice}" for place, choice in enumerate(script) if choice]
+    return "-".join(named) or USUAL
+
+
+def script_of(token: str) -> tuple[int, ...]:
+    """The order that a token names."""
+    if token == USUAL:
+        return ()
+    if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+        raise UsageError(f"story= is what a failed exploration printed, such as '4.2-9.1', not {token!r:.80}")
+    script: list[int] = []
+    for each in token.split("-"):
+        place, choice = map(int, each.split("."))
+        if place < len(script):
+            raise UsageError(f"story={token!r}: its places must ascend")
+        script += [0] * (place - len(script)) + [choice]
+    return tuple(script)
