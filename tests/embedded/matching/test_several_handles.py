@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityOk, ActivityTask, HandleConfig
+from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow
-from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.multiprocess.worker_peer import ProcessorUse, next_handicap
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -28,8 +27,8 @@ class Receiver:
     """A worker in a process of its own: the items that its handle delivers are kept here."""
 
     def __init__(self, world: World, *, process_id: int = 4711, **config: Any) -> None:
-        options = HandleConfig(task_queue="q", identity=config.pop("identity", "other"), **config)
-        self.handle = EngineHandle(world.engine, options, process_id=process_id, process_key=id(self))
+        config.setdefault("identity", "other")
+        self.handle: Any = world.other_handle(process_id, id(self), **config)
         self.activations: list[Activation] = []
         self.activities: list[Any] = []
         self.handle.start(self.activations.extend, self.activities.extend, lambda kind, why: None)

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.embedded.memory_world import SECOND
 from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
 
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.workflows import StartWorkflow
-from hourglass._embedded import EngineConnection, RealClock
-from hourglass._embedded.clock import CONFIRMED, SECOND, Vouched
-from hourglass._embedded.engine import Engine
+from hourglass._embedded import RealClock
+from hourglass._embedded.clock import CONFIRMED, Vouched
 from hourglass._embedded.store.store import Store
 from hourglass._evaluator import commands as c
 from hourglass.client import IdReusePolicy
 from hourglass.errors import WorkflowAlreadyStartedError
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, open_engine, run_async, settle, text
 
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
@@ -212,11 +212,9 @@ def test_whatever_the_wall_does_trusted_time_is_sound(moves: list[tuple[int, int
 
 async def engine_by(hands: Hands, store: Store) -> World:
     """An engine that looks after its runs, on these clocks."""
-    engine = Engine(store=store, clock=hands.restarted())
-    await engine.open_existing()
-    connection = EngineConnection(engine, identity="client", owns_engine=True)
+    connection = await open_engine(hands.restarted(), store)
     handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q", identity="worker")))
-    clock: Any = engine.clock
+    clock: Any = hands.clock
     return World(connection, clock, handle)
 
 
@@ -280,7 +278,7 @@ def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
         world.engine.runs.stop()  # as if killed: nothing more is written
         world.engine._upkeep.close()
         hands.wall += 31 * DAY
-        client = EngineConnection(Engine(store=store, clock=hands.restarted()))
+        client = await open_engine(hands.restarted(), store, recovered=False)
         await client.call(
             made(StartWorkflow, workflow_id="w", request_id="1", workflow_type="W", task_queue="q")
         )

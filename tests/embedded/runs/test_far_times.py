@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.embedded.memory_world import SECOND
 from tests.embedded.stores import open_sqlite
 from tests.specs import made
 
@@ -18,7 +19,7 @@ from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import AttemptFailed
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable, to_ns
+from hourglass._embedded.clock import LATEST_NS, later, storable, to_ns
 from hourglass._embedded.multiprocess import wire
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.retries import backoff

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from tests.embedded.stores import Spoiled
 from tests.specs import made
 
 from hourglass._contract import schedules as sc
@@ -17,8 +16,7 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._contract.workflows import UpdateWorkflow
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import Refusal, RunChange, ScheduleChange
+from hourglass._embedded.store.store import Refusal
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -28,22 +26,6 @@ from ..memory_world import World, run_async, settle, text
 
 DONE = c.CompleteRun(text("done"))
 ACTIVITY = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0)
-
-
-class Spoiled(SqliteStore):
-    """A store that gets a number which SQLite cannot hold with those changes of which the test says so."""
-
-    spoils: Callable[[Run], bool] = staticmethod(lambda _: False)
-
-    def append(self, change: RunChange | ScheduleChange) -> int:
-        """As ever."""
-        return super().append(self._spoiled(change))
-
-    def _spoiled(self, change: RunChange | ScheduleChange) -> RunChange | ScheduleChange:
-        change = msgspec.structs.replace(change, also=tuple(map(self._spoiled, change.also)))
-        if isinstance(change, RunChange) and self.spoils(change.run):
-            change = msgspec.structs.replace(change, wake_ns=1 << 63)
-        return change
 
 
 async def open_world(path: Path, **more: Any) -> tuple[World, Spoiled]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from hourglass._embedded.clock import SECOND, RealClock, TimerQueue
+from tests.embedded.memory_world import SECOND
+
+from hourglass._embedded.clock import RealClock, TimerQueue
 
 
 class Clock:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.embedded.memory_world import open_engine
 from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
@@ -17,8 +18,6 @@ from hourglass._contract import limits
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityDeferred, ActivityTask, AttemptFailed, Handle, HandleConfig
 from hourglass._embedded import RealClock
-from hourglass._embedded.api.connection import EngineConnection
-from hourglass._embedded.engine import Engine
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import AT_ONCE, Store, Stored
 from hourglass._evaluator import commands as c
@@ -286,7 +285,7 @@ def test_on_the_real_clock_upkeep_runs_by_itself() -> None:
     """The ticker is there from opening to closing, and stops."""
 
     async def body() -> None:
-        engine = Engine(store=memory_store(), clock=RealClock())
+        engine = (await open_engine(RealClock(), recovered=False)).engine
         assert engine._upkeep._ticker is None
         await engine.open_existing()
         ticker = engine._upkeep._ticker
@@ -304,9 +303,8 @@ def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
     async def body() -> None:
         jump = [0]
         clock = RealClock(lambda: time.time_ns() + jump[0])
-        engine = Engine(store=memory_store(), clock=clock)
-        await engine.open_existing()
-        connection = EngineConnection(engine, owns_engine=True)
+        connection = await open_engine(clock)
+        engine = connection.engine
         handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q")))
         start = made(wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="")
         run_id = (await connection.call(start)).run_id
@@ -337,16 +335,14 @@ class Watch:
 class Place:
     """An engine on a clock that is set, and a handle."""
 
-    def __init__(self, watch: Watch, engine: Engine, connection: EngineConnection) -> None:
+    def __init__(self, watch: Watch, connection: Any) -> None:
         self.watch = watch
-        self.engine = engine
+        self.engine = connection.engine
         self.connection = connection
 
     @staticmethod
     async def new(watch: Watch, store: Store | None = None) -> Place:
-        engine = Engine(store=memory_store() if store is None else store, clock=watch.clock())
-        await engine.open_existing()
-        return Place(watch, engine, EngineConnection(engine, owns_engine=True))
+        return Place(watch, await open_engine(watch.clock(), store))
 
     def set(self, ahead: float) -> None:
         """Set the wall clock; the engine notices within a second."""

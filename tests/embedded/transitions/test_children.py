@@ -10,35 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
-from tests.embedded.stores import memory_store, open_sqlite
+from tests.embedded.stores import Blind, Noted, memory_store, open_sqlite
 from tests.specs import made
 
 from hourglass._contract.workflows import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.store import RunChange, Store, Stored
+from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass._history import events as o
-from hourglass.errors import StorageError
 
 from ..families import Family, check_agreement
 from ..memory_world import World, app_failure, run_async, settle, text
-
-
-class Noted(MemoryStore):
-    """Remembers every change."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes: list[RunChange] = []
-
-    def append(self, change: RunChange) -> int:
-        self.changes.append(change)
-        return super().append(change)
 
 
 def child(seq: int = 1, name: str = "c", **more: Any) -> c.StartChildWorkflow:
@@ -314,17 +300,6 @@ def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
         await world.close()
 
     run_async(body)
-
-
-class Blind(MemoryStore):
-    """Cannot read some runs."""
-
-    unreadable: str = ""
-
-    def load(self, run_id: str) -> Stored | None:
-        if run_id and run_id == self.unreadable:
-            raise StorageError("torn")
-        return super().load(run_id)
 
 
 def test_a_run_that_cannot_be_read_is_not_there_for_others(caplog: pytest.LogCaptureFixture) -> None:
