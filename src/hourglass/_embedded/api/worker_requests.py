@@ -135,7 +135,7 @@ async def no_nexus(
 
 
 async def add_search_attributes(engine: Engine, request: dp.AddSearchAttributes) -> PendingAnswer[s.Nothing]:
-    """Register search attributes, which otherwise happens on their first use."""
+    """Register search attributes. Without this they are registered on first use."""
     registered = engine.runs.attributes
     for name, kind in request.types.items():
         wanted, existing = AttributeType(kind), registered.type_of(name)
@@ -221,7 +221,7 @@ async def publish_progress(engine: Engine, request: p.PublishProgress) -> Pendin
 
 
 async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswer[p.ProgressRead]:
-    """Return what the activities of a run have published, after what was seen."""
+    """Return the items that the activities of a run have published after a position."""
     record = find(engine, request.workflow_id, request.run_id)
     run_id, memory = record.run.run_id, engine.progress
     seen = {position.scheduled_event_id: (position.attempt, position.next) for position in request.seen}

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hourglass._contract.schedule_specs import ScheduleState
 from hourglass._contract.schedules import (
     CreateSchedule,
     DescribeSchedule,
-    EngineScheduleState,
     ScheduleDetails,
 )
 from hourglass._tools.cli import connecting, console
@@ -138,11 +138,11 @@ class ScheduleMover:
         return marked
 
     def _create(self, details: ScheduleDetails) -> None:
-        state = msgspec.structs.replace(details.schedule.state, paused=True, note=HELD)
+        state = replace(details.schedule.state, paused=True, note=HELD)
         request = CreateSchedule(
             schedule_id=details.schedule_id,
             schedule=msgspec.structs.replace(details.schedule, state=state),
-            request_id=f"moved-{details.schedule_id}-{details.info.create_time_ns}",
+            request_id=f"moved-{details.schedule_id}-{details.info.created_at}",
             memo=details.memo,
             search_attributes=details.search_attributes,
         )
@@ -205,7 +205,7 @@ class ScheduleMover:
         activated it.
         """
         original = self._details(self._here, existing.schedule_id)
-        plain = EngineScheduleState()
+        plain = ScheduleState()
         return is_same_schedule(
             msgspec.structs.replace(original.schedule, state=plain),
             msgspec.structs.replace(existing.schedule, state=plain),
