@@ -21,7 +21,8 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.api.answering import too_late
 from hourglass._embedded.engine import EngineFigures
-from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
+from hourglass._embedded.multiprocess.file_handle import FileHandle
+from hourglass._embedded.multiprocess.shared_file import SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._embedded.store.store import DiskCondition, StoreOpener
 from hourglass._embedded.transitions.size_limits import Limits
