@@ -73,13 +73,13 @@ def _repository() -> dict[str, changed.File]:
 @pytest.mark.parametrize(
     ("path", "test"),
     [
-        ("src/hourglass/_evaluator/fibers.py", "tests/engine/test_dropping.py"),
+        ("src/hourglass/_evaluator/fibers.py", "tests/evaluator/test_dropping.py"),
         ("src/hourglass/_embedded/store/sqlite/database.py", "tests/embedded/store/test_backup.py"),
-        ("src/hourglass/_tools/cli/why.py", "tests/cli/test_why.py"),
-        ("src/hourglass/_tools/web/templates/run.html", "tests/ui/test_app.py"),
+        ("src/hourglass/_tools/cli/why.py", "tests/tools/cli/test_why.py"),
+        ("src/hourglass/_tools/web/templates/run.html", "tests/tools/web/test_app.py"),
         ("src/hourglass/converter/_pydantic.py", "tests/converter/test_pydantic.py"),
         ("src/hourglass/testing/plugin.py", "tests/architecture/test_exports.py"),
-        ("tests/embedded/sharing/program.py", "tests/embedded/sharing/test_processes.py"),
+        ("tests/embedded/multiprocess/program.py", "tests/embedded/multiprocess/test_processes.py"),
         ("tests/compat/histories/any.json", "tests/compat/test_what_is_compared.py"),
         ("docs/cli.md", "tests/docs/test_pages.py"),
         ("examples/checkout.py", "tests/examples/test_examples_run.py"),
@@ -95,7 +95,9 @@ def test_a_part_that_few_use_concerns_few() -> None:
     """A change of a command of the terminal does not concern the tests of the evaluator."""
     found = changed.concerned(_repository(), ["src/hourglass/_tools/cli/why.py"])
     assert not [
-        path for path in found if path.startswith(("tests/engine", "tests/bridge", "tests/supervision"))
+        path
+        for path in found
+        if path.startswith(("tests/evaluator", "tests/worker/handles", "tests/supervision"))
     ]
 
 

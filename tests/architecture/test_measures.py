@@ -72,19 +72,21 @@ def test_banners_are_counted() -> None:
         ("hourglass._contract.handle", False),
         ("hourglass._embedded.transitions.timers", False),
         ("hourglass._embedded.store.store", False),
+        ("hourglass._supervision", False),
+        ("hourglass._supervision.node", True),
         ("hourglass.client", False),
         ("asyncio._private", False),
     ],
 )
 def test_seams_are_not_deep(module: str, deep: bool) -> None:
-    """A private module is deep unless it is one of the seams."""
+    """A private module is deep unless it is one of the seams; of a facade only what it exports is one."""
     assert internals.is_deep(module) is deep
 
 
 SUITE = """
 from hourglass import Client
 from hourglass._worker.lanes.lanes import Lane
-from tests.runtime.lane_world import LaneWorld, Clock
+from tests.worker.lanes.lane_world import LaneWorld, Clock
 from tests.specs import made
 
 LIMIT = Lane.limit
@@ -123,12 +125,12 @@ def test_names_that_test_functions_use() -> None:
 
 def test_deep_functions_of_files() -> None:
     """Names that a helper hands on count, what a helper does inside does not."""
-    assert "test_a_large_run_is_checked_when_it_has_grown" in internals.deep_functions(
+    assert "test_many_long_journals_are_limited_together" in internals.deep_functions(
         source.ROOT / "tests/scale/test_worker_parts.py"
     )
     assert internals.deep_functions(source.ROOT / "tests/interop/test_interop.py") == []
-    assert internals._comes_from_deep("tests.bridge.scripted", "BridgeHolder")
-    assert not internals._comes_from_deep("tests.bridge.scripted", "ScriptedHandle")
+    assert internals._comes_from_deep("tests.worker.handles.scripted", "BridgeHolder")
+    assert not internals._comes_from_deep("tests.worker.handles.scripted", "ScriptedHandle")
 
 
 def test_the_measures_run(tmp_path: Path) -> None:

@@ -7,8 +7,17 @@ import ast
 from . import source
 
 WORKFLOWS = (
-    *("aio/", "compat/", "engine/", "conformance/", "determinism/", "check/", "bridge/", "typing/"),
-    *("embedded/test_core_replay.py", "interop/theirs.py"),
+    *(
+        "aio/",
+        "compat/",
+        "evaluator/",
+        "conformance/",
+        "determinism/",
+        "tools/lint/",
+        "worker/handles/",
+        "typing/",
+    ),
+    *("embedded/activations/test_core_replay.py", "interop/theirs.py"),
 )
 """Directories and files whose sleeps are those of workflows, of examples for the checker, or on a loop with virtual time."""
 

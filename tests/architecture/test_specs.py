@@ -16,12 +16,12 @@ import pytest
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 
-from hourglass import activity, workflow
+from hourglass import RetryPolicy, activity, workflow
 from hourglass._contract.schedules import EngineSchedule
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded.activations.command_matching import COMMAND_OF
 from hourglass._embedded.activations.cursor import run_started
-from hourglass._embedded.matching.dispatch import activity_task
+from hourglass._embedded.matching.activity_dispatch import activity_task
 from hourglass._embedded.runs.starting import _first_event
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.sqlite.records import decode_events, decode_schedule, encode_schedule
@@ -35,19 +35,8 @@ from hourglass._evaluator import events as e
 from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import workflow_definition
 from hourglass._evaluator.evaluator import Evaluator
-from hourglass._evaluator.options import START_CHECKS, RetryPolicy
-from hourglass._evaluator.specs import (
-    SPECS,
-    THE_WORKERS,
-    ActivityCancellationType,
-    ActivitySpec,
-    AutoUpgradeVersioningOverride,
-    ChildCancellationType,
-    ChildWorkflowSpec,
-    IdReusePolicy,
-    ParentClosePolicy,
-    StartSpec,
-)
+from hourglass._evaluator.options import START_CHECKS
+from hourglass._evaluator.specs import SPECS, THE_WORKERS, ActivitySpec, ChildWorkflowSpec, StartSpec
 from hourglass._history import events as h
 from hourglass._history.codec import event_json
 from hourglass._history.encoding import encode_events
@@ -56,12 +45,17 @@ from hourglass._temporal.activations import CommandDefaults, activation_from_pro
 from hourglass._temporal.handle import activity_item_from_proto
 from hourglass._temporal.specs import STARTED, TASK
 from hourglass._worker.activities.attempts import info_of
-from hourglass.activity import Info
-from hourglass.activity._options import ActivityOptions, KeptOptions
-from hourglass.client import _standalone
-from hourglass.client._options import StartOptions, start_request
+from hourglass.activity import ActivityOptions, Info
+from hourglass.activity._options import KeptOptions
+from hourglass.client import AutoUpgradeVersioningOverride, IdReusePolicy, StartOptions, _standalone
+from hourglass.client._options import start_request
 from hourglass.converter import default_converter, encode_search_attributes
-from hourglass.workflow._children import ChildOptions
+from hourglass.workflow import (
+    ActivityCancellationType,
+    ChildCancellationType,
+    ChildOptions,
+    ParentClosePolicy,
+)
 from hourglass.workflow._references import given_workflow
 
 from . import source

@@ -64,7 +64,7 @@ def test_unit_files_ask_for_no_server() -> None:
 @pytest.mark.parametrize(
     ("test", "tier"),
     [
-        ("tests/engine/test_turns.py::test_order[a::b/c]", tiers.UNIT),
+        ("tests/evaluator/test_turns.py::test_order[a::b/c]", tiers.UNIT),
         ("tests/nexus/test_nexus.py::test_it", tiers.CONTRACT),
         ("tests/durability/test_kills.py::test_it", tiers.CAMPAIGN),
         ("tests/examples/test_scripts.py::test_twice", tiers.CAMPAIGN),

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from tests.specs import made
 
+from hourglass import RetryPolicy, workflow
 from hourglass import client as public
-from hourglass import workflow
 from hourglass._contract import activities as ac
 from hourglass._contract import workflows as wf
-from hourglass._evaluator.options import RetryPolicy
 from hourglass._worker.portal import Portal
 from hourglass.client import (
     AsyncClient,

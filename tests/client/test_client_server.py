@@ -36,7 +36,7 @@ from hourglass.errors import (
     WorkflowFailedError,
     WorkflowNotFoundError,
 )
-from hourglass.testing._dev_server import dev_server
+from hourglass.testing import dev_server
 
 pytestmark = pytest.mark.server
 

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ui.conftest import asked
+from tests.tools.web.conftest import asked, site_of
+from tests.tools.web.pages import workflow_page
 from tests.waiting import until
 
+from command_line import main
 from hourglass import Client, Worker, workflow
-from hourglass._tools.cli import main
-from hourglass._tools.web import addresses
-from hourglass._tools.web.site import Site
 from hourglass.client import WorkflowHandle
-from hourglass.testing._dev_server import DevServer
+from hourglass.testing import DevServer
 
 
 @workflow.defn
@@ -81,9 +80,9 @@ def test_it_is_shown_until_a_worker_takes_it(tmp_path: Path, capsys: pytest.Capt
             pass
         assert [(each.id, each.name) for each in found] == [("first", "deposit")]
         assert main(["describe", "account-1", "--target", target]) == 0
-        assert "update deposit (first), which no worker has accepted yet" in capsys.readouterr().out
-        with asked(Site(client, target=target)) as web:
-            text = web.get(addresses.workflow("account-1"), follow_redirects=True).text
+        assert "update deposit (first), not accepted by a worker yet" in capsys.readouterr().out
+        with asked(site_of(client, target)) as web:
+            text = web.get(workflow_page("account-1"), follow_redirects=True).text
         assert re.search(r"<td>update</td><td class=\"mono\">deposit .*first.*not accepted yet", text)
         with Worker(client, workflows=[Account]):
             assert handle.result() == 5

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.client.targeting import connect_to, given
 
 from hourglass._contract.transport import TLSConfig
-from hourglass._worker import targets
-from hourglass._worker.portal import Portal
-from hourglass._worker.targets import Target, open_connection, resolve
 from hourglass.client import Client
 from hourglass.errors import TargetError
 
 SECRET = "hunter2-secret"
-
-
-def given(target: str | None = None, environ: dict[str, str] | None = None, **arguments: Any) -> Target:
-    return resolve(target, environ=environ or {}, **arguments)
 
 
 @pytest.fixture
@@ -354,7 +347,7 @@ def test_the_usual_place_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for xdg, place in (("", ".config"), ("xdg", ".config"), (str(tmp_path / "xdg"), "xdg")):
         monkeypatch.setenv("XDG_CONFIG_HOME", xdg)
         expected = apple if sys.platform == "darwin" else tmp_path / place
-        assert resolve("profile:x").namespace == str(expected)
+        assert given("profile:x", None).namespace == str(expected)
 
 
 @pytest.mark.parametrize(
@@ -404,7 +397,7 @@ def test_a_key_in_clear_to_another_host_warns(
         return address
 
     monkeypatch.setattr("hourglass._temporal.connection.connect", connect)
-    asyncio.run(open_connection(given(address, **arguments), "me", 1.0))  # type: ignore[arg-type]
+    connect_to(given(address, **arguments))
     told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert bool(told) is warns
     assert SECRET not in "".join(told)
@@ -429,7 +422,7 @@ def test_secrets_are_not_shown(caplog: pytest.LogCaptureFixture, monkeypatch: py
     fake.connect = connect  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "hourglass._temporal.connection", fake)
     with caplog.at_level(logging.INFO, "hourglass"):
-        opened: object = Portal.current().call(targets.open_connection(target, "me", 1.0))
+        opened = connect_to(target)
     assert opened == "host:7233"
     assert "connecting to host:7233 (namespace default, TLS, from the argument)" in caplog.text
     for text in (repr(target), str(target), caplog.text):

@@ -1,7 +1,7 @@
 """Generated programs: on the embedded engine and on a server they come to the same, and every history replays in Core.
 
 Two languages. In `determined` programs nothing races, so that results and events must be the same everywhere; they run on
-a real server too. In the language of `tests/engine` everything may meet everything, at any instant of virtual time, with
+a real server too. In the language of `tests/evaluator` everything may meet everything, at any instant of virtual time, with
 signals, cancellation and workers that lose what they hold: there the judge is Core, which must find each history in order.
 
 A few dozen programs for every run of the suite, always the same; HOURGLASS_GENERATED=3000 asks for so many new ones.
@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from engine.generated import programs
-from engine.interpreted_plain import InterpretedPlain
+from evaluator.generated import programs
+from evaluator.interpreted_plain import InterpretedPlain
 from hourglass import RetryPolicy, activity
 from hourglass.client import Client, WorkflowHandle
 from hourglass.errors import ApplicationError, WorkflowFailedError

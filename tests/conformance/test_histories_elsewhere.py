@@ -16,9 +16,9 @@ from temporalio.client import WorkflowHistory
 from hourglass.client import Client
 from hourglass.replay import History, Replayer
 from hourglass.testing import DevServer
-from hourglass.testing._dev_server import find_cli
 from hourglass.worker import Worker
 from interop import ours, theirs
+from servers import temporal_cli
 
 pytestmark = pytest.mark.server
 
@@ -68,7 +68,7 @@ def test_their_replayer_takes_it(engine: str, relays: dict[str, tuple[str, Histo
 def show(workflow_id: str, address: str) -> list[str]:
     """The command that shows a history as JSON."""
     names = ["--workflow-id", workflow_id, "--address", address]
-    return [find_cli(), "workflow", "show", *names, "--output", "json"]
+    return [temporal_cli(), "workflow", "show", *names, "--output", "json"]
 
 
 def shape(event: dict[str, Any]) -> set[str]:

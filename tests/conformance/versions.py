@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from hourglass import Worker, activity, workflow
-from hourglass._evaluator.options import RetryPolicy
+from hourglass import RetryPolicy, Worker, activity, workflow
 from hourglass._temporal.version import has
 from hourglass.client import (
     AutoUpgradeVersioningOverride,

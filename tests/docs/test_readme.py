@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hourglass._tools.cli import main
+from command_line import main
 from hourglass._tools.cli.app import PAGES
 from hourglass._tools.cli.docs import manual, pages
 

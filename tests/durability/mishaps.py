@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.embedded.sharing.children import Child, ready_worker
+from tests.embedded.multiprocess.children import Child, ready_worker
 from tests.waiting import until
 
 from hourglass import Client
@@ -223,7 +223,7 @@ def linked_and_allowed(round: Round) -> None:
     round.begin(within=ALLOWED)
     link = round.folder / "link.db"
     os.link(round.path, link)
-    round.refused(link, "by another name", within=ALLOWED)
+    round.refused(link, "under another name", within=ALLOWED)
     if round.chance.random() < 0.5:
         round.load.stop()
         round.kill_all()  # its log stays beside the first name, and must not be left out by the second

@@ -10,8 +10,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.embedded.sharing.children import ready_worker
-from tests.embedded.sharing.work import twice
+from tests.embedded.multiprocess.children import ready_worker
+from tests.embedded.multiprocess.work import twice
 
 from hourglass import Client
 from hourglass._embedded.store import fork_safety

@@ -24,6 +24,7 @@ from hourglass import Client, RetryPolicy, Worker, activity, workflow
 from hourglass._embedded.multiprocess import connection
 from hourglass._embedded.store.sqlite import disk_faults
 from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import Store
 from hourglass._tools.diagnosis.asking import kept_by_engine
 from hourglass.errors import StorageError
 
@@ -56,7 +57,7 @@ class Steps:
         self.ready = True
 
 
-def store_of(path: Path) -> SqliteStore:
+def store_of(path: Path) -> Store:
     (host,) = [each for (_, key), each in connection._files.items() if key == os.path.realpath(path)]
     room = host.calls.engine
     assert room is not None
@@ -66,7 +67,7 @@ def store_of(path: Path) -> SqliteStore:
 
 
 @contextmanager
-def no_room(store: SqliteStore) -> Iterator[None]:
+def no_room(store: Store) -> Iterator[None]:
     """The file may grow no more, meanwhile."""
     writer = store._opened.writer
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
@@ -146,7 +147,7 @@ def test_whoever_looks_is_answered_and_told(
             assert client.describe_task_queue().workflow_pollers
             assert kept_by_engine(client) == ()
             until(lambda: "SignalWorkflow waits until it can be stored" in caplog.text, "nobody says why")
-        assert "there is no room left on its disk; what is told is what the file has" in caplog.text
+        assert "there is no room left on its disk; the answer is the stored state" in caplog.text
         code, body = ask(working, "/ready")
         assert code == 503
         assert "there is no room left on its disk" in body
@@ -193,7 +194,7 @@ def test_little_room_is_told_before_it_is_none(
         free[0] = 1000
         code, body = ask(working, "/ready")
         assert code == 503
-        assert "no room" in body
+        assert "no space left" in body
         free[0] = 1 << 40
         until(lambda: "there is room again" in caplog.text, "nobody says that it is over")
     assert ask(working, "/ready")[0] == 200

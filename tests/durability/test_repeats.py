@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.embedded.stores import memory_store
 
 from embedded.memory_world import World, run_async
 from hourglass import Client, Worker, activity, workflow
@@ -18,7 +19,6 @@ from hourglass._embedded.api import requests
 from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.multiprocess import calls
-from hourglass._embedded.store.memory import MemoryStore
 from hourglass._evaluator.commands import Command, ContinueAsNew
 from hourglass._evaluator.events import RunEvicted
 from hourglass.client import _wait_notices
@@ -43,7 +43,7 @@ def test_a_repeated_signal_is_one_signal(runs: int, another_owner: bool) -> None
     """A signal that arrived before its workflow continued as new is not given to the new run again; another one is."""
 
     async def body() -> None:
-        store = MemoryStore()
+        store = memory_store()
         world = await World.new(store=store)
         await world.start()
         await world.call(tell("lost"))

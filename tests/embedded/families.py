@@ -11,9 +11,11 @@ from hourglass._contract.workflows import CancelWorkflow, StillOpen, TerminateWo
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
-from hourglass._evaluator.specs import ChildCancellationType, IdReusePolicy, ParentClosePolicy, RetryRule
+from hourglass._evaluator.specs import RetryRule
 from hourglass._history import events as h
 from hourglass._history import events as o
+from hourglass.client import IdReusePolicy
+from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
 from .memory_world import World, app_failure, text
 
@@ -140,7 +142,7 @@ class Family:
     async def work(self, limit: int = 200) -> None:
         """Answer what is there, now and then by failing."""
         for _ in range(limit):
-            activation = self.world.handle._task_slots.next_activation()
+            activation = self.world.handle.stepper.next_activation()
             if activation is None:
                 return
             run_id = activation.run_id

@@ -21,22 +21,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.effort import cases
+from tests.embedded.stores import memory_store, open_sqlite
 from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityCancel, ActivityOk, ActivityTask, AttemptFailed
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import NoteChange, Store
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import RetryRule
 from hourglass.errors import ServiceError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 
-from .dumb_store import Disk, DumbStore
 from .memory_world import World, app_failure, settle, text
+from .store.dumb_store import Disk, DumbStore
 
 T = TypeVar("T")
 
@@ -173,7 +172,7 @@ class Engines(RuleBasedStateMachine):
         self.store = self.open_store()
 
     def open_store(self) -> Store:
-        return MemoryStore()
+        return memory_store()
 
     def reopened(self) -> Store:
         """The store as the next process finds it."""
@@ -391,11 +390,11 @@ class Engines(RuleBasedStateMachine):
 
     async def _delivered(self) -> None:
         await self.quiet()
-        while (activation := self.world.handle._task_slots.next_activation()) is not None:
+        while (activation := self.world.handle.stepper.next_activation()) is not None:
             await self._told(activation)
             await self.quiet()
         for _ in range(2):  # the first look takes an attempt, which comes when that is durable
-            while (item := self.world.handle._activity_slots.next_item()) is not None:
+            while (item := self.world.handle.stepper.next_activity()) is not None:
                 if not isinstance(item, ActivityCancel):
                     self._handed_out(item)
             await self.quiet()
@@ -463,7 +462,7 @@ class EnginesOnFile(Engines):
         return self._opened()
 
     def _opened(self) -> Store:
-        store = SqliteStore.open(Path(self.folder.name) / "model.db")
+        store = open_sqlite(Path(self.folder.name) / "model.db")
         store.patience = (
             0.0  # else what nothing waits for would be written later, by a clock that is not virtual
         )

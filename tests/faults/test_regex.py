@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cli.command import SHOP, Command, until
 from hourglass import Client, WorkflowHandle
 from hourglass.testing import DevServer
+from tools.cli.command import SHOP, Command, until
 
 pytestmark = pytest.mark.server
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cli.command import SHOP, Command, until
 from hourglass import Client, Worker, workflow
 from hourglass._worker.lanes.lanes import MAX_STUCK_LANES
 from hourglass.testing import DevServer
+from tools.cli.command import SHOP, Command, until
 
 _RUNS = MAX_STUCK_LANES // 2 + 2  # each hangs twice before it is left alone
 

@@ -17,19 +17,18 @@ from temporalio.api.history.v1 import HistoryEvent as ProtoEvent
 from tests.effort import cases
 
 from hourglass._evaluator.commands import EventGroupMarker
-from hourglass._evaluator.specs import (
-    AutoUpgradeVersioningOverride,
-    OneTimeVersioningOverride,
-    PinnedVersioningOverride,
-    RetryRule,
-    VersioningOverride,
-    WorkerDeploymentVersion,
-)
+from hourglass._evaluator.specs import RetryRule, VersioningOverride
 from hourglass._history import codec, shapes, tables, times
 from hourglass._history import events as h
 from hourglass._history.encoding import array, decode_events, encode_events
+from hourglass.client import (
+    AutoUpgradeVersioningOverride,
+    OneTimeVersioningOverride,
+    PinnedVersioningOverride,
+)
 from hourglass.converter import ActivityFailure, ApplicationFailure, CanceledFailure, Failure, Payload
 from hourglass.errors import HistoryError
+from hourglass.workflow import WorkerDeploymentVersion
 
 ALL = (*h.KINDS, *h.FOREIGN_KINDS)
 INT32 = {"attempt", "maximum_attempts", "priority_key"}

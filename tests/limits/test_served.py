@@ -9,9 +9,9 @@ import pytest
 
 from hourglass import workflow
 from hourglass._built_in import BUILT_IN
-from hourglass._evaluator.specs import VersioningBehavior
 from hourglass._worker.resolver import Resolver
 from hourglass.errors import UnknownTypeError
+from hourglass.workflow import VersioningBehavior
 
 
 @workflow.defn

@@ -24,8 +24,7 @@ from hourglass.errors import (
     UsageError,
     WorkflowFailedError,
 )
-from hourglass.metrics import Registry
-from hourglass.metrics._samples import prometheus_text
+from hourglass.metrics import Registry, prometheus_text
 from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 from hourglass.worker import PollerBehaviorSimpleMaximum, Worker

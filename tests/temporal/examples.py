@@ -10,13 +10,8 @@ from tests.specs import made
 
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
-from hourglass._evaluator.specs import (
-    ActivityCancellationType,
-    ChildCancellationType,
-    IdReusePolicy,
-    ParentClosePolicy,
-    RetryRule,
-)
+from hourglass._evaluator.specs import RetryRule
+from hourglass.client import IdReusePolicy
 from hourglass.converter import (
     ActivityFailure,
     ApplicationFailure,
@@ -30,6 +25,7 @@ from hourglass.converter import (
     TimeoutFailure,
 )
 from hourglass.errors import RetryState, TimeoutType
+from hourglass.workflow import ActivityCancellationType, ChildCancellationType, ParentClosePolicy
 
 ONE = Payload(b"1")
 NULL = Payload(b"", "binary/null")

@@ -7,7 +7,7 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from tests.specs import made
 
@@ -22,8 +22,9 @@ from hourglass._contract.handle import (
 )
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
-from hourglass._temporal.connection import TemporalConnection, connect
-from hourglass._temporal.handle import CoreHandle
+from hourglass._temporal import connection as temporal
+from hourglass._temporal.connection import TemporalConnection
+from hourglass._temporal.handle import CoreHandle, ReplayHandle
 from hourglass.converter import Payload
 
 LIMIT = 30.0
@@ -137,6 +138,26 @@ class Loops:
     def events(self, kind: type[ev.Event]) -> list[ev.Event]:
         """All events of a kind that came so far."""
         return [event for activation in self.seen for event in activation.events if isinstance(event, kind)]
+
+
+async def connect(target: str, **options: Any) -> TemporalConnection:
+    """Connect to a server."""
+    return await temporal.connect(target, **options)
+
+
+class Replaying(Protocol):
+    """Core's replay of histories, one after another."""
+
+    async def push(self, workflow_id: str, history: bytes) -> None: ...
+    async def next_activation(self) -> ev.Activation: ...
+    async def complete(self, completion: cmd.Completion) -> object: ...
+    def initiate_shutdown(self) -> None: ...
+    async def finalize(self) -> None: ...
+
+
+def replay_handle() -> Replaying:
+    """Open a replay through Core, without a server."""
+    return ReplayHandle()
 
 
 @asynccontextmanager

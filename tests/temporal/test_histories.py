@@ -14,10 +14,11 @@ from temporalio.client import WorkflowHistory
 from hourglass._temporal.histories import (
     event_to_json,
     history_to_json,
-    read_history,
 )
 from hourglass.errors import HistoryError
 from hourglass.replay import History as ReplayedHistory
+
+from .core_messages import history_message
 
 STARTED = {
     "eventId": "1",
@@ -92,8 +93,8 @@ def test_both_spellings() -> None:
     old = old_spelling(modern)
     assert "WorkflowExecutionStarted" in old
     assert "Heartbeat" in old
-    read = History.FromString(read_history(old).encoded)
-    assert read == History.FromString(read_history(modern).encoded)
+    read = History.FromString(history_message(old))
+    assert read == History.FromString(history_message(modern))
     assert read.events[0].event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED
     failed = read.events[5].activity_task_failed_event_attributes
     assert failed.retry_state == RetryState.RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED
@@ -107,7 +108,7 @@ def test_the_same_as_temporalio() -> None:
         old_spelling(text(STARTED, SCHEDULED, *ASKED, FAILED)),
     ):
         theirs = WorkflowHistory.from_json("w", source)
-        ours = read_history(source).encoded
+        ours = history_message(source)
         assert ours == History(events=theirs.events).SerializeToString()
         assert json.loads(history_to_json(ours)) == json.loads(theirs.to_json())
 
@@ -115,15 +116,13 @@ def test_the_same_as_temporalio() -> None:
 def test_events_one_by_one() -> None:
     """Events written one by one are read together as the same history."""
     source = text(STARTED, SCHEDULED, *ASKED, FAILED)
-    pieces = [event_to_json(event) for event in History.FromString(read_history(source).encoded).events]
+    pieces = [event_to_json(event) for event in History.FromString(history_message(source)).events]
     assert ReplayedHistory.from_events("w", pieces).replayable == ReplayedHistory.from_json(source).replayable
 
 
 def test_fields_of_newer_servers_are_passed_over() -> None:
     """A field that we do not know is no reason to refuse a history."""
-    assert (
-        read_history(text({**STARTED, "newField": {"x": 1}})).encoded == read_history(text(STARTED)).encoded
-    )
+    assert history_message(text({**STARTED, "newField": {"x": 1}})) == history_message(text(STARTED))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +176,7 @@ def test_fields_of_newer_servers_are_passed_over() -> None:
 def test_malformed(source: str, message: str) -> None:
     """A malformed history is refused with what is wrong and where."""
     with pytest.raises(HistoryError, match=message):
-        read_history(source).encoded
+        history_message(source)
 
 
 def test_deeply_nested() -> None:
@@ -187,10 +186,10 @@ def test_deeply_nested() -> None:
         failure = {"cause": failure}
     deep = {**FAILED, "activityTaskFailedEventAttributes": {"failure": failure}}
     with pytest.raises(HistoryError, match="event 3 cannot be read"):
-        read_history(text(STARTED, SCHEDULED, deep)).encoded
+        history_message(text(STARTED, SCHEDULED, deep))
 
 
 def test_bytes_that_are_no_history() -> None:
     """Bytes that are neither a message nor JSON are refused."""
     with pytest.raises(HistoryError, match="must be JSON"):
-        read_history(b"\xff\xff")
+        history_message(b"\xff\xff")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hourglass._temporal import core
-from hourglass.testing._dev_server import DevServer
+from hourglass.testing import DevServer
 
 TESTS = Path(__file__).parent.parent
 

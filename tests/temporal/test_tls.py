@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from hourglass._contract.transport import TLSConfig
-from hourglass._temporal.connection import connect
 from hourglass._temporal.refusals import explain_transport
 from hourglass.errors import ConnectionFailedError
 
@@ -97,7 +96,7 @@ def refused(target: str, tls: TLSConfig | bool | None) -> str:
 
     async def test() -> str:
         with pytest.raises(ConnectionFailedError) as caught:
-            await connect(target, tls=tls, timeout=10)
+            await live.connect(target, tls=tls, timeout=10)
         return str(caught.value)
 
     said: list[str] = []

@@ -7,51 +7,34 @@ from typing import Any
 import pytest
 from temporalio.api.common.v1 import Payload as PayloadMessage
 from temporalio.api.failure.v1 import Failure as FailureMessage
-from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion
 from temporalio.bridge.proto.activity_task import ActivityTask as TaskMessage
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
-from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from tests.specs import made
 
 from hourglass._contract import handle as hd
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
 from hourglass._evaluator.specs import RetryRule
-from hourglass._temporal import activations
-from hourglass._temporal.activations import (
-    CommandDefaults,
-    UnsupportedEvent,
-    activation_from_proto,
-    completion_to_proto,
-)
-from hourglass._temporal.handle import (
-    activity_item_from_proto,
-    activity_result_to_proto,
-    heartbeat_to_proto,
-)
-from hourglass._temporal.protos import (
-    failure_from,
-    nanos_from,
-    payload_from,
-    put_failure,
-    put_nanos,
-    put_payload,
-    put_seconds,
-    seconds_from,
-)
 from hourglass.converter import Failure, Payload
 
 from . import examples as ex
-
-OWN = CommandDefaults("own-queue", "own-namespace")
-
-
-def failure_message(failure: Failure) -> FailureMessage:
-    """A failure as a message of its own."""
-    message = FailureMessage()
-    put_failure(message, failure)
-    return message
+from .core_messages import (
+    activity_completion,
+    completion,
+    duration_message,
+    failure_message,
+    heartbeat,
+    known_commands,
+    known_jobs,
+    payload_message,
+    read_activation,
+    read_activity,
+    read_duration,
+    read_failure,
+    read_payload,
+    unsupported_run,
+)
 
 
 def _ids(pairs: Any) -> list[str]:
@@ -62,15 +45,13 @@ def _ids(pairs: Any) -> list[str]:
 def test_event(event: ev.Event, fields: dict[str, Any]) -> None:
     """A job of Core's becomes the event of its example, field by field."""
     message = WorkflowActivation(run_id="r", jobs=[ex.job(fields)])
-    assert activation_from_proto(message.SerializeToString()).events == (event,)
+    assert read_activation(message).events == (event,)
 
 
 @pytest.mark.parametrize(("command", "fields"), ex.COMMANDS, ids=_ids(ex.COMMANDS))
 def test_command(command: cmd.Command, fields: dict[str, Any]) -> None:
     """A command becomes the message of its example, field by field, and nothing else."""
-    data = completion_to_proto(cmd.Succeeded("r", (command,)), OWN)
-    message = WorkflowActivationCompletion.FromString(data)
-    assert list(message.successful.commands) == [ex.command(fields)]
+    assert list(completion(cmd.Succeeded("r", (command,))).successful.commands) == [ex.command(fields)]
 
 
 def test_every_event_and_command_has_an_example() -> None:
@@ -82,11 +63,11 @@ def test_every_event_and_command_has_an_example() -> None:
 def test_every_kind_of_core_is_known() -> None:
     """Core's lists of jobs and commands hold nothing that we miss."""
     jobs = {field.name for field in WorkflowActivationJob.DESCRIPTOR.oneofs_by_name["variant"].fields}
-    assert jobs == {name for name in activations._JOBS if name}
+    assert jobs == known_jobs()
     kinds = {field.name for field in WorkflowCommand.DESCRIPTOR.oneofs_by_name["variant"].fields}
     shown = {ex.command(fields).WhichOneof("variant") for _, fields in ex.COMMANDS}
     assert kinds == shown
-    assert set(activations._COMMANDS) == set(cmd.COMMANDS)
+    assert known_commands() == set(cmd.COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -102,9 +83,7 @@ def test_every_kind_of_core_is_known() -> None:
 def test_an_unknown_kind_names_its_run(job: dict[str, Any]) -> None:
     """A job that we do not know is refused with its kind and its run, so that the run's task can be failed."""
     message = WorkflowActivation(run_id="run-1", jobs=[ex.job({"fire_timer": {"seq": 1}}), ex.job(job)])
-    with pytest.raises(UnsupportedEvent, match="run-1") as caught:
-        activation_from_proto(message.SerializeToString())
-    assert caught.value.run_id == "run-1"
+    assert unsupported_run(message) == "run-1"
 
 
 def test_the_facts_of_an_activation() -> None:
@@ -118,8 +97,8 @@ def test_the_facts_of_an_activation() -> None:
         available_internal_flags=[1, 1001],
         jobs=[ex.job({"fire_timer": {"seq": 2}}), ex.job({"fire_timer": {"seq": 1}})],
     )
-    put_nanos(message.timestamp, 1_700_000_000_000_000_009)
-    assert activation_from_proto(message.SerializeToString()) == ev.Activation(
+    message.timestamp.FromNanoseconds(1_700_000_000_000_000_009)
+    assert read_activation(message) == ev.Activation(
         run_id="r",
         events=(ev.TimerFired(2), ev.TimerFired(1)),
         timestamp_ns=1_700_000_000_000_000_009,
@@ -133,19 +112,16 @@ def test_the_facts_of_an_activation() -> None:
 
 def test_an_empty_success_is_a_success() -> None:
     """A completion without commands, as evictions need it, still says that it succeeded; flags are recorded."""
-    message = WorkflowActivationCompletion.FromString(completion_to_proto(cmd.Succeeded("r"), OWN))
+    message = completion(cmd.Succeeded("r"))
     assert (message.run_id, message.WhichOneof("status")) == ("r", "successful")
-    flagged = completion_to_proto(cmd.Succeeded("r", used_flags=(1000, 1001)), OWN)
-    assert list(WorkflowActivationCompletion.FromString(flagged).successful.used_internal_flags) == [
-        1000,
-        1001,
-    ]
+    flagged = completion(cmd.Succeeded("r", used_flags=(1000, 1001)))
+    assert list(flagged.successful.used_internal_flags) == [1000, 1001]
 
 
 def test_a_failed_task() -> None:
     """A failed task carries its failure and its cause."""
     failed = cmd.TaskFailed("r", ex.BOOM, cmd.TaskFailureCause.NON_DETERMINISTIC_ERROR)
-    message = WorkflowActivationCompletion.FromString(completion_to_proto(failed, OWN))
+    message = completion(failed)
     assert message.failed.failure == failure_message(ex.BOOM)
     assert message.failed.force_cause == 24
 
@@ -154,10 +130,8 @@ def test_a_failed_task() -> None:
 def test_payload(payload: Payload, fields: dict[str, Any]) -> None:
     """A payload crosses both ways, with all its metadata, whatever its encoding is called."""
     expected = ex.fill(PayloadMessage(), fields)
-    message = PayloadMessage()
-    put_payload(message, payload)
-    assert message == expected
-    assert payload_from(expected) == payload
+    assert payload_message(payload) == expected
+    assert read_payload(expected) == payload
 
 
 @pytest.mark.parametrize(("failure", "fields"), ex.FAILURES, ids=lambda value: getattr(value, "message", ""))
@@ -165,15 +139,15 @@ def test_failure(failure: Failure, fields: dict[str, Any]) -> None:
     """A failure of each kind crosses both ways, with its cause."""
     expected = ex.fill(FailureMessage(), fields)
     assert failure_message(failure) == expected
-    assert failure_from(expected) == failure
+    assert read_failure(expected) == failure
 
 
 def test_a_failure_of_an_unknown_kind_keeps_its_message() -> None:
     """A failure whose kind or numbers are newer than us is read as far as we can."""
     message: Any = ex.fill(FailureMessage(), {"message": "n", "nexus_handler_failure_info": {"type": "t"}})
-    assert failure_from(message) == Failure("n")
+    assert read_failure(message) == Failure("n")
     late: Any = ex.fill(FailureMessage(), {"message": "n", "timeout_failure_info": {"timeout_type": 99}})
-    read = failure_from(late)
+    read = read_failure(late)
     assert read.message == "n"
     assert read.info is not None
 
@@ -181,11 +155,9 @@ def test_a_failure_of_an_unknown_kind_keeps_its_message() -> None:
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 2.5, 1e-9, 86400.0 * 365, 1.999999999])
 def test_durations(seconds: float) -> None:
     """A duration crosses both ways to the nanosecond."""
-    message = ex.command({"start_timer": {}}).start_timer.start_to_fire_timeout
-    put_seconds(message, seconds)
-    assert seconds_from(message) == pytest.approx(seconds, abs=1e-9)
+    message = duration_message(seconds)
     assert 0 <= message.nanos < 10**9
-    assert nanos_from(message) == round(seconds * 10**9)
+    assert read_duration(message) == pytest.approx((seconds, round(seconds * 10**9)), abs=1e-9)
 
 
 def test_an_activity_task() -> None:
@@ -213,7 +185,7 @@ def test_an_activity_task() -> None:
             "is_local": True,
         },
     }
-    assert activity_item_from_proto(ex.fill(TaskMessage(), fields).SerializeToString(), "q") == made(
+    assert read_activity(ex.fill(TaskMessage(), fields), "q") == made(
         hd.ActivityTask,
         token=b"t",
         activity_id="7",
@@ -254,12 +226,12 @@ def test_an_activity_task() -> None:
 def test_an_activity_cancel(number: int, name: str) -> None:
     """A cancellation carries Core's name for its reason, and its number where it is newer than us."""
     message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": number}})
-    assert activity_item_from_proto(message.SerializeToString()) == hd.ActivityCancel(b"t", name)
+    assert read_activity(message) == hd.ActivityCancel(b"t", name)
 
 
 def test_an_unknown_activity_item_is_none() -> None:
     """A kind of activity task that we do not know is told apart."""
-    assert activity_item_from_proto(TaskMessage(task_token=b"t").SerializeToString()) is None
+    assert read_activity(TaskMessage(task_token=b"t")) is None
 
 
 @pytest.mark.parametrize(
@@ -274,17 +246,17 @@ def test_an_unknown_activity_item_is_none() -> None:
 )
 def test_an_activity_result(result: hd.ActivityResult, kind: str) -> None:
     """Each end of an attempt becomes its own status, with its payload or failure."""
-    message = ActivityTaskCompletion.FromString(activity_result_to_proto(result))
+    message = activity_completion(result)
     assert message.task_token == b"t"
     assert message.result.WhichOneof("status") == kind
     if isinstance(result, (hd.AttemptFailed, hd.AttemptCancelled)):
-        assert failure_from(getattr(message.result, kind).failure) == result.failure
+        assert read_failure(getattr(message.result, kind).failure) == result.failure
     if isinstance(result, hd.ActivityOk):
         assert message.result.completed.HasField("result") == (result.result is not None)
 
 
 def test_a_heartbeat() -> None:
     """A heartbeat carries its details in order."""
-    message = ActivityHeartbeat.FromString(heartbeat_to_proto(b"t", (ex.ONE, ex.NULL)))
+    message = heartbeat(b"t", (ex.ONE, ex.NULL))
     assert message.task_token == b"t"
-    assert [payload_from(detail) for detail in message.details] == [ex.ONE, ex.NULL]
+    assert [read_payload(detail) for detail in message.details] == [ex.ONE, ex.NULL]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from temporalio.bridge.proto.workflow_commands import StartChildWorkflowExecution
 
-from hourglass._evaluator.specs import AutoUpgradeVersioningOverride, ChildWorkflowSpec
+from hourglass._evaluator.specs import ChildWorkflowSpec
 from hourglass._temporal import specs, version
+from hourglass.client import AutoUpgradeVersioningOverride
 from hourglass.errors import UsageError
 
 

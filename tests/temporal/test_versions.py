@@ -14,15 +14,11 @@ from hourglass._contract import deployments as dp
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._evaluator.commands import Succeeded
-from hourglass._evaluator.specs import (
-    AutoUpgradeVersioningOverride,
-    PinnedVersioningOverride,
-    VersioningBehavior,
-    WorkerDeploymentVersion,
-)
 from hourglass._temporal import calls, calls_deployments, configs
 from hourglass._temporal.activations import CommandDefaults, activation_from_proto, completion_to_proto
 from hourglass._temporal.calls import CallScope
+from hourglass.client import AutoUpgradeVersioningOverride, PinnedVersioningOverride
+from hourglass.workflow import VersioningBehavior, WorkerDeploymentVersion
 
 PINNED = VersioningBehavior.PINNED
 ONE = WorkerDeploymentVersion("shop", "1")

@@ -251,7 +251,7 @@ class ActivityEnvironment:
 
     @staticmethod
     def default_info() -> EnvironmentInfo:
-        """The default of `info`."""
+        """Return the default of `info`."""
         epoch = datetime.fromtimestamp(0, UTC)
         second = timedelta(seconds=1)
         return EnvironmentInfo(

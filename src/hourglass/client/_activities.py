@@ -29,7 +29,7 @@ class ActivityReference:
     activity_id: str = ""
 
     def address(self) -> dict[str, Any]:
-        """The fields that every request contains."""
+        """Return the fields that every request contains."""
         return {
             "token": self.token,
             "workflow_id": self.workflow_id,

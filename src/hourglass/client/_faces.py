@@ -141,7 +141,7 @@ class HandleFacts(Generic[R]):
         return f"<{type(self).__name__} {self.id}{run}>"
 
     def _repr_html_(self) -> str | None:
-        """The workflow's timeline for notebooks, without payloads. None, and therefore the text above, if it is not available."""
+        """Return the workflow's timeline for notebooks, without payloads; None if it is not available."""
         try:
             description = self._session.perform(_operations.look(self._session, self._reference))
             history = self._session.perform(_operations.history(self._session, self._reference))

@@ -220,7 +220,7 @@ class StandaloneReference(msgspec.Struct, frozen=True):
     return_type: Any = Any
 
     def address(self) -> dict[str, Any]:
-        """The fields that every request contains."""
+        """Return the fields that every request contains."""
         return {"activity_id": self.activity_id, "run_id": self.run_id}
 
     def addressed(self) -> dict[str, Any]:

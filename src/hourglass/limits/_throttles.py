@@ -236,12 +236,12 @@ class TurnPool(Hand):
             workflow.wait_condition(lambda: self._loan is None and not self._sending)
 
     def next_moment(self) -> float | None:
-        """The time of the next turn, or of the next reminder of the keeper."""
+        """Return the time of the next turn, or of the next reminder of the keeper."""
         turns = [waiter.at / MICROSECONDS for waiter in self._due if waiter.at is not None]
         return min([*turns, self._remind_at] if self._asked else turns, default=None)
 
     def wait_is_for(self) -> str:
-        """The purpose of the timer."""
+        """Return the purpose of the timer."""
         return f"until the turn of {self._key!r}" if self._due else f"waits for a turn of {self._key!r}"
 
     def _now(self) -> int:
@@ -279,7 +279,7 @@ class TurnPool(Hand):
         self._remind_at = self.time() + self._reminder
 
     def time_passes(self) -> None:
-        """Release tasks whose turn has come, and remind a silent keeper."""
+        """Release the tasks that have reached their turn, and remind a silent keeper."""
         now = self._now()
         # A timer may fire a fraction of a microsecond early.
         for waiter in [due for due in self._due if due.at is not None and due.at <= now + 1]:

@@ -27,7 +27,7 @@ _steps                 the steps of an environment, and choosers of the next one
 _stuck                 the explanation of a wait that will never end
 _threads               event loops and threads that all environments of a process share
 _time_skipper          `TimeSkipper`
-_trouble               parked runs, and errors of the test itself
+_errors               parked runs, and errors of the test itself
 _virtual_time          dates and durations in nanoseconds, and timers on the virtual clock
 plugin                 pytest fixtures, available wherever Hourglass and pytest are installed
 _explore               `env.explore`
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from hourglass.testing._activity_environment import ActivityEnvironment
     from hourglass.testing._calls import Call, call
     from hourglass.testing._environment import AsyncEnvironment, Environment
-    from hourglass.testing._explore.explorer import Exploration
-    from hourglass.testing._explore.possible import Arrival, sometime
+    from hourglass.testing._explore.arrivals import Arrival, sometime
+    from hourglass.testing._explore.coverage import Exploration
     from hourglass.testing._later import Later
     from hourglass.testing._steps import Chooser, Shuffled, Step
     from hourglass.testing._time_skipper import TimeSkipper
@@ -71,18 +71,18 @@ __all__ = [
 # The modules of names that need the embedded engine, which is loaded on their first use.
 _MODULES = {
     "ActivityEnvironment": "_activity_environment",
-    "Arrival": "_explore.possible",
+    "Arrival": "_explore.arrivals",
     "AsyncEnvironment": "_environment",
     "Call": "_calls",
     "Chooser": "_steps",
     "Environment": "_environment",
-    "Exploration": "_explore.explorer",
+    "Exploration": "_explore.coverage",
     "Later": "_later",
     "Shuffled": "_steps",
     "Step": "_steps",
     "TimeSkipper": "_time_skipper",
     "call": "_calls",
-    "sometime": "_explore.possible",
+    "sometime": "_explore.arrivals",
 }
 
 

@@ -1,106 +1,131 @@
-"""Workflow code that never comes back: noticed by a thread that looks now and then, interrupted, and told with its place.
+"""Detection and interruption of workflow code that does not return, on the thread of an environment.
 
-One thread watches all environments of the process; it lives while there are any, and a moment longer.
+A hang is judged by the worker's `HangDetector`. Only its caller differs: no control loop runs beside the code, so one
+thread looks at all environments of the process. It ends when there are none for a while.
 
-Invariants: nothing is interrupted but workflow code that has been in work for too long and is not stopped in a
-debugger; what waits in C, where no exception arrives, is let wait. Time in which the whole process stood still
-does not count. Going in and out costs nothing that could be noticed.
+Invariants:
+
+- Only workflow code is interrupted, and never while a debugger has stopped it.
+- Code that waits in C is left alone, because no exception reaches it.
+- An exception for workflow code is not raised after that code has returned.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from time import sleep
+from time import monotonic, sleep
 from types import TracebackType
 
 from hourglass._forks import ForkStage, at_fork
-from hourglass._worker.health.debuggers import is_debugged
 from hourglass._worker.health.stacks import HungStack, frame_of, take_stack
-from hourglass._worker.health.stopping import LaneStopped, may_interrupt, raise_briefly, wait_of
+from hourglass._worker.health.stopping import LaneStopped, cpu_time, may_interrupt, raise_briefly, wait_of
+from hourglass._worker.lanes.evaluation import Evaluations
+from hourglass._worker.lanes.hang_detector import HangDetector
+from hourglass._worker.lanes.lane import Chore, Work
 from hourglass.errors import WorkflowStuck
 
 DEADLOCK_TIMEOUT = 5.0
 _LOOK = 0.1
-_REST = 50  # looks without anything to see, before the thread ends
+_IDLE_LOOKS = 50  # after which the thread ends
 
 
 class WorkflowHung(WorkflowStuck):
-    """Workflow code did not come back."""
+    """Raised in a test: workflow code has not returned within the deadlock timeout."""
 
 
 class Guard:
-    """Around the workflow code of one environment: `with guard:`. A timeout of 0 or None switches it off."""
+    """Watches the workflow code of one environment: `with guard.watching(evaluations):`. Implements `ObservedLane`.
+
+    A timeout of 0 or None switches it off.
+    """
+
+    evaluations: Evaluations
 
     def __init__(self, timeout: float | None) -> None:
+        self.busy: Work | None = None
+        self.thread_id = threading.get_ident()
         self._timeout = timeout or 0.0
-        self._thread_id = threading.get_ident()
-        self._entered = 0
-        self._busy = False
-        self._seen = 0
-        self._seconds = 0.0
+        self._detector: HangDetector[Guard] = HangDetector(timeout, monotonic)
+        self._hung: Work | None = None
         self._attempts = 0
         self._stack: HungStack | None = None
         if self._timeout:
-            _guard_thread.watch(self)
+            _watcher.add(self)
+
+    def watching(self, evaluations: Evaluations) -> Guard:
+        """Return the guard, to be entered around a call of these evaluations."""
+        self.evaluations = evaluations
+        return self
 
     def __enter__(self) -> None:
-        self._entered += 1
-        self._busy = True
+        work = Chore(_unused)
+        work.since = monotonic()
+        self.busy = work
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._busy = False
+        self.busy = None
         if self._stack is not None:
-            self._end_interrupted()
+            self._raise_hung()
 
-    def _end_interrupted(self) -> None:
+    def _raise_hung(self) -> None:
         try:
-            with _guard_thread.looking:  # an exception for the workflow must not arrive behind it
+            with (
+                _watcher.looking
+            ):  # wait, so that no exception is raised in this thread after the workflow's code
                 pass
         except LaneStopped:
             pass
         stack, self._stack = self._stack, None
         assert stack is not None
         raise WorkflowHung(
-            f"workflow code has run for {self._timeout:g} s without waiting for anything: it hangs at {stack.place}\n"
+            f"workflow code has run for {self._timeout:g} s without waiting: it hangs at {stack.place}\n"
             f"{stack.text}"
         ) from None
 
+    def cpu_time(self) -> float | None:
+        """Return the seconds that the thread has computed; None if unknown."""
+        return cpu_time(self.thread_id)
+
     def look(self) -> None:
-        """From the guard's thread: has it been in work for too long?"""
-        if not self._busy:
+        """Interrupt the workflow code if it hangs. Called on the watcher's thread."""
+        if self.busy is None:
+            self._detector.pause()
             return
-        if self._seen != self._entered:
-            self._seen, self._seconds, self._attempts = self._entered, 0.0, 0
-        self._seconds += _LOOK
-        if self._seconds < self._timeout:
-            return
-        frame = frame_of(self._thread_id)
-        if is_debugged(self._thread_id, frame):
-            self._seconds = 0.0
-            return
+        for _, work in self._detector.look((self,)).hung:
+            self._interrupt(work)
+
+    def _interrupt(self, work: Work) -> None:
+        if work is not self._hung:
+            self._hung, self._attempts = work, 0
+        self._attempts += 1
+        frame = frame_of(self.thread_id)
         if self._stack is None:
             self._stack = take_stack(frame)
-        self._attempts += 1
-        # The stack is set before `_busy` is read: `__exit__` clears `_busy` first and looks for a stack then. So
-        # either it finds the stack, and waits for us, or we see that it has left, and raise nothing behind it.
-        if self._busy and may_interrupt(frame, self._attempts):
-            raise_briefly(self._thread_id, wait_of(self._attempts))
+        # `__exit__` resets `busy` before it reads `_stack`, and we set `_stack` before we read `busy`. So either it finds the
+        # stack and waits for us, or we see that the code has returned.
+        if self.busy is work and may_interrupt(frame, self._attempts):
+            raise_briefly(self.thread_id, wait_of(self._attempts))
 
 
-class _GuardThread:
-    """Looks at all guards that there are."""
+def _unused(evaluations: Evaluations) -> None:
+    """Do nothing. The chore stands for the work of a lane: the environment's thread does it itself."""
+
+
+class _Watcher:
+    """The thread that looks at all guards."""
 
     def __init__(self) -> None:
         self.looking = threading.Lock()
+        """Held during a look."""
         self._guards: weakref.WeakSet[Guard] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def watch(self, guard: Guard) -> None:
-        """Look at this one, too."""
+    def add(self, guard: Guard) -> None:
+        """Look at this guard until it is garbage-collected."""
         with self._lock:
             self._guards.add(guard)
             if self._thread is None:
@@ -114,7 +139,7 @@ class _GuardThread:
             with self._lock:
                 guards = list(self._guards)
                 idle = 0 if guards else idle + 1
-                if idle > _REST:
+                if idle > _IDLE_LOOKS:
                     self._thread = None
                     return
             with self.looking:
@@ -124,9 +149,9 @@ class _GuardThread:
 
 
 def _after_fork() -> None:
-    global _guard_thread
-    _guard_thread = _GuardThread()  # the thread is not inherited, and its locks may be held
+    global _watcher
+    _watcher = _Watcher()  # the thread is not inherited, and the locks may be held
 
 
-_guard_thread = _GuardThread()
+_watcher = _Watcher()
 at_fork(ForkStage.TESTING, in_child=_after_fork)

@@ -1,62 +1,147 @@
-"""One task queue of an environment: its handle, the evaluations of its runs, and its activity executor.
+"""One task queue of an environment: the worker's dispatch, run on the thread of the test.
 
-The driver turns whatever the handle delivers into steps. A crash drops everything that a worker would lose with its process.
+A queue has the parts that a worker process has for a task queue: a handle with its record, evaluations, an activity executor, and
+the dispatch with its jobs. The same code as in a worker completes activations, reports results, requests evictions and holds back
+the results of local activities. These differ:
+
+- An item that the handle delivers becomes a step of the driver, and the step passes it to the dispatch.
+- Instead of lanes the driver evaluates an activation at once. Lanes are threads, and a test has one.
+- Jobs have no supervisor process, because no job can be killed between two steps.
+- The result of an attempt that ran on another thread reaches the engine as a step of its own.
+
+A crash drops the state that a worker loses with its process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import NoReturn, Protocol, TypeVar
 
 from hourglass._contract.handle import ActivityItem, ActivityResult, ActivityTask, HandleConfig
 from hourglass._contract.service import Connection
 from hourglass._embedded.activations.handle import EngineHandle
-from hourglass._embedded.clock import Bell
 from hourglass._evaluator.commands import Completion, Succeeded
 from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads
+from hourglass._supervision import Job, Process, ProcessState, Reports, TaskSupervisor
+from hourglass._supervision.node import GRACE, Node
+from hourglass._worker.activities.attempts import Attempt, Waiter
 from hourglass._worker.activities.executors import ActivityExecutor
 from hourglass._worker.activities.publishing import ProgressSender
-from hourglass._worker.health.parked import task_failed
+from hourglass._worker.activities.reporting import ResultSender
+from hourglass._worker.handles.handles import HandleRecord, HandleTables
+from hourglass._worker.handles.holder import BridgeHolder
+from hourglass._worker.handles.life import HandleSignal
+from hourglass._worker.lanes.cache import Key
 from hourglass._worker.lanes.evaluation import Evaluations, Verdict
+from hourglass._worker.tree.dispatch import Dispatch
+from hourglass.errors import InternalError
 from hourglass.testing._activities import (
     HEARTBEAT_INTERVAL,
-    ActivityStage,
+    EnvironmentActivities,
     EnvironmentMailbox,
     EnvironmentRunner,
     Mishap,
-    Performance,
 )
 from hourglass.testing._steps import Step, StepAdder
 from hourglass.testing._threads import QuietLoop
 
+J = TypeVar("J", bound=Job)
+
 IDENTITY = "test-worker"
 
-_UNLIMITED = 1_000_000  # nothing waits for a slot
+_UNLIMITED = 1_000_000  # no task waits for a slot
+
+
+class QueueDriver(StepAdder, Protocol):
+    """The driver, as a task queue sees it."""
+
+    def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
+        """Receive an item from the queue's handle; on the loop."""
+        ...
+
+    def evaluate(
+        self,
+        queue: ServedQueue,
+        activation: Activation,
+        reply: Callable[[Verdict], object],
+        generation: int,
+    ) -> None:
+        """Evaluate an activation and pass the verdict to `reply`, on the loop."""
+        ...
+
+
+class EnvironmentExecutor(ActivityExecutor):
+    """The worker's executor, whose results may be reported later: as a step, or never."""
+
+    runner: EnvironmentRunner
+    steps: StepAdder
+    loop: QuietLoop
+
+    def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> Attempt:
+        """Start an attempt."""
+        return super().begin(task, _SteppedWaiter(self, waiter), generation)
+
+
+class _SteppedWaiter:
+    """Passes a result on: now, or as a step if the attempt ran on another thread; never if the mishap loses it."""
+
+    def __init__(self, executor: EnvironmentExecutor, waiter: Waiter) -> None:
+        self._executor = executor
+        self._waiter = waiter
+
+    def executed(self, result: ActivityResult) -> None:
+        executor = self._executor
+        running = executor.runner.ended(result)
+
+        def report() -> None:
+            if running is None or not running.mishap.result_lost:
+                executor.loop.call(self._waiter.executed, result)
+
+        if running is not None and running.is_elsewhere:
+            executor.steps.add(Step("ended", running.name, report))
+        else:
+            report()
+
+
+class EnvironmentJobs(TaskSupervisor):
+    """The jobs of a dispatch, below a process that is always running."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._process = Process(Node(None, Reports(), grace=GRACE), "Environment", None)
+        self._process.state = ProcessState.RUNNING
+        self._count = 0
+
+    def spawn_job(self, kind: type[J], name: str = "job") -> J:
+        """Create a job."""
+        self._count += 1
+        return kind(self._process, name, self._count)
 
 
 class ServedQueue:
-    """One task queue. Belongs to the environment's thread."""
+    """One task queue. Implements `TaskServices` and `ActivationLanes`. Belongs to the environment's thread."""
+
+    notes = None
 
     def __init__(
         self,
         name: str,
         connection: Connection,
         loop: QuietLoop,
-        bell: Bell,
         make_evaluations: Callable[[str], Evaluations],
-        stage: ActivityStage,
-        steps: StepAdder,
+        stage: EnvironmentActivities,
+        driver: QueueDriver,
     ) -> None:
         """Create the queue; on the loop."""
-        self.name = name
+        self.queue = name
         self._connection = connection
         self._loop = loop
-        self._bell = bell
         self._make_evaluations = make_evaluations
-        self._steps = steps
-        self.runner = EnvironmentRunner(stage, steps)
-        self.executor = ActivityExecutor(
+        self._driver = driver
+        self.runner = EnvironmentRunner(stage, driver)
+        self.executor = EnvironmentExecutor(
             stage.equipment,
             self._heartbeat,
             lambda _: self.runner,
@@ -66,73 +151,67 @@ class ServedQueue:
             timers=stage.timers,
             is_quiet=True,
         )
+        self.executor.runner, self.executor.steps, self.executor.loop = self.runner, driver, loop
+        self.sender = ResultSender(connection, converter=stage.equipment.converter)
 
     async def open(self) -> None:
-        """Open the handle and start to serve the queue; on the loop."""
-        self.evaluations = self._make_evaluations(self.name)
+        """Open a handle, and create the state of a worker process; on the loop."""
+        self.evaluations = self._make_evaluations(self.queue)
         config = HandleConfig(
-            task_queue=self.name,
+            task_queue=self.queue,
             identity=IDENTITY,
             max_cached_workflows=_UNLIMITED,
             max_concurrent_workflow_tasks=_UNLIMITED,
             max_concurrent_activities=_UNLIMITED,
             max_concurrent_local_activities=_UNLIMITED,
         )
+        tables, jobs = HandleTables(), EnvironmentJobs()
+        self._dispatch = Dispatch(tables, jobs, jobs)
+        self._dispatch.holder = BridgeHolder(_refuse_to_connect, shared=self._connection, tables=tables)
         handle = await self._connection.open_handle(config)
         assert isinstance(handle, EngineHandle)  # an environment's engine is in this thread
         self.handle = handle
-        self.attend()
+        self.record = record = tables.enter(config, handle, self._connection)
+        record.hears(HandleSignal.OPENED)
+        record.activations.attach(self._arrived)
+        record.activities.attach(self._arrived)
 
-    def attend(self) -> None:
-        """Request that the bell be rung when the handle has items."""
-        self.handle.attend(self._bell)
+    @property
+    def lanes(self) -> ServedQueue:
+        """The queue itself."""
+        return self
 
-    def taken(self) -> Sequence[Activation | ActivityItem]:
-        """Take all available items from the handle."""
-        return self._loop.call(self._take)
-
-    def _take(self) -> list[Activation | ActivityItem]:
-        return [*self.handle.take_activations(), *self.handle.take_activities()]
-
-    def refuse(self, activation: Activation, reason: str) -> None:
-        """Fail the task of an activation without executing anything."""
-        self._loop.call(
-            self.handle.complete_workflow_task, task_failed(activation.run_id, "WorkflowParked", reason)
-        )
-
-    def evaluate(self, activation: Activation) -> Verdict:
-        """Evaluate an activation, without completing it."""
-        return self.evaluations.evaluate(activation)
-
-    def complete(self, verdict: Verdict) -> None:
-        """Complete the activation of a verdict."""
-        self._loop.call(self.handle.complete_workflow_task, verdict.completion)
-        for run_id in verdict.evict:
-            self.handle.request_eviction(run_id)
-
-    def begin(self, task: ActivityTask, mishap: Mishap | None = None) -> None:
-        """Start an attempt, with a planned mishap if there is one."""
+    def begin(self, item: Activation | ActivityItem, mishap: Mishap | None = None) -> None:
+        """Pass an item to the dispatch, with a planned mishap if there is one."""
+        if isinstance(item, Activation):
+            self._dispatch.activation(self, self.record, item)
+            return
         if mishap is not None:
-            self.runner.plan(task.token, mishap)
-        self.executor.begin(task, self)
+            self.runner.plan(item.token, mishap)
+        self._dispatch.activity(self, self.record, item)
 
-    def executed(self, result: ActivityResult) -> None:
-        """Report the result of an attempt: now, or, if it ran on another thread, as a step of its own."""
-        performance = self.runner.ended(result)
-        if performance is not None and performance.is_elsewhere:
-            self._steps.add(Step("ended", performance.name, partial(self._report, result, performance)))
-        else:
-            self._report(result, performance)
+    def submit(
+        self, activation: Activation, reply: Callable[[Verdict], object], *, generation: int = 0
+    ) -> None:
+        """Have the driver evaluate an activation."""
+        self._driver.evaluate(self, activation, partial(self._loop.call, reply), generation)
 
-    def _report(self, result: ActivityResult, performance: Performance | None) -> None:
-        if performance is None or not performance.mishap.result_lost:
-            self._loop.call(self.handle.complete_activity, result)
+    def attempt_ended(self, run_id: str, activity_id: str) -> None:
+        """Ignore it: no run is held until its local activities end."""
 
-    def _heartbeat(self, token: bytes, details: Payloads) -> None:
-        self.handle.heartbeat(token, details)
+    def code_of(self, workflow_type: str) -> str:
+        """Return "": there are no notes of executing code."""
+        return ""
+
+    def evicted(self, record: HandleRecord, run_id: str) -> None:
+        """Drop a run that the engine has evicted without an activation."""
+        entry = self.evaluations.context.cache.discard(Key(self.queue, run_id, record.generation))
+        if entry is not None:
+            self.evaluations.drop(entry)
+        record.runs.evicted(run_id)
 
     def crash(self) -> None:
-        """Drop everything that a worker loses with its process, and open the queue again."""
+        """Drop the state that a worker loses with its process, and open the queue again."""
         self._drop()
         self._loop.do(self.open())
 
@@ -141,12 +220,23 @@ class ServedQueue:
         self._drop()
         self.executor.stop()
 
+    def _arrived(self, item: Activation | ActivityItem) -> None:
+        self._driver.arrived(self, item)
+
+    def _heartbeat(self, token: bytes, details: Payloads) -> None:
+        self.handle.heartbeat(token, details)
+
     def _drop(self) -> None:
         for attempt in list(self.executor.attempts.values()):
             self.executor.abandon(attempt)
         self.runner.abandon()
         self.evaluations.close()
+        self.record.detach()
         self._loop.do(self.handle.finalize())
+
+
+async def _refuse_to_connect() -> NoReturn:
+    raise InternalError("an environment has one connection")
 
 
 def queues_of(completion: Completion) -> list[str]:

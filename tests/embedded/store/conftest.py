@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.embedded.stores import open_sqlite
 
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import Store
 
 
 @pytest.fixture
@@ -18,12 +19,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def open_store(path: Path) -> Iterator[Callable[..., SqliteStore]]:
+def open_store(path: Path) -> Iterator[Callable[..., Store]]:
     """Opens stores, by default on the same file, and closes them in the end."""
-    opened: list[SqliteStore] = []
+    opened: list[Store] = []
 
-    def open_(where: Path | None = None, **options: Any) -> SqliteStore:
-        store = SqliteStore.open(where or path, **options)
+    def open_(where: Path | None = None, **options: Any) -> Store:
+        store = open_sqlite(where or path, **options)
         opened.append(store)
         return store
 

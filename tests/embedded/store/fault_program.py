@@ -15,7 +15,9 @@ import sqlite3
 import struct
 import sys
 
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from tests.embedded.stores import open_sqlite
+
+from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -38,7 +40,7 @@ def check_file(path: str, story: Story, least: int) -> None:
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     connection.close()
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     stored = store.load(story.run_id)
     assert stored is not None
     assert len(stored.events) >= least
@@ -52,7 +54,7 @@ def put_ballast(path: str) -> None:
         file.write(b"x" * (1 << 20))
 
 
-async def refusal(store: SqliteStore, number: int) -> str:
+async def refusal(store: Store, number: int) -> str:
     """Why a change was not acknowledged; "" if it was."""
     try:
         await store.durable(number)
@@ -67,7 +69,7 @@ async def full(path: str) -> None:
     ballast = f"{path}.ballast"
     put_ballast(ballast)
     story = Story("a")
-    store = SqliteStore.open(path, reserve_bytes=1 << 19, retry_seconds=0.01)
+    store = open_sqlite(path, reserve_bytes=1 << 19, retry_seconds=0.01)
     numbers = [store.append(story.start())]
     await store.durable(numbers[0])
     assert store.refuses_starts() == ""
@@ -98,7 +100,7 @@ async def full(path: str) -> None:
 async def full_and_closed(path: str) -> None:
     """A disk that stays full: closing does not wait for ever, and who was not told is told no."""
     story = Story("a")
-    store = SqliteStore.open(path, retry_seconds=0.01)
+    store = open_sqlite(path, retry_seconds=0.01)
     number = store.append(story.start())
     await store.durable(number)
     while not store._thread.held:
@@ -117,7 +119,7 @@ async def full_and_closed(path: str) -> None:
     connection.close()
 
 
-async def until_dead(store: SqliteStore, story: Story) -> int:
+async def until_dead(store: Store, story: Story) -> int:
     """Append until the store ends; gives how many were acknowledged before."""
     for acknowledged in range(500):
         why = await refusal(store, store.append(story.signal(2_000)))
@@ -130,7 +132,7 @@ async def until_dead(store: SqliteStore, story: Story) -> int:
 async def write_error(path: str) -> None:
     """A write that fails (the file may not grow beyond a limit) ends the store; opened anew it has all."""
     story = Story("a")
-    store = SqliteStore.open(path, retry_seconds=0.01)
+    store = open_sqlite(path, retry_seconds=0.01)
     await store.durable(store.append(story.start()))
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (os.stat(f"{path}-wal").st_size + 300_000, limits[1]))
@@ -145,7 +147,7 @@ async def write_error(path: str) -> None:
 async def sync_error(path: str) -> None:
     """A sync that fails ends the store: nobody knows what the disk has."""
     story = Story("a")
-    store = SqliteStore.open(path, retry_seconds=0.01)
+    store = open_sqlite(path, retry_seconds=0.01)
     await store.durable(store.append(story.start()))
     await store.durable(store.append(story.signal()))
     fail_syncs()
@@ -158,7 +160,7 @@ async def sync_error(path: str) -> None:
     connection.close()
 
 
-def expect_dead(store: SqliteStore, story: Story) -> None:
+def expect_dead(store: Store, story: Story) -> None:
     """Nothing works on a store that has ended, and nothing raises that must not."""
     assert store.failure is not None
     store.append(story.signal())

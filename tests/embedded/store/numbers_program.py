@@ -12,7 +12,8 @@ import itertools
 import os
 import sys
 
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from tests.embedded.stores import open_sqlite
+
 from hourglass._history import events as h
 
 from .stories import Story
@@ -23,7 +24,7 @@ AT_A_TIME = 5
 
 async def write(path: str, first: int, checkpoint_pages: int = 200) -> None:
     """For ever: a few changes at a time, and a line for each that is durable."""
-    store = SqliteStore.open(path, checkpoint_pages=checkpoint_pages)
+    store = open_sqlite(path, checkpoint_pages=checkpoint_pages)
     stories = [Story(f"{first}-{place}") for place in range(RUNS)]
     for story in stories:
         number = store.append(story.start())

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from hourglass._embedded.store.sqlite import disk_faults
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
 from .stories import Story
 
-Open = Callable[..., SqliteStore]
+Open = Callable[..., Store]
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -41,7 +41,7 @@ def small_disk(folder: Path, size: str) -> list[str | Path]:
     return ["unshare", "-m", "sh", "-c", script, "sh", folder]
 
 
-async def until_held(store: SqliteStore) -> None:
+async def until_held(store: Store) -> None:
     """Until the store thread has met an obstacle that may pass."""
     while not store._thread.held:  # noqa: ASYNC110 - it is another thread's, and nobody tells
         await asyncio.sleep(0)
@@ -127,7 +127,7 @@ def test_little_room_refuses_starts(open_store: Open) -> None:
     assert open_store(store_path(store).with_name("other.db"), reserve_bytes=0).refuses_starts() == ""
 
 
-def store_path(store: SqliteStore) -> Path:
+def store_path(store: Store) -> Path:
     return Path(store.path)
 
 
@@ -156,7 +156,7 @@ def test_a_corrupt_page_harms_who_needs_it(open_store: Open, path: Path) -> None
     assert all("is corrupt" in error for error in errors)
 
 
-def loading_fails(store: SqliteStore, run_id: str) -> str:
+def loading_fails(store: Store, run_id: str) -> str:
     try:
         assert store.load(run_id) is not None
     except StorageError as error:
@@ -164,21 +164,17 @@ def loading_fails(store: SqliteStore, run_id: str) -> str:
     return ""
 
 
-def test_a_corrupt_page_that_must_be_written_ends_the_store(open_store: Open, path: Path) -> None:
+async def test_a_corrupt_page_that_must_be_written_ends_the_store(open_store: Open, path: Path) -> None:
     """What cannot be written is not acknowledged."""
-
-    async def work() -> None:
-        store = open_store()
-        for place in range(300):
-            store.append(Story(f"run-{place}").start())
-        store.close()
-        scribble(path, b"run-299-request-1", b"WorkflowExecutionStarted", -1)
-        store = open_store()
-        with pytest.raises(StorageError, match="is corrupt"):
-            await store.durable(store.append(Story("new").start()))
-        assert store.failure is not None
-
-    asyncio.run(work())
+    store = open_store()
+    for place in range(300):
+        store.append(Story(f"run-{place}").start())
+    store.close()
+    scribble(path, b"run-299-request-1", b"WorkflowExecutionStarted", -1)
+    store = open_store()
+    with pytest.raises(StorageError, match="is corrupt"):
+        await store.durable(store.append(Story("new").start()))
+    assert store.failure is not None
 
 
 def test_bytes_that_mean_nothing(open_store: Open, path: Path) -> None:

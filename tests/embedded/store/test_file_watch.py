@@ -11,11 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import database
-from hourglass._embedded.store.sqlite.database import ALLOW_HARD_LINKS
-from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.store import FileLost
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS, FileLost, Store
 from hourglass.errors import StorageError
 
 from .stories import Story
@@ -60,11 +59,30 @@ def run_ids(path: Path) -> set[str]:
         connection.close()
 
 
-async def fill(store: SqliteStore, begin: int = 0) -> set[str]:
+async def fill(store: Store, begin: int = 0) -> set[str]:
     stories = [Story(f"run-{number}") for number in range(begin, begin + RUNS)]
     for story in stories:
         await store.durable(store.append(story.start()))
     return {story.run.run_id for story in stories}
+
+
+def test_file_deleted_with_its_folder_is_copied_elsewhere(path: Path, tmp_path: Path) -> None:
+    """The copy is in a new folder for temporary files, and the error names it."""
+    inside = tmp_path / "folder" / "shop.db"
+    inside.parent.mkdir()
+
+    async def scenario() -> tuple[set[str], Path]:
+        store = open_sqlite(inside)
+        before = await fill(store)
+        shutil.rmtree(inside.parent)
+        with pytest.raises(FileLost, match="All that was acknowledged is in the copy") as lost:
+            await fill(store, RUNS)
+        store.close()
+        return before, Path(str(lost.value).split("is in the copy ")[1].split(". ")[0])
+
+    before, copy = asyncio.run(scenario())
+    assert before <= run_ids(copy)
+    shutil.rmtree(copy.parent)
 
 
 def overwrite(path: Path, backup: Path | None) -> bytes:
@@ -86,91 +104,75 @@ def saved(path: Path) -> Path:
     return found
 
 
-def test_backup_moved_over_the_file_leaves_both(path: Path) -> None:
+async def test_backup_moved_over_the_file_leaves_both(path: Path) -> None:
     """The store stops with an error that names the copy of the old file; the new file is as the backup was."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged = await fill(store)
-        database.backup(path, path.with_name("backup.db"))
-        more = await fill(store, RUNS)
-        os.replace(path.with_name("backup.db"), path)
-        with pytest.raises(
-            FileLost, match=r"was replaced by another file.*in the copy .*saved-.*restart all workers"
-        ):
-            await store.durable(store.append(Story("late").start()))
-        store.close()
-        assert run_ids(path) == acknowledged
-        assert run_ids(saved(path)) >= acknowledged | more
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    database.backup(path, path.with_name("backup.db"))
+    more = await fill(store, RUNS)
+    os.replace(path.with_name("backup.db"), path)
+    with pytest.raises(
+        FileLost, match=r"was replaced by another file.*in the copy .*saved-.*restart all workers"
+    ):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert run_ids(path) == acknowledged
+    assert run_ids(saved(path)) >= acknowledged | more
 
 
-def test_file_moved_away_gets_all_that_was_acknowledged(path: Path) -> None:
+async def test_file_moved_away_gets_all_that_was_acknowledged(path: Path) -> None:
     """The store stops, and the file under its new name holds what was in the log."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged = await fill(store)
-        moved = path.with_name("moved.db")
-        os.rename(path, moved)
-        with pytest.raises(FileLost, match=r"was deleted or moved away.*moved\.db"):
-            await store.durable(store.append(Story("late").start()))
-        store.close()
-        assert run_ids(moved) >= acknowledged
-        assert path.name not in os.listdir(path.parent)
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    moved = path.with_name("moved.db")
+    os.rename(path, moved)
+    with pytest.raises(FileLost, match=r"was deleted or moved away.*moved\.db"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert run_ids(moved) >= acknowledged
+    assert path.name not in os.listdir(path.parent)
 
 
-def test_idle_store_notices_that_its_file_was_deleted(path: Path) -> None:
+async def test_idle_store_notices_that_its_file_was_deleted(path: Path) -> None:
     """Without a commit the loss is seen within a second or two, and a copy is made."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged = await fill(store)
-        os.unlink(path)
-        store._thread._thread.join(60)
-        assert isinstance(store.failure, FileLost)
-        store.close()
-        assert run_ids(saved(path)) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    os.unlink(path)
+    store._thread._thread.join(60)
+    assert isinstance(store.failure, FileLost)
+    store.close()
+    assert run_ids(saved(path)) == acknowledged
 
 
 @pytest.mark.parametrize("restore", [True, False])
-def test_file_written_in_place_is_not_touched_again(path: Path, restore: bool) -> None:
+async def test_file_written_in_place_is_not_touched_again(path: Path, restore: bool) -> None:
     """A backup copied into the file, or a truncation: nothing of the old log is applied to it, and the log is kept."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged = await fill(store)
-        backup = path.with_name("backup.db")
-        database.backup(path, backup)
-        await fill(store, RUNS)
-        content = overwrite(path, backup if restore else None)
-        with pytest.raises(FileLost, match=r"another program has written into it.*moved to .*-wal"):
-            await store.durable(store.append(Story("late").start()))
-        store.close()
-        assert content_of(path) == content
-        assert saved(path).name.endswith("-wal")
-        assert not path.with_name(f"{path.name}-wal").exists()
-        if restore:
-            assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    backup = path.with_name("backup.db")
+    database.backup(path, backup)
+    await fill(store, RUNS)
+    content = overwrite(path, backup if restore else None)
+    with pytest.raises(FileLost, match=r"another program has written into it.*moved to .*-wal"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert content_of(path) == content
+    assert saved(path).name.endswith("-wal")
+    assert not path.with_name(f"{path.name}-wal").exists()
+    if restore:
+        assert run_ids(path) == acknowledged
 
 
 def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
     """A plain copy of the same size and epoch, from before the last checkpoint, was copied into the file."""
 
-    def checkpoint(store: SqliteStore) -> bytes:
+    def checkpoint(store: Store) -> bytes:
         store._writer.checkpoint()
         store._opened.watch.note_checkpoint()
         return content_of(path)
 
     async def work() -> None:
-        store = SqliteStore.open(path)
+        store = open_sqlite(path)
         await fill(store)
         older = checkpoint(store)
         await store.durable(store.append(Story("one-more").start()))
@@ -186,56 +188,99 @@ def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
     asyncio.run(work())
 
 
-def test_new_modification_time_alone_is_no_change(path: Path) -> None:
+def execute_elsewhere(path: Path, statement: str) -> None:
+    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute(sys.argv[2])"
+    subprocess.run([sys.executable, "-c", code, path, statement], check=True)
+
+
+def restore_elsewhere(backup: Path, path: Path) -> None:
+    """Restore a backup as `sqlite3 FILE ".restore BACKUP"` does: in a transaction, into the log."""
+    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))"
+    subprocess.run([sys.executable, "-c", code, backup, path], check=True)
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["busy", "idle"])
+@pytest.mark.parametrize("made_by", ["sqlite", "hourglass"])
+def test_backup_restored_through_sqlite_stops_the_store(path: Path, made_by: str, idle: bool) -> None:
+    """The store notices that acknowledged changes are gone, and leaves the restored content as it is."""
+    backup = path.with_name("backup.db")
+
+    async def scenario() -> set[str]:
+        store = open_sqlite(path)
+        before = await fill(store)
+        if made_by == "sqlite":
+            restore_elsewhere(path, backup)
+        else:
+            database.backup(path, backup)
+        await fill(store, RUNS)
+        restore_elsewhere(backup, path)
+        if idle:
+            await asyncio.to_thread(store._thread._thread.join, 60)
+        with pytest.raises(FileLost, match="was replaced while it was in use: another program has restored"):
+            await fill(store, 2 * RUNS)
+        store.close()
+        return before
+
+    before = asyncio.run(scenario())
+    assert run_ids(path) == before
+
+
+def test_rows_of_another_program_are_no_loss(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Replication tools keep tables of their own in the file: one warning, and the store continues."""
+
+    async def scenario() -> set[str]:
+        store = open_sqlite(path)
+        before = await fill(store)
+        for number in range(3):
+            execute_elsewhere(path, f"CREATE TABLE _tool_{number} AS SELECT 1")
+            before |= await fill(store, (number + 1) * RUNS)
+        store.close()
+        return before
+
+    written = asyncio.run(scenario())
+    assert run_ids(path) == written
+    (warning,) = [record for record in caplog.records if record.name == "hourglass"]
+    assert "another program writes into" in warning.getMessage()
+
+
+async def test_new_modification_time_alone_is_no_change(path: Path) -> None:
     """`touch` on the file stops nothing."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged = await fill(store)
-        os.utime(path)
-        acknowledged |= await fill(store, RUNS)
-        store.close()
-        assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    os.utime(path)
+    acknowledged |= await fill(store, RUNS)
+    store.close()
+    assert run_ids(path) == acknowledged
 
 
-def test_checkpoint_of_another_program_is_no_change(path: Path) -> None:
+async def test_checkpoint_of_another_program_is_no_change(path: Path) -> None:
     """A replication tool moves the log into the file: the store goes on."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged = await fill(store)
-        checkpoint_elsewhere(path)
-        acknowledged |= await fill(store, RUNS)
-        store.close()
-        assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    checkpoint_elsewhere(path)
+    acknowledged |= await fill(store, RUNS)
+    store.close()
+    assert run_ids(path) == acknowledged
 
 
 @pytest.mark.parametrize("gone", [("-wal",), ("-shm",), ("-wal", "-shm")])
-def test_deleted_log_is_saved_into_the_file(path: Path, gone: tuple[str, ...]) -> None:
+async def test_deleted_log_is_saved_into_the_file(path: Path, gone: tuple[str, ...]) -> None:
     """The store ends with an error that lets it be opened again, and all that was acknowledged is in the file alone."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged = await fill(store)
-        for suffix in gone:
-            os.unlink(f"{path}{suffix}")
-        with pytest.raises(StorageError, match="was deleted or replaced") as caught:
-            await store.durable(store.append(Story("late").start()))
-        assert caught.value.status == "UNAVAILABLE"
-        alone = path.with_name("alone.db")
-        shutil.copy(path, alone)
-        store.close()
-        assert run_ids(alone) >= acknowledged
-        store = SqliteStore.open(path)
-        acknowledged |= await fill(store, RUNS)
-        store.close()
-        assert run_ids(path) >= acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    for suffix in gone:
+        os.unlink(f"{path}{suffix}")
+    with pytest.raises(StorageError, match="was deleted or replaced") as caught:
+        await store.durable(store.append(Story("late").start()))
+    assert caught.value.status == "UNAVAILABLE"
+    alone = path.with_name("alone.db")
+    shutil.copy(path, alone)
+    store.close()
+    assert run_ids(alone) >= acknowledged
+    store = open_sqlite(path)
+    acknowledged |= await fill(store, RUNS)
+    store.close()
+    assert run_ids(path) >= acknowledged
 
 
 def write_in_place(log: Path, how: str) -> None:
@@ -250,71 +295,59 @@ def write_in_place(log: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["emptied", "cut", "overwritten"])
 @pytest.mark.parametrize("idle", [True, False])
-def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: bool) -> None:
+async def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: bool) -> None:
     """What was in the log alone is gone: nothing more is acknowledged, and the file is as after the last checkpoint."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged = await fill(store)
-        store._writer.checkpoint()
-        store._opened.watch.note_checkpoint()
-        await fill(store, RUNS)
-        write_in_place(path.with_name(f"{path.name}-wal"), how)
-        if idle:
-            store._thread._thread.join(60)
-            assert isinstance(store.failure, FileLost)
-        else:
-            with pytest.raises(
-                FileLost, match=r"was truncated or overwritten.*changes acknowledged since .* are lost"
-            ):
-                await store.durable(store.append(Story("late").start()))
-        assert isinstance(store.close(), FileLost)
-        assert run_ids(path) == acknowledged
-        assert saved(path).name.endswith("-wal")
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    store._writer.checkpoint()
+    store._opened.watch.note_checkpoint()
+    await fill(store, RUNS)
+    write_in_place(path.with_name(f"{path.name}-wal"), how)
+    if idle:
+        store._thread._thread.join(60)
+        assert isinstance(store.failure, FileLost)
+    else:
+        with pytest.raises(
+            FileLost, match=r"was truncated or overwritten.*changes acknowledged since .* are lost"
+        ):
+            await store.durable(store.append(Story("late").start()))
+    assert isinstance(store.close(), FileLost)
+    assert run_ids(path) == acknowledged
+    assert saved(path).name.endswith("-wal")
 
 
-def test_log_that_another_program_empties_by_a_checkpoint_is_sound(path: Path) -> None:
+async def test_log_that_another_program_empties_by_a_checkpoint_is_sound(path: Path) -> None:
     """A checkpoint that truncates the log is not taken for damage."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        acknowledged: set[str] = set()
-        for round_number in range(3):
-            acknowledged |= await fill(store, round_number * RUNS)
-            checkpoint_elsewhere(path, "TRUNCATE")
-        acknowledged |= await fill(store, 3 * RUNS)
-        store.close()
-        assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged: set[str] = set()
+    for round_number in range(3):
+        acknowledged |= await fill(store, round_number * RUNS)
+        checkpoint_elsewhere(path, "TRUNCATE")
+    acknowledged |= await fill(store, 3 * RUNS)
+    store.close()
+    assert run_ids(path) == acknowledged
 
 
-def test_read_that_fails_first_does_not_hide_the_loss(path: Path) -> None:
+async def test_read_that_fails_first_does_not_hide_the_loss(path: Path) -> None:
     """Where a read meets the damage before a commit does, closing the store finds out that the file was overwritten."""
-
-    async def work() -> None:
-        store = SqliteStore.open(path)
-        await fill(store)
-        store._writer.checkpoint()
-        store._opened.watch.note_checkpoint()
-        overwrite(path, Path(sys.executable))
-        lost = store.close()
-        assert isinstance(lost, FileLost)
-        assert "another program has written into it" in str(lost)
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    await fill(store)
+    store._writer.checkpoint()
+    store._opened.watch.note_checkpoint()
+    overwrite(path, Path(sys.executable))
+    lost = store.close()
+    assert isinstance(lost, FileLost)
+    assert "another program has written into it" in str(lost)
 
 
 def test_hard_link_is_refused(path: Path) -> None:
     """A file with two names is refused by both, with advice."""
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     link = path.with_name("link.db")
     os.link(path, link)
     for name in (path, link):
         with pytest.raises(StorageError, match=rf"has 2 names \(hard links\).*{ALLOW_HARD_LINKS}=1"):
-            SqliteStore.open(name)
+            open_sqlite(name)
 
 
 def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,13 +355,13 @@ def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pyt
     monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
 
     async def work() -> None:
-        store = SqliteStore.open(path)
+        store = open_sqlite(path)
         acknowledged = await fill(store)
         link = path.with_name("link.db")
         os.link(path, link)
         assert "is owned by a process that opened it under another name" in open_elsewhere(link)
         with pytest.raises(StorageError, match="is open in this process as"):
-            SqliteStore.open(link)
+            open_sqlite(link)
         acknowledged |= await fill(store, RUNS)
         store.close()
         assert open_elsewhere(link) == "opened"
@@ -375,7 +408,7 @@ def test_second_owner_by_another_name_is_seen_without_locks(
     monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
 
     async def work() -> None:
-        store = SqliteStore.open(path)
+        store = open_sqlite(path)
         await fill(store)
         link = path.with_name("link.db")
         os.link(path, link)
@@ -396,10 +429,10 @@ def test_second_owner_by_another_name_is_seen_without_locks(
 
 def test_name_that_a_crash_left_while_the_file_was_made_is_removed(path: Path) -> None:
     """A file is made under another name first; a crash can leave that name, which does not count."""
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     draft = path.with_name(f"{path.name}.new-12345")
     os.link(path, draft)
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     assert not draft.exists()
 
 
@@ -438,7 +471,7 @@ def test_other_file_that_is_mounted_over_the_database_stops_the_store(path: Path
 @pytest.mark.usefixtures("mounting")
 def test_file_that_is_mounted_by_itself_is_refused(path: Path) -> None:
     """A bind mount of the single file is refused; one of its folder is not."""
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     folder = path.with_name("a folder")
     folder.mkdir()
     (folder / "single.db").touch()

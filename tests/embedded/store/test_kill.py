@@ -12,7 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from tests.embedded.stores import open_sqlite
+
 from hourglass._history import events as h
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +48,7 @@ def numbers_in(path: Path) -> list[int]:
     assert check.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     run_ids = [run_id for (run_id,) in check.execute("SELECT run_id FROM runs").fetchall()]
     check.close()
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     found: list[int] = []
     for run_id in run_ids:
         stored = store.load(run_id)
@@ -116,7 +117,7 @@ def test_kill_while_it_is_made(tmp_path: Path) -> None:
             process.kill()
         found = numbers_in(folder / "runs.db") if (folder / "runs.db").exists() else []
         assert found == list(range(len(found)))
-        SqliteStore.open(folder / "runs.db").close()
+        open_sqlite(folder / "runs.db").close()
 
 
 def copy(path: Path, main: bytes, log: bytes) -> Path:

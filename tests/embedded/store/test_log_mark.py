@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import database
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS
 from hourglass.errors import StorageError
 
 ROOT = Path(__file__).parents[3]
@@ -86,20 +87,20 @@ def test_log_is_not_applied_to_a_restored_backup(
     with pytest.raises(
         StorageError, match=r"was replaced or restored.*the log .*belongs to.*move .*-wal and .*-shm"
     ):
-        SqliteStore.open(path)
+        open_sqlite(path)
     assert (path.read_bytes(), log_of(path).read_bytes()) == (content, log)
     for suffix in ("-wal", "-shm"):
         os.rename(f"{path}{suffix}", f"{path}.old{suffix}")
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     assert count_runs(path) == 20
 
 
 def test_log_is_not_applied_to_an_older_copy_of_the_file(path: Path, tmp_path: Path) -> None:
     """A plain copy that was made while no owner ran, restored in place."""
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     copy = tmp_path / "copy.db"
     shutil.copy(path, copy)
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, path, tmp_path / "unused.db"],
         stdout=subprocess.PIPE,
@@ -113,7 +114,7 @@ def test_log_is_not_applied_to_an_older_copy_of_the_file(path: Path, tmp_path: P
     owner.stdout.close()
     copy_in_place(copy, path)
     with pytest.raises(StorageError, match="was replaced or restored"):
-        SqliteStore.open(path)
+        open_sqlite(path)
 
 
 def test_backup_is_refused_beside_the_log_of_another_file(path: Path, backup: Path) -> None:
@@ -126,7 +127,7 @@ def test_backup_is_refused_beside_the_log_of_another_file(path: Path, backup: Pa
 def test_log_of_a_killed_owner_is_applied_to_its_file(path: Path, backup: Path) -> None:
     """The mark on the log is no obstacle where nothing was replaced."""
     assert backup.exists()
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     assert count_runs(path) == 40
 
 
@@ -135,14 +136,14 @@ def test_file_is_refused_under_another_name_than_its_log(
     path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch, rename: Callable[[Path, Path], None]
 ) -> None:
     """A killed owner's file that was moved without its log, or is opened by another hard link, lacks what is in the log."""
-    monkeypatch.setenv(database.ALLOW_HARD_LINKS, "1")
+    monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
     other = path.with_name("other.db")
     rename(path, other)
-    for use in (SqliteStore.open, lambda name: database.backup(name, backup.with_name("second.db"))):
-        with pytest.raises(StorageError, match=rf"was last used as .* is still in {log_of(path)}"):
+    for use in (open_sqlite, lambda name: database.backup(name, backup.with_name("second.db"))):
+        with pytest.raises(StorageError, match=rf"was last used as .* are still in {log_of(path)}"):
             use(other)
     os.rename(log_of(path), log_of(other))
-    SqliteStore.open(other).close()
+    open_sqlite(other).close()
     assert count_runs(other) == 40
 
 
@@ -154,7 +155,7 @@ def test_killed_owners_file_can_be_opened_through_another_name_of_its_folder(
     folder = tmp_path / "elsewhere"
     folder.symlink_to(path.parent)
     database.backup(folder / path.name, backup.with_name("second.db"))
-    SqliteStore.open(folder / path.name).close()
+    open_sqlite(folder / path.name).close()
     assert count_runs(path) == 40
 
 
@@ -163,7 +164,7 @@ def test_copy_of_the_file_with_its_log_can_be_opened(path: Path, backup: Path, t
     assert backup.exists()
     folder = tmp_path / "elsewhere"
     shutil.copytree(path.parent, folder)
-    SqliteStore.open(folder / path.name).close()
+    open_sqlite(folder / path.name).close()
     assert count_runs(folder / path.name) == 40
 
 
@@ -191,5 +192,5 @@ def test_owner_killed_while_it_opens_the_file_leaves_a_log_that_fits(
     for _ in range(2):
         command = [sys.executable, "-c", KILLED_WHILE_OPENING, str(path), step, when]
         assert subprocess.run(command, cwd=ROOT).returncode == -signal.SIGKILL
-    SqliteStore.open(path).close()
+    open_sqlite(path).close()
     assert count_runs(path) == 40

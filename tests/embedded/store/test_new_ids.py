@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from hourglass._contract import ids
-from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import Store
 
-Open = Callable[..., SqliteStore]
+Open = Callable[..., Store]
 
 
 def test_run_ids_are_uuids_that_begin_with_the_time() -> None:

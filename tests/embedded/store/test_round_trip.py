@@ -10,16 +10,17 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import records
-from hourglass._embedded.store.sqlite.store import SqliteStore
-from hourglass._embedded.store.sqlite.writer import coalesce, events_as_bytes
+from hourglass._embedded.store.sqlite.batches import coalesce, events_as_bytes
 from hourglass._embedded.transitions.run import OpenActivity, PendingTimer, Run
-from hourglass._evaluator.specs import PinnedVersioningOverride, WorkerDeploymentVersion
 from hourglass._history import events as h
 from hourglass._history.encoding import array, encode_events
 from hourglass._history.events import UpdateRequest
+from hourglass.client import PinnedVersioningOverride
 from hourglass.converter import Payload
+from hourglass.workflow import WorkerDeploymentVersion
 
 from .stories import Story, random_changes
 
@@ -42,7 +43,7 @@ def test_random_runs_come_back(
     told: dict[str, Story] = {}
 
     async def write() -> None:
-        store = SqliteStore.open(path)
+        store = open_sqlite(path)
         number = 0
         for place, (story, change) in enumerate(random_changes(6, 80, seed)):
             told[story.run_id] = story
@@ -54,7 +55,7 @@ def test_random_runs_come_back(
             as_after_a_crash(path)
         if end != "open":
             store.close()
-            store = SqliteStore.open(path if end == "closed" else path.with_name("crashed.db"))
+            store = open_sqlite(path if end == "closed" else path.with_name("crashed.db"))
         for story in told.values():
             stored = store.load(story.run_id)
             assert stored is not None
@@ -188,7 +189,7 @@ def test_a_gap_in_a_history_is_noticed(lost: int) -> None:
 
 
 async def _write_and_load(path: Path, story: Story) -> object:
-    store = SqliteStore.open(path)
+    store = open_sqlite(path)
     await store.durable(store.append(story.start()))
     stored = store.load(story.run_id)
     current = store.current(story.run.started.workflow_id)

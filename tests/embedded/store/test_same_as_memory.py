@@ -10,9 +10,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.embedded.stores import memory_store, open_sqlite
 
-from hourglass._embedded.store.memory import MemoryStore
-from hourglass._embedded.store.sqlite.store import SqliteStore
 from hourglass._embedded.store.store import AT_ONCE, Store
 
 from .stories import random_changes
@@ -53,7 +52,7 @@ def test_same_answers(tmp_path_factory: pytest.TempPathFactory, seed: int) -> No
     path = tmp_path_factory.mktemp("same") / "runs.db"
 
     async def work() -> None:
-        memory, file = MemoryStore(), SqliteStore.open(path)
+        memory, file = memory_store(), open_sqlite(path)
         run_ids: dict[str, None] = {}
         number = 0
         for story, change in random_changes(8, 90, seed):
@@ -66,7 +65,7 @@ def test_same_answers(tmp_path_factory: pytest.TempPathFactory, seed: int) -> No
         assert await answers(file, list(run_ids)) == await answers(memory, list(run_ids))
         assert memory.forget_closed(20_000, 3) == file.forget_closed(20_000, 3)
         file.close()
-        file = SqliteStore.open(path)
+        file = open_sqlite(path)
         assert await file.count("") == await memory.count("")
         file.close()
         memory.close()

@@ -31,12 +31,12 @@ from hourglass.errors import (
 
 LONG_POLL = 20.0
 ROOM = 10.0
-"""How long a caller waits, in seconds, while a run has too many events or updates in progress: as long as a server's client
+"""The time in seconds that a caller waits, while a run has too many events or updates in progress: as long as a server's client
 tries.
 """
 
 READ_PATIENCE = 2.0
-"""How many seconds a read waits for a commit, before it is answered with the stored state."""
+"""The time in seconds that a read waits for a commit, before it is answered with the stored state."""
 
 MOST_LISTED = 1000
 """The maximum size of a page of a list, as on a server."""
@@ -142,7 +142,7 @@ def check_moves(engine: Engine, record: LoadedRun) -> None:
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
     if why is not None and (record.run.is_open or engine.runs.in_memory(run_id) is not record):
-        raise StorageError(f"this run is parked until the file is opened anew: {why}", status=why.status)
+        raise StorageError(f"this run is parked until the file is opened again: {why}", status=why.status)
 
 
 async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> PendingAnswer[A]:

@@ -22,6 +22,7 @@ import fcntl
 import os
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Iterable
 from time import monotonic, time_ns
@@ -31,7 +32,7 @@ import msgspec
 from hourglass._contract.deployments import WorkerProcess
 from hourglass._embedded.multiprocess import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
-from hourglass._embedded.store.store import is_full, no_room, ownership_hint
+from hourglass._embedded.store.store import is_full, may_have_links, no_room, ownership_hint
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
@@ -39,6 +40,8 @@ _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 _NOTE_LIMIT = 1 << 20
 _TRIES = 10
 _GRACE = 3.0
+_HAS_FLOCK = sys.platform == "linux"
+"""Whether an `flock` is independent of record locks. On BSD they exclude each other."""
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Flags for opening the lock file: following a link could truncate another file, and opening a pipe could block."""
 
@@ -55,6 +58,7 @@ class LockNote(msgspec.Struct, frozen=True):
     since_ns: int = 0
     host: str = ""
     boot: str = ""
+    pid_namespace: int = 0
     workers: tuple[WorkerProcess, ...] = ()
 
 
@@ -72,6 +76,25 @@ def _after_fork() -> None:
 at_fork(ForkStage.OWNERSHIP, in_child=_after_fork)
 
 
+class _Contest:
+    """The time for which the record lock was seen free while another process had the `flock`."""
+
+    def __init__(self) -> None:
+        self._began = self._seen = 0.0
+
+    def lasts(self) -> bool:
+        """Record that it is so now. Return whether it has been so at each look for `_GRACE` seconds."""
+        now = monotonic()
+        if now > self._seen + _GRACE:
+            self._began = now
+        self._seen = now
+        return now > self._began + _GRACE
+
+    def end(self) -> None:
+        """Record that it is no longer so."""
+        self._began = self._seen = 0.0
+
+
 class FileLock:
     """The lock of one database file, for this process."""
 
@@ -83,6 +106,7 @@ class FileLock:
         """The processes that worked on the file when the lock was acquired, or that were noted since."""
         self._fd: int | None = None
         self._missing_since = 0.0
+        self._contested = _Contest()
 
     @property
     def held(self) -> bool:
@@ -168,6 +192,9 @@ class FileLock:
                     self._check_machine(descriptor)
                     _close(descriptor)
                     return None
+                if not self._lock_descriptor(descriptor, fcntl.LOCK_EX):
+                    _close(descriptor)
+                    return None
             except BaseException:
                 _close(descriptor)
                 raise
@@ -214,7 +241,9 @@ class FileLock:
             descriptor = self._open()
             try:
                 # A shared lock: two processes that check at the same time must not take each other for an owner.
-                return self._lock_record(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return self._lock_record(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB) and self._lock_descriptor(
+                    descriptor, fcntl.LOCK_SH
+                )
             finally:
                 _close(descriptor)
 
@@ -237,7 +266,7 @@ class FileLock:
             # A fork between the two calls would leave our lock with a child, for as long as it lives.
             with NO_FORK.lock:
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
-                unix_socket.hold(descriptor)
+                unix_socket.track(descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise self._not_ours("a link, a folder or a device") from None
@@ -282,6 +311,24 @@ class FileLock:
             ) from None
         return True
 
+    def _lock_descriptor(self, descriptor: int, how: int) -> bool:
+        """Acquire the `flock`, too; return whether the holder of the record lock owns the file.
+
+        Returns False while another process has the `flock` and may still restore its record lock.
+        """
+        if not _HAS_FLOCK:
+            return True
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                return True  # the file system has none
+            note = _read_note(descriptor)
+            has_ended = note.boot == boot_id() and not unix_socket.may_run(note.pid, note.pid_namespace)
+            return has_ended or self._contested.lasts()
+        self._contested.end()
+        return True
+
     def _check_machine(self, descriptor: int) -> None:
         note = _read_note(descriptor)
         if _is_elsewhere(note):
@@ -292,7 +339,14 @@ class FileLock:
             )
 
     def _write_note(self, descriptor: int) -> None:
-        note = LockNote(os.getpid(), self.since_ns, socket.gethostname(), boot_id(), self.workers)
+        note = LockNote(
+            os.getpid(),
+            self.since_ns,
+            socket.gethostname(),
+            boot_id(),
+            unix_socket.pid_namespace(),
+            self.workers,
+        )
         with contextlib.suppress(OSError):  # on a full disk there is no note; the lock itself is not affected
             # In one write, padded with spaces over a longer note: a kill never leaves an incomplete note.
             os.pwrite(descriptor, msgspec.json.encode(note).ljust(os.fstat(descriptor).st_size), 0)
@@ -320,11 +374,16 @@ def _problem(descriptor: int, path: str) -> str:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
-    if status.st_nlink > 1:
-        return "a file that has other names, too"
+    if status.st_nlink > 1 and not (may_have_links() and _is_lock(descriptor, status)):
+        return "a file that also has other names (hard links)"
     if status.st_uid not in _may_own(path):
         return f"a file of another user (number {status.st_uid})"
     return ""
+
+
+def _is_lock(descriptor: int, status: os.stat_result) -> bool:
+    """Whether a file contains what a lock file does. Otherwise another name of it may be a file that matters."""
+    return status.st_size == 0 or bool(_read_note(descriptor).pid)
 
 
 def _may_own(path: str) -> frozenset[int]:
@@ -347,7 +406,10 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 def _close(descriptor: int) -> None:
     with NO_FORK.lock:
-        unix_socket.let_go(descriptor)
+        unix_socket.untrack(descriptor)
+        if _HAS_FLOCK:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # also where a child has inherited the descriptor
         os.close(descriptor)
 
 

@@ -31,7 +31,7 @@ def park(runs: RunTable, run_id: str, refusal: Refusal) -> LoadedRun | None:
     if run_id not in runs.parked:
         runs.parked[run_id] = refusal.error
         logger.error(
-            "run %s of workflow %r is parked, as it stood before, until the file is opened anew: %s",
+            "run %s of workflow %r is parked, as it was before, until the file is opened again: %s",
             run_id,
             "" if record is None else record.run.started.workflow_id,
             refusal.error,
@@ -46,7 +46,7 @@ def park(runs: RunTable, run_id: str, refusal: Refusal) -> LoadedRun | None:
     record.notify_holders(pending)
     runs.note_in_flight(record)
     for holder in holders:
-        holder.parked(run_id)
+        holder.receiver.parked(run_id)
     record.changed.ring()
     record.closed.ring()
     return record

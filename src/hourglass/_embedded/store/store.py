@@ -220,6 +220,15 @@ def free_bytes(path: str) -> int | None:
     return space.f_bavail * space.f_frsize
 
 
+ALLOW_HARD_LINKS = "HOURGLASS_ALLOW_HARD_LINKS"
+"""Environment variable: 1 lets a process open a file that has more than one name."""
+
+
+def may_have_links() -> bool:
+    """Whether the user accepts files with more than one name, for backups that nobody opens."""
+    return os.environ.get(ALLOW_HARD_LINKS) == "1"
+
+
 def epoch_is_over(path: str) -> StorageError:
     """Return the error for a former owner: another process owns the file, and nothing was written."""
     return StorageError(

@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Guarded:
-    """This process, as its parent guards it. Any thread may call it."""
+    """The side of a guarded process: beats and stacks for its parent. Thread-safe."""
 
     def __init__(self, pipe: int, stacks: int, number: int, interval: float) -> None:
         self.exit_code = 0

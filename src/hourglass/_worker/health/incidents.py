@@ -112,7 +112,7 @@ class Incidents:
     """The record of one target, and the notes of this process for it. `close` when nothing is served there any more."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `OSError` if no folder for the notes can be used."""
+        """Open the folder for the notes. Raises `OSError` if it cannot be used."""
         self.folder = folder
         self.users = 0
         self.fresh: list[Incident] = []

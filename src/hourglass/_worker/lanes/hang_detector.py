@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from hourglass._worker.health.debuggers import is_debugged
 from hourglass._worker.health.stacks import frame_of
 from hourglass._worker.lanes.evaluation import Evaluations
-from hourglass._worker.lanes.lane import Lane, Work
+from hourglass._worker.lanes.lane import Work
 
 LOOK = 0.02
 """The interval of looks, in seconds."""
@@ -31,12 +32,38 @@ _STARVED = 10  # timeouts
 _MOST_POINTS = 200_000  # fibers of a run that start or end; more is no progress
 
 
+class ObservedLane(Protocol):
+    """A thread that runs workflow code: a lane of a worker, or the thread of an environment for tests."""
+
+    @property
+    def busy(self) -> Work | None:
+        """The work in progress."""
+        ...
+
+    @property
+    def evaluations(self) -> Evaluations:
+        """The evaluations of that work."""
+        ...
+
+    @property
+    def thread_id(self) -> int | None:
+        """Python's id of the thread, None before it has started."""
+        ...
+
+    def cpu_time(self) -> float | None:
+        """Return the seconds that the thread has computed; None if unknown."""
+        ...
+
+
+L = TypeVar("L", bound=ObservedLane)
+
+
 @dataclass
-class Looks:
+class Looks(Generic[L]):
     """The lanes that are delayed, with the seconds, and those that hang, with their work."""
 
-    delayed: dict[Lane, float] = field(default_factory=dict)
-    hung: list[tuple[Lane, Work]] = field(default_factory=list)
+    delayed: dict[L, float] = field(default_factory=dict)
+    hung: list[tuple[L, Work]] = field(default_factory=list)
 
 
 @dataclass
@@ -52,23 +79,24 @@ class _Observation:
     cpu_time: float | None
 
 
-class HangDetector:
+class HangDetector(Generic[L]):
     """Observes how long each lane has been at its current work. A timeout of None or 0: no lane hangs."""
 
     def __init__(self, timeout: float | None, clock: Callable[[], float]) -> None:
         self.timeout = timeout or 0.0
         self._clock = clock
         self._looked: float | None = None
-        self._observations: dict[Lane, _Observation] = {}
+        self._observations: dict[L, _Observation] = {}
 
-    def look(self, lanes: Iterable[Lane]) -> Looks:
+    def look(self, lanes: Iterable[L]) -> Looks[L]:
         """Return the lanes whose code does not return. To be called at each `LOOK` while there is work."""
         now = self._clock()
         passed = 0.0 if self._looked is None else now - self._looked
         if self.timeout:
             passed = min(passed, _LONGEST_GAP * self.timeout)
         self._looked = now
-        looks, observations = Looks(), {}
+        looks: Looks[L] = Looks()
+        observations: dict[L, _Observation] = {}
         for lane in lanes:
             work = lane.busy
             if work is not None:
@@ -84,7 +112,7 @@ class HangDetector:
         self._observations.clear()
 
     def _observed(
-        self, lane: Lane, work: Work, before: _Observation | None, now: float, passed: float
+        self, lane: L, work: Work, before: _Observation | None, now: float, passed: float
     ) -> _Observation:
         steps, cpu_time = (progress_of(lane.evaluations), lane.cpu_time()) if self.timeout else (0, None)
         if before is None or before.work is not work:
@@ -97,12 +125,12 @@ class HangDetector:
 
     def _judge(
         self,
-        lane: Lane,
+        lane: L,
         observation: _Observation,
         now: float,
         passed: float,
         before: _Observation | None,
-        looks: Looks,
+        looks: Looks[L],
     ) -> None:
         delay = now - observation.since
         is_hung = bool(self.timeout) and observation.seconds >= self.timeout
@@ -134,6 +162,6 @@ def _difference(cpu_time: float | None, before: float | None) -> float:
     return 0.0 if cpu_time is None or before is None else cpu_time - before
 
 
-def _is_debugged(lane: Lane) -> bool:
+def _is_debugged(lane: ObservedLane) -> bool:
     thread_id = lane.thread_id
     return thread_id is not None and is_debugged(thread_id, frame_of(thread_id))

@@ -73,7 +73,7 @@ class LaneSet:
         self._loop = asyncio.get_running_loop()
         self._places = Places([self._lane(name, Evaluations(context)) for name in names])
         self._quarantine = context.quarantine
-        self._detector = HangDetector(deadlock_timeout, clock)
+        self._detector: HangDetector[Lane] = HangDetector(deadlock_timeout, clock)
         self._relief = Relief(
             self._places, self._quarantine, self._started_lane, max_spares=max_spare_lanes, clock=clock
         )

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
 from hourglass._contract.handle import (
     ActivityCancel,
@@ -30,18 +30,70 @@ from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, is_eviction
 from hourglass._supervision import NORMAL, Exit, Job, TaskSupervisor
 from hourglass._worker.activities.attempts import Attempt
+from hourglass._worker.activities.executors import ActivityExecutor
+from hourglass._worker.activities.reporting import ResultSender
 from hourglass._worker.handles.handles import HandleRecord, HandleTables
 from hourglass._worker.handles.holder import BridgeHolder, WorkerNotRegistered
 from hourglass._worker.handles.sending import send_completion, send_result
-from hourglass._worker.health.lane_notes import LaneNote, packed
+from hourglass._worker.health.lane_notes import LaneNote, LaneNotes, packed
 from hourglass._worker.lanes.evaluation import Verdict
-from hourglass._worker.tree.services import QueueServices
 from hourglass.converter import ApplicationFailure, Failure
 
 # --- jobs ---------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.worker")
+
+
+class ActivationLanes(Protocol):
+    """The lanes of a task queue, as the dispatch sees them."""
+
+    def submit(
+        self, activation: Activation, reply: Callable[[Verdict], object], *, generation: int = 0
+    ) -> None:
+        """Evaluate an activation and pass the verdict to `reply`."""
+        ...
+
+    def attempt_ended(self, run_id: str, activity_id: str) -> None:
+        """Report that a local activity of a run has ended."""
+        ...
+
+
+class TaskServices(Protocol):
+    """The services of a task queue, as the dispatch sees them: those of a worker, or of an environment for tests."""
+
+    @property
+    def queue(self) -> str:
+        """The name of the task queue."""
+        ...
+
+    @property
+    def lanes(self) -> ActivationLanes:
+        """Evaluates activations."""
+        ...
+
+    @property
+    def executor(self) -> ActivityExecutor:
+        """Executes attempts."""
+        ...
+
+    @property
+    def sender(self) -> ResultSender:
+        """Sends results that no handle takes."""
+        ...
+
+    @property
+    def notes(self) -> LaneNotes | None:
+        """The notes of what executes; None: there are none."""
+        ...
+
+    def code_of(self, workflow_type: str) -> str:
+        """Return a digest of a workflow's code."""
+        ...
+
+    def evicted(self, record: HandleRecord, run_id: str) -> None:
+        """Drop a run that the engine has evicted without an activation."""
+        ...
 
 
 class Work(Job):
@@ -52,7 +104,7 @@ class Work(Job):
     __slots__ = ("dispatch", "item", "mending", "record", "services", "token")
 
     dispatch: Dispatch
-    services: QueueServices
+    services: TaskServices
     record: HandleRecord
     token: int
     mending: asyncio.Task[None] | None
@@ -261,7 +313,7 @@ class Dispatch:
         self._evaluators = evaluators
         self._executors = executors
 
-    def activation(self, services: QueueServices, record: HandleRecord, item: Activation) -> None:
+    def activation(self, services: TaskServices, record: HandleRecord, item: Activation) -> None:
         """Have an activation evaluated and answered. Raises `NotRunning` while the evaluators' supervisor is down."""
         # The job first: if it cannot be made the inbox keeps the item.
         job = self._evaluators.spawn_job(Evaluation, "evaluation")
@@ -273,7 +325,7 @@ class Dispatch:
         except Exception as error:
             job.finish(error)
 
-    def activity(self, services: QueueServices, record: HandleRecord, item: ActivityItem) -> None:
+    def activity(self, services: TaskServices, record: HandleRecord, item: ActivityItem) -> None:
         """Have an attempt made and reported, or an attempt that runs here cancelled. Raises as `activation` does."""
         if isinstance(item, ActivityCancel):
             services.executor.cancel(item.token, item.reason, record.generation)

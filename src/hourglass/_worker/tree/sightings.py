@@ -87,7 +87,7 @@ class Sightings:
 
 
 class PollersNotReported(Exception):
-    """This engine cannot report pollers, or we lack the permission."""
+    """The engine cannot report pollers, or we lack the permission."""
 
 
 class ConnectionSilent(Exception):

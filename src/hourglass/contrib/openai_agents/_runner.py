@@ -148,7 +148,7 @@ class DurableRunner(Generic[C]):
             )
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
-        """The activities that `Worker(activities=[runner])` registers."""
+        """Return the activities that `Worker(activities=[runner])` registers."""
         return self._activities
 
     @property

@@ -153,8 +153,8 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
         self._bound: list[HourglassDurability[Any]] = []
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
-        """The activities that `Worker(activities=[durability])` registers: those of all agents with this
-        capability.
+        """Return the activities that `Worker(activities=[durability])` registers: those of all agents with
+        this capability.
         """
         if not self._bound:
             raise UsageError(

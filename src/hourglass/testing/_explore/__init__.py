@@ -1,12 +1,19 @@
-"""`env.explore`: a workflow under many orders of events and mishaps, and the smallest one that breaks it, as a story.
+"""`env.explore`: a workflow under many orders of events and mishaps, and the smallest failing order as a story.
 
-    choices     pure: what can happen next, the choices of one order, and an order as a short text
-    search      pure: which orders to try, all small deviations first; the smallest one that still fails
-    possible    what can happen next, the usual thing first: what comes from outside, and what befalls activities
-    properties  what must hold, and what of it does not
-    driver      does what was chosen, one thing after another
-    story       an order in words
-    explorer    one order after another, each in an environment of its own; what was covered, and the progress line
+    options     pure: the steps that can happen next
+    tokens      pure: an order as a short string
+    choices     pure: the choices of one order
+    search      pure: the orders to try; all small deviations first
+    shrinking   pure: the smallest order that still fails
+    arrivals    signals, updates and calls from outside
+    possible    the options of the next choice, the usual one first
+    properties  the properties that every order must keep
+    driver      carries out the choices, one step at a time
+    wording     events, commands and times as text
+    story       an order as numbered lines
+    orders      one order in an environment of its own
+    coverage    counts of orders, choices and states, and the progress line
+    explorer    one order after another
 
-An order is decided by its choices alone: no clock, no hash, no thread has a say.
+An order is determined by its choices alone, and not by clocks, hashes or threads.
 """

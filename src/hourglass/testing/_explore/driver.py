@@ -6,10 +6,10 @@ queries, cancellations of attempts.
 
 Invariants:
 
-- Only the choices decide what happens: no other thread runs while a choice is made.
+- Only the choices decide: no other thread runs while a choice is made.
 - The first option is the usual one: workflow tasks first, then attempts, then arrivals, then time. An order of first options only
   ends if the workflow does.
-- A crash drops everything that the worker knows. Before it, all runs are executed again and compared (I2).
+- A crash drops the state of the worker. Before it, all runs are executed again and compared (I2).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -29,81 +29,58 @@ from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._activities import Mishap
 from hourglass.testing._driver import EnvironmentDriver
-from hourglass.testing._explore.choices import Choices, Option, Sort
-from hourglass.testing._explore.possible import Arrival, possible
-from hourglass.testing._guard import WorkflowHung
+from hourglass.testing._errors import QuietErrors
+from hourglass.testing._explore.arrivals import Arrival
+from hourglass.testing._explore.choices import Choices
+from hourglass.testing._explore.options import Option, Sort
+from hourglass.testing._explore.possible import possible
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Step
 from hourglass.testing._stuck import explain
-from hourglass.testing._trouble import QuietTroubles
-
-
-class GatedQueue(ServedQueue):
-    """One task queue of an exploration: items are taken one at a time, by choice."""
-
-    def attend(self) -> None:
-        """Do nothing: only chosen items are taken."""
-
-    def taken(self, *, has_queries: bool = False) -> list[Activation | ActivityItem]:
-        """Take the items that are no choice: replays, evictions, cancellations, and queries, if there are any."""
-        handle = self.handle
-        items: list[Activation | ActivityItem] = []
-        while (handle.has_activation or has_queries) and (activation := self.take_task()) is not None:
-            items.append(activation)
-        while handle.has_activity and (item := self.take_attempt()) is not None:
-            items.append(item)
-        return items
-
-    def take_task(self) -> Activation | None:
-        """Take one activation, if the engine may dispatch one."""
-        return self._loop.call(self.handle.next_activation)
-
-    def take_attempt(self) -> ActivityItem | None:
-        """Take one attempt, or the cancellation of one, if the engine may dispatch one."""
-        return self._loop.call(self.handle.next_activity)
-
 
 _MOST_STEPS = 10_000
-_UNHEARD = Mishap(result_lost=True)
+_RESULT_LOST = Mishap(result_lost=True)
 
 
-class Teller(Protocol):
-    """Receives everything that happens, for the story."""
+class OrderObserver(Protocol):
+    """Receives all events of an order, for its story."""
 
     def chosen(self, option: Option, deviates: bool) -> None:
-        """An option has been chosen, and is about to be done."""
+        """Receive an option that was chosen and is about to be done."""
         ...
 
     def done(self, option: Option) -> None:
-        """An option has been done."""
+        """Receive an option that was done."""
         ...
 
     def evaluated(self, activation: Activation, completion: Completion | None) -> None:
-        """An activation has been evaluated; None: the workflow hangs."""
+        """Receive an activation that was evaluated, with its completion; None: the workflow hangs."""
         ...
 
     def passed(self) -> None:
-        """Virtual time has passed."""
+        """Receive the event that virtual time has passed."""
         ...
 
 
-class Exploring(EnvironmentDriver):
+class OrderDriver(EnvironmentDriver):
     """The driver of one order."""
 
-    make_queue = GatedQueue
-    make_troubles = QuietTroubles
+    make_errors = QuietErrors
     inline = True
     gates = True
     choices: Choices
     sorts: frozenset[Sort]
-    teller: Teller | None = None
-    _queues: dict[str, GatedQueue]  # type: ignore[assignment]  # made by make_queue
+    observer: OrderObserver | None = None
 
     def explore(
-        self, choices: Choices, sorts: frozenset[Sort], arrivals: Sequence[Arrival], teller: Teller | None
+        self,
+        choices: Choices,
+        sorts: frozenset[Sort],
+        arrivals: Sequence[Arrival],
+        observer: OrderObserver | None,
     ) -> None:
-        """Set the choices, the sorts of mishaps and the arrivals of this order, before anything happens."""
-        self.choices, self.sorts, self.teller = choices, sorts, teller
+        """Set the choices, the sorts of mishaps and the arrivals of this order, before its first step."""
+        self.choices, self.sorts, self.observer = choices, sorts, observer
         self.arrivals: list[tuple[Arrival, Callable[[], object]]] = []
         self.planned = arrivals
         self.after_each: Callable[[], None] = lambda: None
@@ -112,9 +89,10 @@ class Exploring(EnvironmentDriver):
         self.points: set[int] = set()
         self._state: dict[str, int] = {}
         self._permitted: tuple[str, int] | None = None
+        self._arrived: list[tuple[ServedQueue, Activation | ActivityItem]] = []
         self._fate = ""
         self._known: set[str] = set()
-        self._late: set[str] = set()
+        self._late: dict[str, Callable[[], object]] = {}
         self._steps_done = 0
         self._begin_ns = self.clock.now_ns()
         self._runs = 0
@@ -144,6 +122,11 @@ class Exploring(EnvironmentDriver):
         options = [Option("due", event_id=event_id) for event_id in due]
         return [due[self.choices.choose(options)]]
 
+    def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
+        """Keep an item that a handle delivers: a chosen one, or one without a choice; on the loop."""
+        self._arrived.append((queue, item))
+        self.ring()
+
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
         while True:
             self.loop.settle()
@@ -158,20 +141,20 @@ class Exploring(EnvironmentDriver):
             if options:
                 self._choose(options)
             elif may_move():
-                raise explain(self, "nothing is due, and nothing is in progress")
+                raise explain(self, "no timer is pending, and no task is in progress")
             else:
                 self._await_others()
 
     def _possible(self) -> list[Option]:
-        passed = self.clock.now_ns() - self._begin_ns
+        elapsed = self.clock.now_ns() - self._begin_ns
         return possible(
             self.engine,
             self.registry.mishaps,
             self.sorts,
-            idle=self._known - self._late,
-            late=self._late,
+            idle=self._known - self._late.keys(),
+            late=self._late.keys(),
             steps=len(self.steps),
-            arrivals=[arrival.standing(passed) for arrival, _ in self.arrivals],
+            arrivals=[arrival.state(elapsed) for arrival, _ in self.arrivals],
             may_pass=self.clock.next_due_ns() is not None,
         )
 
@@ -183,11 +166,11 @@ class Exploring(EnvironmentDriver):
         if self._steps_done > _MOST_STEPS:
             raise WorkflowStuck(f"the workflow has not ended after {_MOST_STEPS:,} steps")
         option = options[place]
-        if self.teller is not None:
-            self.teller.chosen(option, place != 0)
+        if self.observer is not None:
+            self.observer.chosen(option, place != 0)
         self._do(option)
-        if self.teller is not None:
-            self.teller.done(option)
+        if self.observer is not None:
+            self.observer.done(option)
         self.after_each()
 
     def _absorb(self) -> None:
@@ -195,17 +178,13 @@ class Exploring(EnvironmentDriver):
         while True:
             self.loop.settle()
             ended = [step for step in self.steps if step.kind == "ended"]
-            for step in ended:  # of attempts on the activity loop: when their code ends is no choice
+            for step in ended:  # of attempts on the activity loop: the moment of their end is no choice
                 self.steps.remove(step)
                 step.do()
-            has_queries = self.engine.tasks.has_questions
-            items = [
-                (queue, item)
-                for queue in self._queues.values()
-                for item in queue.taken(has_queries=has_queries)
-            ]
+            items, self._arrived = self._arrived, []
             for queue, item in items:
-                self._step(queue, item).do()
+                queue.begin(item)
+                self._raise_urgent()
             if ended or items:
                 continue
             if len(self.stage.running) > len(self.outside):
@@ -218,7 +197,7 @@ class Exploring(EnvironmentDriver):
             case "task":
                 self._deliver(option.run_id, "")
             case "crash":
-                self._lose_all()
+                self._crash_worker()
                 self._deliver(option.run_id, "")
             case "die" | "late":
                 self._deliver(option.run_id, option.kind)
@@ -235,89 +214,92 @@ class Exploring(EnvironmentDriver):
 
     def _deliver(self, run_id: str, fate: str) -> None:
         self._fate = fate
-        for queue, item in self._taken(run_id, 0):
-            assert isinstance(item, Activation)
-            self._evaluate(queue, item)
-        self._absorb()  # replays come before new events
+        self._permit(run_id, 0)
+        self._absorb()  # the task, and before its new events the replay of older ones
         self._fate = ""
 
     def _attempt(self, option: Option) -> None:
-        for queue, task in self._taken(option.run_id, option.event_id):
-            assert isinstance(task, ActivityTask)
-            if option.kind == "attempt":
-                queue.begin(task)
+        self._permit(option.run_id, option.event_id)
+        items, self._arrived = self._arrived, []
+        for queue, item in items:
+            if not isinstance(item, ActivityTask) or option.kind == "attempt":
+                queue.begin(item)
                 continue
             self.excused = True
             if option.kind == "fail":
-                queue.begin(task, Mishap(option.error))
+                queue.begin(item, Mishap(option.error))
             elif option.kind == "unheard":
-                queue.begin(task, _UNHEARD)
+                queue.begin(item, _RESULT_LOST)
 
-    def _taken(self, run_id: str, event_id: int) -> list[tuple[ServedQueue, Any]]:
-        """Let the engine dispatch one task, and take it."""
+    def _permit(self, run_id: str, event_id: int) -> None:
+        """Let the engine deliver one task."""
         self._permitted = (run_id, event_id)
-        taken: list[tuple[ServedQueue, Any]] = []
-        for queue in self._queues.values():
-            item = queue.take_attempt() if event_id else queue.take_task()
-            if item is not None:
-                taken.append((queue, item))
-                break
+        self.loop.call(self._wake)
+        self.loop.settle()
         self._permitted = None
-        return taken
+
+    def _wake(self) -> None:
+        self.engine.queues.wake_all()
+        self.engine.queues.dispatch()
 
     def _pass_time(self) -> None:
-        """Let virtual time pass until something has happened."""
-        before = self._marks()
+        """Let virtual time pass until the state of the engine or of an arrival has changed."""
+        before = self._progress()
         while self.loop.call(self._advance):
             self._absorb()
-            if self._marks() != before:
+            if self._progress() != before:
                 break
         if self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has reached the environment's horizon")
-        if self.teller is not None:
-            self.teller.passed()
+        if self.observer is not None:
+            self.observer.passed()
 
     def _advance(self) -> bool:
         return self.clock.advance_one()
 
-    def _marks(self) -> tuple[object, ...]:
-        """Return values that change whenever something happens."""
-        queues, passed = self.engine.queues, self.clock.now_ns() - self._begin_ns
+    def _progress(self) -> tuple[object, ...]:
+        """Return values that change with the state of the engine and of the arrivals."""
+        queues, elapsed = self.engine.queues, self.clock.now_ns() - self._begin_ns
         return (
             sum(record.run.length + len(record.run.held) for record in self.engine.runs.records()),
             len(queues.waiting_tasks()),
             len(queues.waiting_attempts()),
             len(self.steps),
-            *[arrival.standing(passed) for arrival, _ in self.arrivals],
+            *[arrival.state(elapsed) for arrival, _ in self.arrivals],
         )
 
-    def _evaluate(self, queue: ServedQueue, activation: Activation) -> None:
+    def evaluate(
+        self,
+        queue: ServedQueue,
+        activation: Activation,
+        reply: Callable[[Verdict], object],
+        generation: int,
+    ) -> None:
+        """Evaluate an activation; its completion may be lost or late, by choice."""
         if is_eviction(activation) or isinstance(activation.events[0], QueryReceived):
-            super()._evaluate(queue, activation)
+            super().evaluate(queue, activation, reply, generation)
             return
         fate = "" if activation.is_replaying else self._fate
         if not activation.is_replaying:
             self._fate = ""
-        try:
-            with self.guard:
-                verdict = queue.evaluate(activation)
-        except WorkflowHung:
-            if self.teller is not None:
-                self.teller.evaluated(activation, None)
-            raise
-        self._note(activation)
-        if self.teller is not None:
-            self.teller.evaluated(activation, verdict.completion)
+        verdict = self._guarded(queue, activation, generation)
+        if verdict is None:
+            if self.observer is not None:
+                self.observer.evaluated(activation, None)
+            return
+        self._record_state(activation)
+        if self.observer is not None:
+            self.observer.evaluated(activation, verdict.completion)
         if fate == "die":
-            self._lose_all()
+            self._crash_worker()
         elif fate == "late":
-            self._complete_late(queue, activation, verdict)
+            self._complete_late(activation.run_id, partial(reply, verdict))
         else:
-            queue.complete(verdict)
+            reply(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))
 
-    def _note(self, activation: Activation) -> None:
+    def _record_state(self, activation: Activation) -> None:
         run_id = activation.run_id
         self._known.add(run_id)
         if not activation.is_replaying:
@@ -325,21 +307,24 @@ class Exploring(EnvironmentDriver):
             self._state[run_id] = state = zlib.crc32(events, self._state.get(run_id, 0))
             self.states.add(state)
 
-    def _complete_late(self, queue: ServedQueue, activation: Activation, verdict: Verdict) -> None:
-        record = self.engine.record(activation.run_id)
+    def _complete_late(self, run_id: str, reply: Callable[[], object]) -> None:
+        record = self.engine.record(run_id)
         assert record is not None
-        self._late.add(activation.run_id)
-        step = Step("action", "late", partial(self._complete_now, queue, verdict))
+        self._late[run_id] = reply
+        step = Step("action", "late", partial(self._complete_now, run_id, reply))
         when = self.clock.now_ns() + to_ns(record.run.started.spec.task_timeout) + 1
-        self.clock.call_at(when, lambda: self.add(step))
+        self.clock.call_at(when, lambda: self._add_late(step, run_id, reply))
 
-    def _complete_now(self, queue: ServedQueue, verdict: Verdict) -> None:
-        run_id = verdict.completion.run_id
-        if run_id in self._late:  # otherwise the worker has died meanwhile
-            self._late.discard(run_id)
-            queue.complete(verdict)
+    def _add_late(self, step: Step, run_id: str, reply: Callable[[], object]) -> None:
+        if self._late.get(run_id) is reply:  # otherwise the worker has died meanwhile
+            self.add(step)
 
-    def _lose_all(self) -> None:
+    def _complete_now(self, run_id: str, reply: Callable[[], object]) -> None:
+        if self._late.get(run_id) is reply:
+            del self._late[run_id]
+            reply()
+
+    def _crash_worker(self) -> None:
         for queue in self._queues.values():
             queue.evaluations.recheck()
         self._known.clear()

@@ -14,12 +14,16 @@ Detected events and reactions:
                                             no name any more; the file at the path stays unchanged
     the database was overwritten in place   nothing is written; the log is moved aside, so that it cannot be applied to
                                             the new content
+    a backup was restored through SQLite    nothing is written; the log contains the new content and stays
 
 All but the first raise `FileLost`: this process does not open the file again. A change in place is detected by the
 modification time, because only checkpoints write to the database. Checkpoints of other programs (replication tools) are
 recognised by their traces in the index of the log. A changed time with unchanged content (`touch`) is ignored. To tell
 `touch` from a change, a few pages are compared: the first one, the one with the epoch, and those that the last
 checkpoint wrote, in which every older copy differs.
+
+The index of the log counts commits. If it has counted more than our own, another program has written through SQLite.
+Then the last events that we wrote must still be in the database: a restored backup does not contain them.
 
 The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock file beside the path
 it is the same for all names of a file, and a forked process does not inherit it. SQLite drops it when its last
@@ -36,7 +40,8 @@ import logging
 import os
 import sqlite3
 import struct
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Collection
 from time import localtime, strftime
 from typing import NamedTuple, TypeAlias
 
@@ -48,20 +53,23 @@ from hourglass.errors import StorageError
 logger = logging.getLogger("hourglass")
 
 _LOCK_BYTE = 1 << 62
-_INDEX = struct.Struct("16x I 12x 8s 56x I 28x I")
-"""The beginning of the index of a write-ahead log (see SQLite's walformat): the last frame, the salts, the number of
-frames moved into the database, and the number of frames that a checkpoint has started to move."""
+_INDEX = struct.Struct("8x I 4x I 12x 8s 56x I 28x I")
+"""The beginning of the index of a write-ahead log (see SQLite's walformat): the number of commits, the last frame, the
+salts, the number of frames moved into the database, and the number of frames that a checkpoint has started to move."""
 _LOG_HEADER = struct.Struct(">8x I 4x 8s")
 _LOG_HEADER_SIZE, _FRAME_HEADER_SIZE = 32, 24
 """The log's header contains the page size and the salts; each frame has a header before its page."""
 _PAGE_ONE = 4096
+_LIKELY_EPOCHS = 1000
+"""An epoch in the file that is this much higher than ours is another owner's; copies get a random one."""
 _SAMPLED_FRAMES = 8
 """Number of the last checkpointed frames whose pages are compared."""
 
 
 class LogState(NamedTuple):
-    """How far the log was moved into the database. The salts change with each restart of the log."""
+    """The progress of checkpoints. The salts change with each restart of the log."""
 
+    commits: int
     last_frame: int
     salts: bytes
     backfilled: int
@@ -95,7 +103,11 @@ class FileOverwritten(Exception):
     """The content of the database was changed in place."""
 
 
-Loss: TypeAlias = LogLost | LogOverwritten | FileMoved | FileOverwritten
+class FileRestored(Exception):
+    """Another program has replaced the content through SQLite."""
+
+
+Loss: TypeAlias = LogLost | LogOverwritten | FileMoved | FileOverwritten | FileRestored
 
 
 class FileWatch:
@@ -113,6 +125,9 @@ class FileWatch:
         self._log, self._index = f"{path}-wal", f"{path}-shm"
         self._writer = writer
         self.identity = Identity.of(path)
+        self._epoch = self._commits = 0
+        self._last_events: list[tuple[int, int]] = []
+        self._has_written = self._warned = False
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._index_file = self._log_file = -1
         try:
@@ -137,13 +152,15 @@ class FileWatch:
             return False
         return True
 
-    def begin(self) -> None:
+    def begin(self, epoch: int) -> None:
         """Record the identities of the log and its index, which exist from the first commit on."""
+        self._epoch = epoch
         self._page_size, self._epoch_page = _locate_epoch(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
         self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
         self._siblings = (Identity.of(self._log), Identity.of(self._index))
         self.note_checkpoint()
+        self._commits = self._log_state.commits
 
     def note_checkpoint(self) -> None:
         """Record the state of the database after a checkpoint of this process."""
@@ -179,12 +196,56 @@ class FileWatch:
         self.check_log()
         if not self._acquire_lock():
             raise epoch_is_over(self._path)
+        self._check_commits(state)
+
+    def check_before_commit(self) -> None:
+        """Raise `Loss` if the log or the content was changed: a commit would extend a truncated log again."""
+        self.check_log()
+        self._check_commits(self._read_log_state())
+
+    def note_commit(self, last_events: tuple[int, int] | None, forgotten: Collection[int]) -> None:
+        """Record a commit of this process: the key of a run and the id of the first of the events that it wrote last, if
+        any, and the keys of the runs that it dropped.
+        """
+        self._has_written = True
+        if last_events is not None:
+            # Also those before: this commit may have waited for the lock while another program replaced the content.
+            self._last_events = [*self._last_events[-1:], last_events]
+        self._last_events = [events for events in self._last_events if events[0] not in forgotten]
+
+    def _check_commits(self, state: LogState) -> None:
+        """Raise `FileRestored` if another program has committed and our last events are gone."""
+        commits, self._commits = self._commits, state.commits
+        expected = (commits, commits + 1) if self._has_written else (commits,)
+        self._has_written = False
+        if state.commits in expected:
+            return
+        epoch, has_last_events = self._read_content()
+        if self._epoch < epoch <= self._epoch + _LIKELY_EPOCHS:
+            return  # another owner: the fence of the epoch reports it
+        if epoch != self._epoch or not has_last_events:
+            raise FileRestored
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "another program writes into %s while it is in use; only Hourglass may change its tables",
+                self._path,
+            )
+
+    def _read_content(self) -> tuple[int, bool]:
+        """Return the epoch in the database, 0 if there is none, and whether it has the events that were written last."""
+        try:
+            found = self._writer.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
+            text = "SELECT 1 FROM events WHERE run = ? AND first_id = ?"
+            has_events = all(self._writer.execute(text, events).fetchall() for events in self._last_events)
+        except sqlite3.OperationalError:
+            if self._writer.in_transaction:
+                raise
+            return 0, False  # not our tables
+        return (int(found[0][0]) if found else 0), has_events
 
     def check_log(self) -> None:
-        """Raise `LogOverwritten` unless the log has the expected header and at least the expected length.
-
-        Also called before commits, because a commit would extend a truncated log again.
-        """
+        """Raise `LogOverwritten` unless the log has the expected header and at least the expected length."""
         # If it looks wrong, read the state again: another program may have let the log restart.
         if not self._is_log_sound(self._log_state) and not self._is_log_sound(self._read_log_state()):
             raise LogOverwritten
@@ -208,6 +269,8 @@ class FileWatch:
                 return self._save_log()
             case LogOverwritten():
                 return self._set_broken_log_aside()
+            case FileRestored():
+                return self._leave_restored()
             case _:
                 return self._set_log_aside(loss)
 
@@ -284,6 +347,15 @@ class FileWatch:
             status="DATA_LOSS",
         )
 
+    def _leave_restored(self) -> StorageError:
+        return FileLost(
+            f"the content of {self._path} was replaced while it was in use: another program has restored a backup into it, or "
+            f"has deleted rows, and changes that were acknowledged are gone. This process has stopped and does not open the "
+            f"file again. Restart all workers to continue from what the file contains now. To restore a backup, stop the "
+            f"workers first",
+            status="DATA_LOSS",
+        )
+
     def _set_log_aside(self, loss: Loss) -> StorageError:
         if isinstance(loss, LogLost):
             event = "its log was replaced, and another program has written into the new one"
@@ -310,7 +382,10 @@ class FileWatch:
 
     def _copy_out(self) -> tuple[bool, str]:
         """Copy the open database to a new file; return whether that succeeded, and a sentence about it."""
-        destination = self._free_name()
+        folder = os.path.dirname(self._path)
+        if not os.path.isdir(folder):  # it was deleted with the file
+            folder = tempfile.mkdtemp(prefix="hourglass-saved-")
+        destination = self._free_name(folder)
         logger.error(
             "%s was lost while it was in use: its content is being copied to %s", self._path, destination
         )
@@ -328,7 +403,7 @@ class FileWatch:
         return f"The file that was in use, with all that was acknowledged, {where}."
 
     def _move_log(self) -> str:
-        destination = f"{self._free_name()}-wal"
+        destination = f"{self._free_name(os.path.dirname(self._path))}-wal"
         try:
             os.rename(self._log, destination)
         except OSError as error:
@@ -337,8 +412,8 @@ class FileWatch:
             os.unlink(self._index)
         return destination
 
-    def _free_name(self) -> str:
-        stem = f"{self._path}.saved-{strftime('%Y%m%d-%H%M%S')}"
+    def _free_name(self, folder: str) -> str:
+        stem = os.path.join(folder, f"{os.path.basename(self._path)}.saved-{strftime('%Y%m%d-%H%M%S')}")
         names = (stem, *(f"{stem}-{number}" for number in range(1, 1000)))
         return next(
             name for name in names if not os.path.lexists(name) and not os.path.lexists(f"{name}-wal")

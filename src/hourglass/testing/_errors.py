@@ -1,0 +1,128 @@
+"""The errors that a test must see: parked runs, and errors of the test itself.
+
+An error of the test itself is raised at once. A parked run is raised once, by the first wait after it was parked, and again by
+every wait for that run, because it will never close.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hourglass._evaluator.events import RunEvicted
+from hourglass._worker.code_origin import where_raised
+from hourglass._worker.health.parked import ParkedRuns
+from hourglass._worker.health.stopping import LaneStopped
+from hourglass.errors import NondeterminismError, ServiceError, WorkflowParked
+
+# The reasons of an eviction by an engine that could not accept the run's completion.
+_REFUSED = frozenset(("FATAL", "NONDETERMINISM"))
+_NOT_A_BUG = (KeyboardInterrupt, SystemExit)
+
+
+class EnvironmentErrors(ParkedRuns):
+    """The parked runs, reported by the evaluations, and urgent errors, reported by the driver."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.urgent: deque[BaseException] = deque()
+        """The errors to raise at once."""
+        self._unraised: deque[tuple[str, BaseException]] = deque()
+        self._parked: dict[str, BaseException] = {}
+
+    def add(self, error: BaseException) -> None:
+        """Add an error to raise at once."""
+        self.urgent.append(error)
+
+    def parked(self) -> BaseException | None:
+        """Return the error of a parked run that has not been raised yet, and mark it as raised."""
+        return self._unraised.popleft()[1] if self._unraised else None
+
+    @property
+    def any_parked(self) -> bool:
+        """Whether any run is parked."""
+        return bool(self._parked)
+
+    def is_parked(self, run_id: str) -> bool:
+        """Whether a run is parked."""
+        return run_id in self._parked
+
+    def known(self) -> list[BaseException]:
+        """Return the errors of all parked runs."""
+        return list(self._parked.values())
+
+    def of_run(self, run_id: str) -> BaseException | None:
+        """Return the error of this run if it is parked, and mark it as raised."""
+        error = self._parked.get(run_id)
+        if error is not None:
+            self._unraised = deque(entry for entry in self._unraised if entry[0] != run_id)
+        return error
+
+    def say_parked(
+        self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
+    ) -> None:
+        """Record a run that is parked because of its code."""
+        if error is not None and isinstance(error.__cause__, LaneStopped):
+            return  # it hung: the guard that interrupted it reports that
+        super().say_parked(workflow, workflow_id, run_id, error, task_queue)
+        self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
+
+    def say_died(self, run_id: str, error: BaseException) -> None:
+        """Record a run that could not be evaluated: its type is unknown, or Hourglass has a bug."""
+        super().say_died(run_id, error)
+        self._park(run_id, f"run {run_id}", error)
+
+    def evicted(self, run_id: str, eviction: RunEvicted) -> None:
+        """Record an eviction by the engine. If the completion was rejected, the run is parked."""
+        if eviction.reason in _REFUSED:
+            kind = NondeterminismError if eviction.reason == "NONDETERMINISM" else ServiceError
+            self._park(run_id, f"run {run_id}", kind(eviction.message))
+
+    def forget(self, run_id: str) -> bool:
+        """Record that a run continues."""
+        self._parked.pop(run_id, None)
+        return super().forget(run_id)
+
+    def _park(self, run_id: str, name: str, error: BaseException | None) -> None:
+        if isinstance(error, WorkflowParked):
+            error = error.__cause__ or error
+        if error is not None and is_for_test_runner(error):
+            self.urgent.append(error)
+            return
+        if run_id in self._parked:
+            return
+        self._parked[run_id] = parked = WorkflowParked(f"{name} is parked: {_described(error)}")
+        parked.__cause__ = error
+        self._unraised.append((run_id, parked))
+
+
+class QuietErrors(EnvironmentErrors):
+    """The errors of an order of `explore`. They are not logged, because `explore` reports them itself."""
+
+    def say_parked(
+        self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
+    ) -> None:
+        """Record a run that is parked because of its code."""
+        if error is None or not isinstance(error.__cause__, LaneStopped):
+            self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
+
+    def say_died(self, run_id: str, error: BaseException) -> None:
+        """Record a run that could not be evaluated."""
+        self._park(run_id, f"run {run_id}", error)
+
+
+def is_for_test_runner(error: BaseException) -> bool:
+    """Whether an exception in user code is meant for the test runner: Ctrl-C, `pytest.fail`, `pytest.skip`."""
+    return isinstance(error, _NOT_A_BUG) or _is_of_pytest(error)
+
+
+def _is_of_pytest(error: BaseException | None) -> bool:
+    # By name: pytest need not be installed.
+    return any(base.__module__ == "_pytest.outcomes" for base in type(error).__mro__)
+
+
+def _described(error: BaseException | None) -> str:
+    if error is None:
+        return "its task failed"
+    raised_at = where_raised(error)
+    place = f" at {raised_at[0]}:{raised_at[1]}" if raised_at is not None else ""
+    return f"{type(error).__name__}{place}: {error}"

@@ -1,0 +1,106 @@
+"""Shrinking: the smallest order that still fails. Pure: a function argument runs the orders.
+
+Delta debugging over the deviations, then each deviation as small and as early as possible. Of two orders the one with fewer
+deviations is smaller, then the one with fewer choices, then the one with the smaller choices.
+
+Invariant: the result was run, and failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+Script: TypeAlias = tuple[int, ...]
+Fails: TypeAlias = Callable[[Script], Sequence[int] | None]
+"""Runs an order. Returns its choices if it fails as the original order did, otherwise None."""
+
+# By how many choices a deviation may move to later: the workflow then receives earlier events together, in fewer steps.
+_LATER = 3
+
+
+def size(taken: Sequence[int]) -> tuple[int, int, Script]:
+    """Return a sort key: the smaller the key, the smaller the order."""
+    return sum(1 for choice in taken if choice), len(taken), tuple(taken)
+
+
+def singles(widths: Sequence[int]) -> Iterator[Script]:
+    """Yield all orders with one deviation. `widths` are the numbers of options at the choices of the usual order."""
+    for place, width in enumerate(widths):
+        for choice in range(1, width):
+            yield (*[0] * place, choice)
+
+
+def shrink(taken: Sequence[int], fails: Fails, usual: Sequence[int] = (), most: int = 400) -> Script:
+    """Return the smallest failing order that is found within `most` runs, without the usual choices at its end.
+
+    `usual` are the widths of the usual order. All orders with one deviation are tried first, because none is smaller.
+    """
+    best = tuple(taken)
+    tried: set[Script] = {()}
+    for script in itertools.islice(singles(usual), most):
+        tried.add(script)
+        again = fails(script)
+        if again is not None:
+            best = min(best, tuple(again), key=size)
+    runs = 0
+    improved = True
+    while improved:
+        improved = False
+        for script in _smaller(best):
+            if script in tried:
+                continue
+            if runs >= most:
+                return stripped(best)
+            tried.add(script)
+            runs += 1
+            again = fails(script)
+            if again is not None and size(again) < size(best):
+                best = tuple(again)
+                improved = True
+                break
+    return stripped(best)
+
+
+def stripped(script: Sequence[int]) -> Script:
+    """Return the script without the usual choices at its end."""
+    end = len(script)
+    while end and not script[end - 1]:
+        end -= 1
+    return tuple(script[:end])
+
+
+def _smaller(best: Script) -> Iterator[Script]:
+    """Yield orders that may be smaller, those with the largest difference first."""
+    places = [place for place, choice in enumerate(best) if choice]
+    chunk = len(places)
+    while chunk:
+        for begin in range(0, len(places), chunk):
+            yield from _without(best, places[begin : begin + chunk])
+        chunk //= 2
+    for place in reversed(places):
+        for choice in range(1, best[place]):
+            yield stripped((*best[:place], choice, *best[place + 1 :]))
+    for place in places:
+        for target in (*range(place), *range(place + 1, place + 1 + _LATER)):
+            yield from _moved(best, place, target)
+
+
+def _moved(best: Script, place: int, target: int) -> Iterator[Script]:
+    """Yield the order with a deviation moved to another place, where the index of the same option may differ by one."""
+    moved = list(best) + [0] * (target + 1 - len(best))
+    if moved[target]:
+        return
+    moved[place] = 0
+    for choice in (best[place], best[place] - 1, best[place] + 1):
+        if choice > 0:
+            moved[target] = choice
+            yield stripped(moved)
+
+
+def _without(best: Script, places: Sequence[int]) -> Iterator[Script]:
+    """Yield the order without these deviations: with the usual choice, and without the choice."""
+    removed = frozenset(places)
+    yield stripped([0 if place in removed else choice for place, choice in enumerate(best)])
+    yield stripped([choice for place, choice in enumerate(best) if place not in removed])

@@ -1,0 +1,123 @@
+"""Trouble inside the engine at the worst instant: it is one run's, or the polls', and of nobody who happened to be near."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from tests.polled import PolledEngine
+
+from hourglass._contract.handle import HandleConfig
+from hourglass._embedded.activations.cursor import Cursor
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._evaluator.commands import Succeeded
+
+from ..memory_world import World, run_async, settle, text
+
+DONE = c.CompleteRun(text("done"))
+
+
+class Bug(Exception):
+    """Ours."""
+
+
+def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, run_id: str = "") -> None:
+    """Have a method raise, the first time, or the first time for this run."""
+    real = getattr(owner, name)
+    broken: list[bool] = []
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not broken and (not run_id or self.run_id == run_id):
+            broken.append(True)
+            raise Bug
+        return real(self, *args, **kwargs)
+
+    monkeypatch.setattr(owner, name, method)
+
+
+def test_an_answer_that_was_taken_is_not_refused_for_what_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run closes, and the look for more work raises: the worker hears that the run is forgotten all the same."""
+
+    async def body() -> None:
+        world = await World.new()
+        await world.start()
+        activation = await world.activation()
+        poll = asyncio.ensure_future(world.handle.poll_activation())
+        await settle()
+        world.engine.queues.of("q").tasks.put("nobody's", 3)  # so that it looks for work
+        break_once(monkeypatch, type(world.engine.tasks), "take")
+        assert world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
+        assert not world.has_out
+        await settle()
+        await world.start("another")
+        assert isinstance((await poll).events[0], e.RunStarted)
+        await world.close()
+
+    with caplog.at_level(logging.CRITICAL, "hourglass"):
+        run_async(body)
+
+
+def test_who_serves_another_queue_is_woken_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A poller that cannot look keeps no other from looking."""
+
+    async def body() -> None:
+        world = await World.new()
+        second = PolledEngine(
+            await world.connection.open_handle(HandleConfig(task_queue="q2", identity="other"))
+        )
+        polls = [
+            asyncio.ensure_future(world.handle.poll_activation()),
+            asyncio.ensure_future(second.poll_activation()),
+        ]
+        await settle()
+        break_once(monkeypatch, type(world.engine.tasks), "take")
+        with world.engine.runs.transaction():
+            first = await world.start("w1", task_queue="q2")
+            other = await world.start("w2", task_queue="q")
+        found = {(await poll).run_id for poll in polls}
+        assert found == {first.run_id, other.run_id}
+        await world.close()
+
+    with caplog.at_level(logging.CRITICAL, "hourglass"):
+        run_async(body)
+
+
+@pytest.mark.parametrize("method", ["next_activation", "step_over"])
+def test_a_run_that_cannot_be_walked_harms_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    """Its task fails or was answered, it is evicted and told again from its beginning; others are served meanwhile."""
+
+    async def body() -> None:
+        world = await World.new()
+        started = await world.start("broken")
+        await world.start("sound")
+        break_once(monkeypatch, Cursor, method, started.run_id)
+        evicted = closed = False
+        while not (evicted and closed):
+            activation = await world.activation()
+            if isinstance(activation.events[0], e.RunEvicted):
+                assert activation.run_id == started.run_id
+                evicted = True
+                await world.complete(activation.run_id)
+            elif activation.run_id == started.run_id and not evicted:
+                await world.complete(activation.run_id, c.StartTimer(1, 5_000_000_000))
+            else:
+                world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
+                closed = True
+        if method == "step_over":
+            world.clock.advance(6.0)
+        again = await world.activation()
+        assert again.run_id == started.run_id
+        assert isinstance(again.events[0], e.RunStarted)
+        await world.close()
+
+    with caplog.at_level(logging.CRITICAL, "hourglass"):
+        run_async(body)

@@ -1,0 +1,236 @@
+"""The steps of a run through an engine: eager dispatch, executions, and what is held until it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import cases
+from tests.embedded.stores import memory_store
+
+from hourglass._contract.handle import ActivityItem, ActivityOk
+from hourglass._contract.workflows import ExecuteWorkflow, RunCompleted, SignalWorkflow, StartWorkflow
+from hourglass._embedded.api.requests import answer as answer_request
+from hourglass._embedded.matching.activity_dispatch import ActivityDispatch
+from hourglass._embedded.matching.task_dispatch import TaskDispatch
+from hourglass._embedded.matching.task_queues import DispatchPolicy
+from hourglass._embedded.transitions import tasks
+from hourglass._embedded.transitions.run import Pause
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._embedded.transitions.task_starts import Eager
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.events import Activation, ActivityCompleted, RunEvicted, RunStarted
+from hourglass._evaluator.specs import ActivitySpec, StartSpec
+from hourglass.errors import WorkflowAlreadyStartedError, WorkflowNotFoundError
+
+from ..memory_world import World, run_async, settle, text
+from ..store.scripted_store import ScriptedStore
+from ..store.store_conformance import Life
+
+NO_LIMITS = Limits()
+
+
+@contextmanager
+def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, value)
+        yield
+
+
+def scheduled(seq: int, **more: Any) -> c.ScheduleActivity:
+    spec = ActivitySpec(**{"start_to_close_timeout": 5.0, **more})
+    return c.ScheduleActivity(seq, str(seq), "echo", spec, (text("x"),), {"h": text("1")})
+
+
+def test_a_paused_run_starts_no_attempt() -> None:
+    """A worker that completes the task of a run which was paused meanwhile receives no attempt with it."""
+    life = Life("r")
+    life.take_task()
+    paused = msgspec.structs.replace(life.run, paused=Pause())
+    answer = tasks.TaskAnswer(commands=(tasks.Sent(scheduled(1)),), identity="me")
+    step = tasks.complete_task(paused, answer, "", NO_LIMITS, Eager("me", "q", NO_LIMITS, 9), life.now)
+    (activity,) = step.run.activities.values()
+    assert not activity.started_ns
+
+
+# --- through an engine ----------------------------------------------------------------------------------------
+
+
+class Numbered(DispatchPolicy):
+    """Run ids that are the same in every world."""
+
+    def __init__(self) -> None:
+        numbers = itertools.count(1)
+        self.new_run_id = lambda: f"run-{next(numbers)}"
+
+
+class Worker:
+    """Answers what a handle gives it, in an order that chance decides: each run asks for some activities, one or two at a
+    time, and returns.
+    """
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world, self.chance = world, random.Random(seed)
+        self.activations: list[Activation] = []
+        self.attempts: list[ActivityItem] = []
+        self.heard: list[Activation] = []
+        self.handed: list[ActivityItem] = []
+        self.asked: dict[str, int] = {}
+        self.ended: dict[str, int] = {}
+        world.handle.start(self._activated, self._handed)
+
+    def _activated(self, given: Sequence[Activation]) -> None:
+        self.activations += given
+        self.heard += given
+
+    def _handed(self, given: Sequence[ActivityItem]) -> None:
+        self.attempts += given
+        self.handed += given
+
+    async def work(self, signals: int) -> None:
+        """Until nothing is left to do; so many signals come at any time."""
+        await settle()
+        while self.activations or self.attempts:
+            if signals and self.chance.random() < 0.1:
+                signals -= 1
+                await self._signal(signals)
+            elif self.activations and (not self.attempts or self.chance.random() < 0.5):
+                self._answer(self.activations.pop(self.chance.randrange(len(self.activations))))
+            else:
+                item = self.attempts.pop(self.chance.randrange(len(self.attempts)))
+                self.world.handle.inner.complete_activity(ActivityOk(item.token, text("r")))
+            await settle()
+
+    async def _signal(self, number: int) -> None:
+        request = SignalWorkflow(workflow_id="w0", signal_name="s", request_id=f"s{number}")
+        with contextlib.suppress(WorkflowNotFoundError):
+            await self.world.call(request)
+
+    def _answer(self, activation: Activation) -> None:
+        run_id, events = activation.run_id, activation.events
+        if isinstance(events[0], RunStarted):  # it may be executed again
+            self.asked[run_id] = self.ended[run_id] = 0
+        self.ended[run_id] = self.ended.get(run_id, 0) + sum(isinstance(e, ActivityCompleted) for e in events)
+        asked = self.asked.get(run_id, 0)
+        commands: list[c.Command] = []
+        if isinstance(events[0], RunEvicted) or asked > self.ended[run_id]:
+            pass
+        elif asked < 5:
+            commands = [scheduled(asked + 1 + number) for number in range(2 if asked % 3 == 1 else 1)]
+            self.asked[run_id] = asked + len(commands)
+        else:
+            commands = [c.CompleteRun(text(str(asked)))]
+        self.world.handle.inner.complete_workflow_task(
+            Succeeded(run_id, tuple(commands), () if asked else (1001,))
+        )
+
+
+async def _led(seed: int) -> tuple[object, ...]:
+    """All that can be seen of a few runs, from their starts to their ends."""
+    store = memory_store()
+    world = await World.new(store=store, policy=Numbered())
+    worker = Worker(world, seed)
+    await settle()
+    for number in range(3):
+        await world.start(f"w{number}")
+    await worker.work(signals=3)
+    runs = [store.load(f"run-{number}") for number in (1, 2, 3)]
+    await world.close()
+    return runs, worker.heard, worker.handed
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=cases(15, 250))
+def test_eager_dispatch_changes_nothing_that_can_be_seen(seed: int) -> None:
+    """Runs get the same activations and attempts and leave the same in the store, whether their worker receives tasks and
+    attempts together with the change that leads to them or afterwards.
+    """
+    eager = run_async(lambda: _led(seed))
+    with patched(ActivityDispatch, "eager", lambda *_: None), patched(TaskDispatch, "eager", lambda *_: None):
+        assert run_async(lambda: _led(seed)) == eager
+    assert all(stored is not None and not stored.run.is_open for stored in eager[0])  # type: ignore[attr-defined]
+
+
+async def test_an_answer_that_cannot_be_encoded_fails_its_task_and_no_other() -> None:
+    """What is raised in the midst of the short way fails the task of that run; it is offered again."""
+    world = await World.new()
+    worker = Worker(world, 1)
+    await settle()
+    await world.start()
+    await settle()
+    (first,) = worker.activations
+    broken = c.ScheduleActivity(1, "1", "echo", ActivitySpec(), (object(),))  # type: ignore[arg-type]
+    world.handle.forgets(Succeeded(first.run_id, (broken,)))
+    await settle()
+    assert world.kinds()[-1] == "WorkflowTaskFailed"
+    await world.close()
+
+
+async def test_a_workflow_that_is_executed_is_answered_once_at_its_end() -> None:
+    """A start and its wait are one request, which says which run it was and how it ended; the same request again says
+    the same.
+    """
+    world = await World.new()
+    worker = Worker(world, 1)
+    await settle()
+    request = StartWorkflow(
+        workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
+    )
+    call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
+    await settle()
+    assert not call.done()
+    await worker.work(signals=0)
+    answer = await call
+    assert isinstance(answer.outcome, RunCompleted)
+    assert await answer_request(world.engine, ExecuteWorkflow(start=request)) == answer
+    await world.close()
+
+
+async def test_nothing_is_said_of_an_execution_before_its_end_is_durable() -> None:
+    """The run has closed in memory, and its caller still waits: for the commit of the close."""
+    store = ScriptedStore()
+    world = await World.new(store=store)
+    request = StartWorkflow(
+        workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
+    )
+    call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
+    run_id = (await world.activation()).run_id
+    await world.complete(run_id, c.CompleteRun(text("1")))
+    await settle()
+    record = world.engine.current("w")
+    assert record is not None
+    assert not record.run.is_open
+    assert not call.done()
+    store.commit()
+    assert (await call).run_id == run_id
+    await world.close()
+
+
+async def test_a_start_that_is_refused_is_refused_to_its_executor_when_that_is_durable() -> None:
+    """That the id is taken is said when the start that took it is durable, not before."""
+    store = ScriptedStore()
+    world = await World.new(store=store)
+    started = asyncio.ensure_future(world.start())
+    request = StartWorkflow(
+        workflow_id="w", workflow_type="W", request_id="two", spec=StartSpec(task_queue="q")
+    )
+    await settle()
+    call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
+    await settle()
+    assert not call.done()
+    assert not started.done()
+    store.commit()
+    with pytest.raises(WorkflowAlreadyStartedError):
+        await call
+    await started
+    await world.close()

@@ -1,0 +1,383 @@
+"""Versions of workers on the embedded engine: what waits for whom, what survives, what costs nothing when nobody uses it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import specs
+from tests.waiting import until
+
+from hourglass import Client, Worker, activity, workflow
+from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.versioning import (
+    ATTRIBUTES,
+    after_task,
+    behavior,
+    inherited,
+    inherited_override,
+    pinned_version,
+    without_version,
+)
+from hourglass._history import events as h
+from hourglass.client import AutoUpgradeVersioningOverride, PinnedVersioningOverride, WorkflowHandle
+from hourglass.errors import DefinitionError, ServiceError, ServiceTimeoutError, StorageError, UsageError
+from hourglass.worker import WorkerDeploymentConfig
+from hourglass.workflow import VersioningBehavior, WorkerDeploymentVersion
+
+PINNED, AUTO_UPGRADE = VersioningBehavior.PINNED, VersioningBehavior.AUTO_UPGRADE
+go = workflow.Channel("go", str)
+
+
+def version(build_id: str) -> WorkerDeploymentVersion:
+    """A version of the shop."""
+    return WorkerDeploymentVersion("shop", build_id)
+
+
+def build() -> str:
+    """Whose code runs."""
+    return workflow.info().get_current_build_id()
+
+
+@activity.defn
+def packed() -> str:
+    """Some work."""
+    return "packed"
+
+
+def tour(stops: int) -> list[str]:
+    """Says where it runs at each stop."""
+    seen = [build()]
+
+    @workflow.query
+    def where() -> list[str]:
+        return seen
+
+    for _ in range(stops):
+        go.receive()
+        seen.append(build())
+    return seen
+
+
+@workflow.defn(versioning_behavior=PINNED)
+def stays(stops: int = 1) -> list[str]:
+    """Stays with its version."""
+    return tour(stops)
+
+
+@workflow.defn(versioning_behavior=AUTO_UPGRADE)
+def moves(stops: int = 1) -> list[str]:
+    """Moves on."""
+    return tour(stops)
+
+
+@workflow.defn(versioning_behavior=PINNED)
+def packs_elsewhere() -> list[str]:
+    """Has its work done on another queue."""
+    return [build(), workflow.execute_activity(packed, task_queue="packing")]
+
+
+def worker(client: Client, build_id: str, queue: str = "default", **more: Any) -> Worker:
+    """A worker of a version of the shop."""
+    config = WorkerDeploymentConfig(version(build_id))
+    flows = [stays, moves, packs_elsewhere]
+    return Worker(
+        client, queue, workflows=flows, activities=[packed], deployment_config=config, verify="always", **more
+    )
+
+
+def at(handle: WorkflowHandle[Any], *builds: str) -> bool:
+    """Whether a run has been at these versions so far."""
+    return bool(handle.query("where") == list(builds))
+
+
+@pytest.fixture(params=["memory", "file"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
+    """A client of an engine in memory, or on a file."""
+    with Client.connect("local:" if request.param == "memory" else f"local:{tmp_path / 'v.db'}") as client:
+        yield client
+
+
+# --- who runs what -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_moves_to_and_fro(client: Client) -> None:
+    """A run that moves with what is current goes on from what happened elsewhere, not from what a worker remembers."""
+    with worker(client, "1"), worker(client, "2"):
+        client.set_current_version("shop", "1")
+        handle = client.start_workflow(moves, 4)
+        until(lambda: at(handle, "1"))
+        seen = ["1"]
+        for build_id in ("2", "1", "1", "2"):
+            client.set_current_version("shop", build_id)
+            handle.signal(go, "")
+            seen.append(build_id)
+            if len(seen) < 5:
+                until(lambda: at(handle, *seen))
+        assert handle.result(timeout=20) == seen
+
+
+def test_a_pinned_run_waits_for_its_version(client: Client) -> None:
+    """With no worker of its version a pinned run waits, however many others are there; when one comes back it goes on."""
+    with worker(client, "1"):
+        client.set_current_version("shop", "1")
+        handle = client.start_workflow(stays)
+        until(lambda: at(handle, "1"))
+    with worker(client, "2"):
+        client.set_current_version("shop", "2")
+        handle.signal(go, "")
+        other = client.start_workflow(stays)
+        until(lambda: at(other, "2"))
+        with pytest.raises(ServiceTimeoutError, match="does one run"):
+            handle.query("where", rpc_timeout=0.2)
+        assert handle.describe().task_attempt == 1
+        with worker(client, "1"):
+            assert handle.result(timeout=20) == ["1", "1"]
+        other.signal(go, "")
+        assert other.result(timeout=20) == ["2", "2"]
+
+
+def test_work_on_a_queue_of_nobodys_version(client: Client) -> None:
+    """An activity on a queue that the run's version does not serve goes to whoever serves that queue."""
+    with worker(client, "1"), Worker(client, "packing", activities=[packed]):
+        client.set_current_version("shop", "1")
+        assert client.execute_workflow(packs_elsewhere) == ["1", "packed"]
+
+
+def test_a_version_that_is_not_current_takes_nothing(client: Client) -> None:
+    """Workers of a version take what waits only when it becomes current; those without one, only when none is."""
+    with worker(client, "1"):
+        waits = client.start_workflow(stays, 0)
+        with Worker(client, workflows=[stays]):
+            assert waits.result(timeout=20) == [""]
+        client.set_current_version("shop", "1")
+        with Worker(client, workflows=[stays]):
+            assert client.execute_workflow(stays, 0) == ["1"]
+            client.set_current_version("shop", None)
+            assert client.execute_workflow(stays, 0) == [""]
+
+
+def test_a_reset_run_stays_with_its_version(client: Client) -> None:
+    """Begun anew from one of its tasks, a pinned run is pinned as before."""
+    with worker(client, "1"), worker(client, "2"):
+        client.set_current_version("shop", "1")
+        handle = client.start_workflow(stays, 2)
+        until(lambda: at(handle, "1"))
+        handle.signal(go, "")
+        until(lambda: at(handle, "1", "1"))
+        client.set_current_version("shop", "2")
+        again = handle.reset(event_id=8)
+        again.signal(go, "")
+        assert again.result(timeout=20) == ["1", "1", "1"]
+
+
+def test_runs_of_a_version_can_be_found(client: Client) -> None:
+    """Lists know which version a run is of, and a version says whether pinned runs of it are open."""
+    with worker(client, "1"), worker(client, "2"):
+        client.set_current_version("shop", "1")
+        pinned, moving = client.start_workflow(stays), client.start_workflow(moves)
+        until(lambda: at(pinned, "1") and at(moving, "1"))
+        client.set_current_version("shop", "2")
+        found = client.list_workflows("TemporalWorkerDeploymentVersion = 'shop:1'")
+        assert {each.id for each in found} == {pinned.id, moving.id}
+        statuses = {
+            each.version.build_id: each.status for each in client.describe_deployment("shop").versions
+        }
+        assert statuses == {"2": "CURRENT", "1": "DRAINING"}
+        for handle in (pinned, moving):
+            handle.signal(go, "")
+            handle.result(timeout=20)
+        moved = client.list_workflows("TemporalUsedWorkerDeploymentVersions = 'shop:1'")
+        assert {each.id for each in moved} == {pinned.id, moving.id}
+        statuses = {
+            each.version.build_id: each.status for each in client.describe_deployment("shop").versions
+        }
+        assert statuses == {"2": "CURRENT", "1": "DRAINED"}
+
+
+# --- what survives -----------------------------------------------------------------------------------------------------
+
+
+def test_versions_survive_the_process(tmp_path: Path) -> None:
+    """What is current, and whom a run belongs to, stand in the file."""
+    target = f"local:{tmp_path / 'v.db'}"
+    with Client.connect(target) as client, worker(client, "1"):
+        client.set_current_version("shop", "1")
+        handle = client.start_workflow(stays, id="kept")
+        until(lambda: at(handle, "1"))
+    with Client.connect(target) as client:
+        assert client.describe_deployment("shop").current == version("1")
+        with worker(client, "2"):
+            client.get_workflow_handle("kept").signal(go, "")
+            client.set_current_version("shop", "2")
+            assert client.execute_workflow(stays, 0) == ["2"]
+            assert client.get_workflow_handle("kept").describe().status == 1
+    with Client.connect(target) as client, worker(client, "1"):
+        assert client.get_workflow_handle("kept").result(timeout=20) == ["1", "1"]
+
+
+def test_a_client_alone_can_change_what_is_current(tmp_path: Path) -> None:
+    """Between two deploys, when no worker has the file open, versions can be looked at, made current and pinned to."""
+    target = f"local:{tmp_path / 'v.db'}"
+    with Client.connect(target) as client, worker(client, "1"), worker(client, "2"):
+        client.set_current_version("shop", "1")
+    with Client.connect(target) as client:
+        assert client.set_current_version("shop", "2") == version("1")
+        pin = PinnedVersioningOverride(version("1"))
+        handle = client.start_workflow(stays, 0, versioning_override=pin)
+        with pytest.raises(ServiceError, match="not found in Worker Deployment"):
+            client.set_current_version("shop", "3", wait=0)
+        with worker(client, "1"):
+            assert handle.result(timeout=20) == ["1"]
+
+
+def test_a_file_whose_versions_cannot_be_read(tmp_path: Path) -> None:
+    """What was kept of versions and cannot be read is an error that says so."""
+    path = tmp_path / "v.db"
+    with Client.connect(f"local:{path}") as client, worker(client, "1"):
+        client.set_current_version("shop", "1")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE meta SET value = ? WHERE name = 'deployments'", (b"\xc1",))
+    database.close()
+    unreadable = pytest.raises(StorageError, match="versions of workers cannot be read")
+    with Client.connect(f"local:{path}") as client, unreadable:
+        client.describe_deployment("shop")
+
+
+# --- data --------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_while_nobody_has_a_version() -> None:
+    """An engine without versions takes things at once, and never looks at deployments."""
+
+    async def engine_of(client: Client) -> Any:
+        return client.connection.engine  # type: ignore[attr-defined]
+
+    with Client.connect("local:") as client:
+        engine = client._portal.call(engine_of(client))
+        with Worker(client, workflows=[stays]):
+            client.execute_workflow(stays, 0)
+            assert not engine.deployments.in_use
+            assert not engine.queues.versioned
+        with worker(client, "1"):
+            assert engine.deployments.in_use
+            assert engine.queues.versioned
+
+
+def made(override: Any = None, **fields: Any) -> Run:
+    """A run on queue `q`."""
+    started = specs.made(
+        h.WorkflowExecutionStarted,
+        workflow_id="w",
+        workflow_type="t",
+        task_queue="q",
+        original_run_id="r",
+        first_run_id="r",
+        versioning_override=override,
+    )
+    return Run(run_id="r", started=started, start_ns=1, **fields)
+
+
+def test_what_an_override_means() -> None:
+    """What a run was told from outside comes before what its workflow says."""
+    pin, free = PinnedVersioningOverride(version("1")), AutoUpgradeVersioningOverride()
+    assert pinned_version(made()) is None
+    assert pinned_version(made(version=version("2"), behavior=AUTO_UPGRADE)) is None
+    assert pinned_version(made(version=version("2"), behavior=PINNED)) == version("2")
+    assert pinned_version(made(pin, version=version("2"), behavior=AUTO_UPGRADE)) == version("1")
+    assert pinned_version(made(free, version=version("2"), behavior=PINNED)) is None
+    assert (behavior(made(pin)), behavior(made(free))) == (PINNED, AUTO_UPGRADE)
+
+
+def test_what_is_passed_on() -> None:
+    """A version is passed on to runs on the same queue, and only an override that pins."""
+    pin = PinnedVersioningOverride(version("1"))
+    assert inherited(made(pin), "q") == version("1")
+    assert inherited(made(pin), "other") is None
+    assert inherited_override(made(pin), "q") is pin
+    assert inherited_override(made(pin), "other") is None
+    assert inherited_override(made(AutoUpgradeVersioningOverride()), "q") is None
+
+
+def test_what_an_answer_changes() -> None:
+    """A run takes the version of who answered its task, once; without a version it has none, and lists forget it."""
+    assert after_task(made(), None, VersioningBehavior.UNSPECIFIED) == {}
+    changed = after_task(made(), version("1"), PINNED)
+    assert (changed["version"], changed["behavior"]) == (version("1"), PINNED)
+    assert set(changed["search_attributes"]) == ATTRIBUTES
+    assert without_version(changed["search_attributes"]) == {}
+    run = made(**changed)
+    assert after_task(run, version("1"), PINNED) == {}
+    back = after_task(run, None, VersioningBehavior.UNSPECIFIED)
+    assert set(back["search_attributes"]) == {"TemporalUsedWorkerDeploymentVersions"}
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------------
+
+
+@workflow.defn
+def undecided() -> None:
+    """Does not say whether it moves."""
+
+
+def test_every_workflow_of_a_version_decides() -> None:
+    """A worker of a version needs a behaviour of each workflow, or a default."""
+    with Client.connect("local:") as client:
+        config = WorkerDeploymentConfig(version("1"))
+        with pytest.raises(
+            DefinitionError, match=r"workflow undecided .* does not say what becomes of its runs"
+        ):
+            Worker(client, workflows=[undecided], deployment_config=config)
+        Worker(client, workflows=[undecided], deployment_config=WorkerDeploymentConfig(version("1"), False))
+        chosen = WorkerDeploymentConfig(version("1"), default_versioning_behavior=AUTO_UPGRADE)
+        Worker(client, workflows=[undecided], deployment_config=chosen)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("1", "must be a WorkerDeploymentConfig"),
+        (WorkerDeploymentConfig("shop.1"), "must be a WorkerDeploymentVersion"),  # type: ignore[arg-type]
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("", "1")), "must be a non-empty str"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a.b", "1")), "its name has no"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "its name has no"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "")), "build id of a version must be"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "1" * 300)), "longer than 255"),
+        (WorkerDeploymentConfig(version("1"), False, PINNED), "has no effect without use_worker_versioning"),
+        (WorkerDeploymentConfig(version("1"), True, 1), "must be a VersioningBehavior"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_version_is_refused(config: Any, said: str) -> None:
+    """What no engine could route by is refused where it is written."""
+    with Client.connect("local:") as client, pytest.raises(UsageError, match=said):
+        Worker(client, workflows=[stays], deployment_config=config)
+
+
+def test_other_wrong_words() -> None:
+    """A build id beside a config, an override that is none, a behaviour that is none."""
+    with Client.connect("local:") as client:
+        with pytest.raises(UsageError, match="not both"):
+            Worker(
+                client,
+                workflows=[stays],
+                build_id="1",
+                deployment_config=WorkerDeploymentConfig(version("1")),
+            )
+        with pytest.raises(UsageError, match="versioning_override must be"):
+            client.start_workflow(stays, 0, versioning_override="pinned")  # type: ignore[call-overload]
+        with pytest.raises(UsageError, match="must be a non-empty str"):
+            client.set_current_version("", "1")
+    with pytest.raises(UsageError, match="must be a VersioningBehavior"):
+        workflow.defn(versioning_behavior=1)(tour)  # type: ignore[call-overload]
+
+
+def test_a_version_as_text() -> None:
+    """A version can be written as one text and read back; the build id may hold dots."""
+    one = WorkerDeploymentVersion("shop", "1.2.3")
+    assert str(one) == one.to_canonical_string() == "shop.1.2.3"
+    assert WorkerDeploymentVersion.from_canonical_string("shop.1.2.3") == one
+    with pytest.raises(UsageError, match=r"<deployment>\.<build>"):
+        WorkerDeploymentVersion.from_canonical_string("shop")

@@ -1,0 +1,318 @@
+"""The lock beside a file: one holder, gone with it, and clear errors where there can be none."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hourglass._embedded.multiprocess import ownership, unix_socket
+from hourglass._embedded.multiprocess.ownership import FileLock
+from hourglass._embedded.store.store import ALLOW_HARD_LINKS
+from hourglass.errors import StorageError
+
+from .children import Child
+
+
+def test_one_holder_at_a_time(tmp_path: Path) -> None:
+    """A lock that is taken is taken for everybody else, until it is dropped."""
+    path = str(tmp_path / "a.db")
+    one, two = FileLock(path), FileLock(path)
+    assert one.is_free()
+    assert one.try_take()
+    assert one.try_take(), "whoever has it has it"
+    assert not two.try_take()
+    assert not two.is_free()
+    one.drop()
+    one.drop()
+    assert two.is_free()
+    assert two.try_take()
+    two.drop()
+
+
+def test_the_holder_leaves_a_note(tmp_path: Path) -> None:
+    """The lock's file says who holds it; the file stays when the lock is dropped, and only its user may read it."""
+    lock = FileLock(str(tmp_path / "a.db"))
+    lock.try_take()
+    note = FileLock(lock.path).note()
+    assert (note.pid, note.since_ns) == (os.getpid(), lock.since_ns)
+    lock.drop()
+    assert os.stat(lock.lock_path).st_mode & 0o777 == 0o600
+
+
+def test_a_note_that_makes_no_sense_harms_nobody(tmp_path: Path) -> None:
+    """The note is for people: garbage in it is no obstacle."""
+    path = str(tmp_path / "a.db")
+    Path(f"{path}-lock").write_bytes(b"\xff{not json")
+    lock = FileLock(path)
+    assert lock.note().pid == 0
+    assert lock.try_take()
+    lock.drop()
+
+
+@pytest.mark.parametrize("boot", ["77ad0000-0000-0000-0000-000000000000", ""])
+def test_a_file_of_another_machine_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
+    """A lock that a process of another machine holds (on a network's disk) is an error that says so."""
+    path = str(tmp_path / "a.db")
+    with monkeypatch.context() as there:
+        there.setattr("socket.gethostname", lambda: "elsewhere")
+        there.setattr(ownership, "boot_id", lambda: boot)
+        holder = FileLock(path)
+        holder.try_take()
+    with pytest.raises(StorageError, match=r"process .* of another machine, elsewhere"):
+        FileLock(path).try_take()
+    holder.drop()
+
+
+def test_a_container_of_this_machine_has_a_name_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is the kernel that both run on, not the host name."""
+    path = str(tmp_path / "a.db")
+    with monkeypatch.context() as there:
+        there.setattr("socket.gethostname", lambda: "container-1")
+        holder = FileLock(path)
+        holder.try_take()
+    other = FileLock(path)
+    assert not other.try_take()
+    holder.drop()
+    assert other.try_take()
+    other.drop()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Where the file system has no locks the error says what to do."""
+
+    def lockf(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    with pytest.raises(StorageError, match=r"has no locks.*put the file on a local disk"):
+        FileLock(str(tmp_path / "a.db")).try_take()
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE])
+def test_a_file_of_another_user_names_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """What this user may not open is an error that says whose it is, who asks, and what to do; what it may, and cannot for
+    another reason, is not laid at another user's door.
+    """
+    path = tmp_path / "a.db"
+    lock = FileLock(str(path))
+    (tmp_path / "a.db-lock").touch()
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+
+    def refuse(*_: object) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
+    monkeypatch.setattr(os, "access", lambda *_, **__: code != errno.EACCES)
+    with pytest.raises(StorageError) as caught:
+        lock.try_take()
+    says = f"a.db-lock belongs to the user {owner}, and this process runs as 2147483641: run it as {owner}, or give"
+    assert (says in str(caught.value)) == (code == errno.EACCES)
+    assert os.strerror(code) in str(caught.value)
+    assert ("belongs to" in str(caught.value)) == (code == errno.EACCES)
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """A lock that cannot be made is an error that names it."""
+    with pytest.raises(StorageError, match=r"none/a.db-lock cannot be opened"):
+        FileLock(str(tmp_path / "none" / "a.db")).try_take()
+
+
+@pytest.mark.parametrize("length", [10, 90, 150, 200])
+@pytest.mark.parametrize("depth", [0, 3])
+def test_sockets_of_long_paths(tmp_path: Path, length: int, depth: int) -> None:
+    """However long the path, its socket is made, reached, for its user only, and taken away again."""
+    directory = tmp_path.joinpath(*["d" * 60] * depth)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = str(directory / ("n" * length))
+    assert unix_socket.reach(path) is None
+    listening = unix_socket.listen(path)
+    place = Path(unix_socket.socket_path(path))
+    assert place.parent == directory
+    assert place.stat().st_mode & 0o777 == 0o600
+    reached = unix_socket.reach(path)
+    assert reached is not None
+    unix_socket.close(reached)
+    unix_socket.close(listening)
+    assert unix_socket.reach(path) is None, "a dead owner's socket is nobody"
+    unix_socket.close(unix_socket.listen(path))
+    unix_socket.remove(path)
+    assert not place.exists()
+
+
+def test_paths_have_sockets_of_their_own(tmp_path: Path) -> None:
+    """Two long names that begin alike do not share a socket."""
+    names = ["n" * 200 + end for end in "ab"]
+    assert len({unix_socket.socket_path(str(tmp_path / name)) for name in names}) == 2
+
+
+def test_elsewhere_a_long_path_has_a_hashed_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a way through descriptors the socket stands in a directory of the user's own."""
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    path = str(tmp_path.joinpath(*["d" * 60] * 3) / "a.db")
+    place = unix_socket.socket_path(path)
+    assert place.startswith(f"/tmp/hourglass-{os.geteuid()}/.")
+    assert len(place) <= 100
+
+
+def test_where_no_socket_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that cannot hold a socket is an error that says what to do."""
+
+    def bind(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr("socket.socket.bind", bind)
+    with pytest.raises(StorageError, match=r"a.db-sock cannot be created .*put the file on a local disk"):
+        unix_socket.listen(str(tmp_path / "a.db"))
+
+
+def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
+    """A peer of another user is told from our own."""
+    path = str(tmp_path / "a.db")
+    listening = unix_socket.listen(path)
+    reached = unix_socket.reach(path)
+    assert reached is not None
+    assert unix_socket.is_trusted(reached, unix_socket.trusted_peers())
+    assert not unix_socket.is_trusted(reached, frozenset({os.geteuid() + 1}))
+    unix_socket.close(reached)
+    unix_socket.close(listening)
+
+
+def test_lock_with_two_names_is_accepted_where_hard_links_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup of the whole folder by hard links (`cp -al`) has the lock, too; other files are not taken for one."""
+    path = str(tmp_path / "a.db")
+    lock, second = FileLock(path), FileLock(str(tmp_path / "b.db"))
+    assert lock.try_take()
+    lock.drop()
+    os.link(lock.lock_path, second.lock_path)
+    with pytest.raises(StorageError, match="other names"):
+        lock.try_take()
+    monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
+    assert lock.try_take()
+    assert not second.try_take()
+    lock.drop()
+    (tmp_path / "precious").write_text("precious")
+    os.link(tmp_path / "precious", tmp_path / "c.db-lock")
+    with pytest.raises(StorageError, match="other names"):
+        FileLock(str(tmp_path / "c.db")).try_take()
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "two names"])
+def test_what_is_no_lock_is_left_alone(tmp_path: Path, kind: str) -> None:
+    """A link, or anything else that is not a plain file with one name, is refused before anything is truncated."""
+    path = str(tmp_path / "a.db")
+    victim, place = tmp_path / "victim", Path(f"{path}-lock")
+    victim.write_text("precious")
+    match kind:
+        case "link":
+            place.symlink_to(victim)
+        case "dangling":
+            place.symlink_to(tmp_path / "none")
+        case "folder":
+            place.mkdir()
+        case "pipe":
+            os.mkfifo(place)
+        case _:
+            os.link(victim, place)
+    lock = FileLock(path)
+    for use in (lock.try_take, lock.is_free, lock.note):
+        with pytest.raises(StorageError, match=r"a.db-lock.*where its lock should be, is"):
+            use()
+    assert not lock.held
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_lock_of_another_user_is_left_alone(tmp_path: Path) -> None:
+    """A file that another user put there is not written to; one of the owner of the database is, by root."""
+    path = str(tmp_path / "a.db")
+    Path(path).touch()
+    Path(f"{path}-lock").write_text("precious")
+    os.chown(f"{path}-lock", 12345, -1)
+    lock = FileLock(path)
+    with pytest.raises(StorageError, match="a file of another user"):
+        lock.try_take()
+    assert Path(f"{path}-lock").read_text() == "precious"
+    os.chown(path, 12345, -1)
+    assert lock.try_take()
+    lock.drop()
+
+
+def test_a_lock_that_was_deleted_is_made_again_by_its_holder(tmp_path: Path) -> None:
+    """A tidy-up deletes the lock's file: its holder has it again before any other process."""
+    path = str(tmp_path / "a.db")
+    one, two = FileLock(path), FileLock(path)
+    assert one.try_take()
+    assert one.still_held()
+    os.unlink(one.lock_path)
+    assert one.still_held()
+    assert not two.try_take()
+    assert two.note().pid == os.getpid()
+    one.drop()
+    assert not one.still_held()
+
+
+def test_a_lock_that_another_has_taken_meanwhile_is_lost(tmp_path: Path) -> None:
+    """The process that was quicker after the deletion has it; the former holder finds out."""
+    path = str(tmp_path / "a.db")
+    one, two = FileLock(path), FileLock(path)
+    assert one.try_take()
+    os.unlink(one.lock_path)
+    assert two.try_take()
+    assert not one.still_held()
+    assert two.still_held()
+    one.drop()
+    two.drop()
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_is_no_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
+    """A file or a link under the socket's name is neither removed nor followed."""
+    path = str(tmp_path / "a.db")
+    place, victim = Path(unix_socket.socket_path(path)), tmp_path / "victim"
+    victim.write_text("precious")
+    if kind == "file":
+        place.write_text("precious")
+    else:
+        place.symlink_to(victim)
+    with pytest.raises(StorageError, match="not a socket"):
+        unix_socket.listen(path)
+    with pytest.raises(StorageError, match="not a socket"):
+        unix_socket.reach(path)
+    unix_socket.remove(path)
+    assert place.read_text() == "precious"
+
+
+def test_copying_the_lock_file_in_the_holders_process_keeps_the_lock(tmp_path: Path) -> None:
+    """Closing any descriptor of a file releases the record locks of the process: no other process takes the file meanwhile."""
+    path = tmp_path / "shared.db"
+    second = FileLock(str(path))
+    with Child("lock", path) as holder:
+        assert holder.line() == "held"
+        assert holder.ask("copy") == "copied"
+        assert not second.is_free()
+        assert not second.is_abandoned()
+        assert not second.try_take()
+        assert holder.ask("confirm") == "True"
+        assert not second.try_take()
+        assert holder.ask("copy") == "copied"
+        holder.kill()
+        assert second.try_take()
+        second.drop()

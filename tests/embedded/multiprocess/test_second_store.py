@@ -1,0 +1,152 @@
+"""A second kind of store is one package: several processes share it by the same locks and sockets as SQLite's file."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.polled import Polled
+
+from hourglass._contract import workflows as wf
+from hourglass._contract.handle import Handle, HandleBroken, HandleConfig, WorkKind
+from hourglass._embedded import multiprocess as sharing
+from hourglass._embedded.multiprocess.file_handle import FileHandle
+from hourglass._embedded.multiprocess.shared_file import SharedFile
+from hourglass._embedded.store.store import Store, StoreOpener
+from hourglass._evaluator.commands import CompleteRun, Succeeded
+from hourglass._evaluator.specs import StartSpec
+from hourglass.converter import Payload
+from hourglass.errors import StorageError
+
+from ..memory_world import run_async
+from ..store.dumb_store import Disk, DumbStore
+from ..store.store_conformance import CHECKS, Check
+
+PLACES = {"store", "search_attributes", "fork_safety"}
+"""What of the package `store` several processes may rest on: the interface, and forks."""
+
+
+class DumbOpener:
+    """Opens dumb stores, by path. Implements `StoreOpener`: what a second kind of store must say of itself."""
+
+    def __init__(self) -> None:
+        self.disks: dict[str, Disk] = {}
+        self.full = ""
+        self.opened: list[str] = []
+
+    def check(self, path: str) -> None:
+        pass
+
+    def open(self, path: str, namespace: str, *, briefly: bool = False) -> Store:
+        if self.full:
+            raise StorageError(self.full, status="RESOURCE_EXHAUSTED")
+        self.opened.append("briefly" if briefly else "to own")
+        return DumbStore(self.disks.setdefault(path, Disk()))
+
+    def open_read_only(self, path: str, why: StorageError) -> Store:
+        self.opened.append("read only")
+        return DumbStore(self.disks[path])
+
+
+class OfDumb:
+    """A place for the conformance suite."""
+
+    def __init__(self, opener: StoreOpener, path: Path) -> None:
+        self._opener = opener
+        self._path = str(path)
+
+    def open(self) -> Store:
+        return self._opener.open(self._path, "default")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_it_keeps_what_the_engine_relies_on(check: Check, tmp_path: Path) -> None:
+    """The conformance suite of stores, on what the opener gives."""
+    run_async(lambda: check(OfDumb(DumbOpener(), tmp_path / "a")))
+
+
+def start(workflow_id: str) -> wf.StartWorkflow:
+    spec = StartSpec(task_queue="q")
+    return wf.StartWorkflow(workflow_id=workflow_id, workflow_type="t", request_id=workflow_id, spec=spec)
+
+
+async def complete_one(handle: FileHandle) -> str:
+    activation = await handle.poll_activation()
+    done = CompleteRun(Payload(b'"done"', "json/plain"))
+    await handle.complete_activation(Succeeded(activation.run_id, (done,)))
+    return activation.run_id
+
+
+async def poll_on(handle: Handle) -> None:
+    while True:
+        await handle.poll_activation()
+
+
+async def test_several_processes_share_it(tmp_path: Path) -> None:
+    """Without an owner, with one, over its socket, and after another has taken over: nothing of it is SQLite's."""
+    opener = DumbOpener()
+    one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
+    started = await client.calls.call(start("without an owner"))
+    assert opener.opened == ["briefly"]
+    handle = Polled(await one.open_handle(HandleConfig(task_queue="q", identity="one")))
+    assert await complete_one(handle) == started.run_id
+    handle.pause(WorkKind.WORKFLOWS)
+    second = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
+    assert (one.standing, two.standing[:11]) == ("owner", "working for")
+    over_the_socket = await client.calls.call(start("over the socket"))
+    assert await complete_one(second) == over_the_socket.run_id, "the work comes over it, too"
+    afterwards = await client.calls.call(start("afterwards"))
+    waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="afterwards")))
+    handle.initiate_shutdown()
+    await handle.finalize()
+    with pytest.raises(HandleBroken):
+        await poll_on(second)
+    third = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
+    assert await complete_one(third) == afterwards.run_id
+    assert isinstance(await waiting, wf.RunCompleted)
+    assert two.standing == "owner"
+    assert opener.opened == ["briefly", "to own", "to own"]
+    for each in (two, client, one):
+        await each.close()
+
+
+async def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> None:
+    """A store that says so is opened to be read; what would change something hears why it cannot."""
+    opener = DumbOpener()
+    path = tmp_path / "a"
+    path.touch()
+    client = SharedFile(opener, str(path), "default")
+    await client.calls.call(start("w"))
+    opener.full = "there is no room"
+    await asyncio.sleep(0.01)  # the store is closed after a moment without work
+    assert (await client.calls.call(wf.CountWorkflows())).count == 1
+    with pytest.raises(StorageError, match="there is no room"):
+        await client.calls.call(start("another"))
+    assert opener.opened == ["briefly", "read only"]
+    await client.close()
+
+
+def test_only_the_door_names_a_kind_of_store() -> None:
+    """No module of `sharing` but the one that connects imports a store, or SQLite."""
+    folder = Path(str(sharing.__file__)).parent
+    named = {(path.name, name) for path in folder.glob("*.py") for name in _of_stores(path)}
+    assert named == {("connection.py", "sqlite.store")}
+
+
+def test_the_second_store_knows_nothing_but_the_interface() -> None:
+    """What it imports of the package is what another backend may: the interface, types of attributes, lists of what it holds."""
+    path = Path(__file__).parents[1] / "store" / "dumb_store.py"
+    assert set(_of_stores(path)) == {"memory"}
+    assert "sqlite" not in path.read_text().lower()
+
+
+def _of_stores(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hourglass._embedded.store"):
+            name = (node.module or "").removeprefix("hourglass._embedded.store").lstrip(".")
+            yield from {name or each.name for each in node.names} - PLACES
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if "sqlite" in each.name)

@@ -1,0 +1,360 @@
+"""What processes say to each other: every request, answer and error survives the journey; nothing else is understood."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+from msgspec import inspect
+from msgspec.structs import replace
+from tests.specs import made
+
+from hourglass import errors
+from hourglass._contract import activities as ac
+from hourglass._contract import deployments as dp
+from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityDeferred,
+    ActivityItem,
+    ActivityOk,
+    ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
+    HandleConfig,
+    WorkKind,
+)
+from hourglass._contract.schedules import DeleteSchedule
+from hourglass._embedded.api.requests import HANDLERS
+from hourglass._embedded.multiprocess import wire
+from hourglass._embedded.multiprocess.remote_handle import RemoteHandle, _Answers
+from hourglass._evaluator.commands import COMMANDS, Command, StartTimer, Succeeded, TaskFailed
+from hourglass._evaluator.events import EVENTS, Activation, Event
+from hourglass.converter import ApplicationFailure, Failure, Payload
+from hourglass.workflow import VersioningBehavior
+
+T = TypeVar("T")
+
+PAYLOAD = Payload(b"\x00\xff", "binary/plain", {"key": b"value"})
+START = made(
+    wf.StartWorkflow,
+    workflow_id="w",
+    workflow_type="t",
+    task_queue="q",
+    request_id="r",
+    arguments=(PAYLOAD,),
+    memo={"m": PAYLOAD},
+    rpc_timeout=1.5,
+)
+FAILURE = Failure("no", ApplicationFailure(type="T", details=(PAYLOAD,)), cause=Failure("why"))
+
+
+def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
+    asked = wire.decode_to_owner(wire.encode_request(7, "key", request))
+    assert isinstance(asked, wire.RequestMessage)
+    answered = wire.decode_to_client(wire.encode_answer(7, value))
+    assert isinstance(answered, wire.AnswerMessage)
+    assert (asked.number, asked.key, answered.number) == (7, "key", 7)
+    return wire.decode_request(asked), wire.decode_answer(request, answered)
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (START, wf.Started("run", started=False)),
+        (wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r"), s.Nothing()),
+        (
+            wf.QueryWorkflow(workflow_id="w", query_name="n", headers={"h": PAYLOAD}),
+            wf.QueryAnswer((PAYLOAD,)),
+        ),
+        (wf.WaitForClose(workflow_id="w"), wf.RunCompleted((PAYLOAD,), "next")),
+        (wf.WaitForClose(workflow_id="w"), wf.RunFailed(FAILURE)),
+        (wf.WaitForClose(workflow_id="w"), wf.RunTerminated("enough", (PAYLOAD,))),
+        (wf.WaitForClose(workflow_id="w"), wf.StillOpen("run")),
+        (wf.GetHistory(workflow_id="w", wait_new=True), wf.HistoryPage((b"{}", b"[]"), b"2")),
+        (
+            wf.ListWorkflows(query="x = 1"),
+            wf.Page(
+                (
+                    wf.WorkflowSummary(
+                        workflow_id="w",
+                        run_id="r",
+                        workflow_type="t",
+                        status=wf.WorkflowStatus.TERMINATED,
+                        memo={"m": PAYLOAD},
+                    ),
+                ),
+                b"9",
+            ),
+        ),
+        (ac.CompleteActivity(token=b"\x01", failure=FAILURE), s.Nothing()),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_requests_and_answers_survive_the_journey(request_: s.Request[Any], answer: msgspec.Struct) -> None:
+    """What comes out is what went in, of the same type."""
+    assert travel(request_, answer) == (request_, answer)
+
+
+def test_every_request_has_its_place() -> None:
+    """Each request that the engine answers can travel, is known to be repeatable or not, and to need a worker or not."""
+    assert set(HANDLERS) == set(wire.REQUESTS)
+    for each in wire.REQUESTS:
+        assert "effect" in vars(each), f"{each.__name__} does not say what happens if it is carried out twice"
+        assert not (each.needs_worker and each.effect is s.Effect.READ)
+    asked_by_ids = {
+        ac.CompleteActivity,
+        dp.CreateNamespace,
+        dp.CreateNexusEndpoint,
+        dp.DeleteNexusEndpoint,
+        DeleteSchedule,
+        dp.SetCurrentVersion,
+        dp.SetRampingVersion,
+        wf.TerminateWorkflow,
+    }
+    changes = {each for each in wire.REQUESTS if each.effect is s.Effect.CHANGE}
+    known_by_its_start = {wf.ExecuteWorkflow}
+    assert all("request_id" in each.__struct_fields__ for each in changes - asked_by_ids - known_by_its_start)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ServiceError("a", status="UNAVAILABLE"),
+        errors.WorkflowNotFoundError("b", status="NOT_FOUND"),
+        errors.ServiceTimeoutError("c", status="DEADLINE_EXCEEDED"),
+        errors.StorageError("d", status="DATA_LOSS"),
+        errors.NamespaceNotFoundError("e", status="NOT_FOUND"),
+        errors.QueryFailedError("f"),
+        errors.UsageError("g"),
+        errors.WorkflowAlreadyStartedError("h", workflow_id="w", workflow_type="t", run_id="r"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_errors_survive_the_journey(error: errors.HourglassError) -> None:
+    """An error of ours arrives as the same class with the same text and fields."""
+    problem = msgspec.msgpack.decode(wire.encode(wire.problem_of(error)), type=wire.Problem)
+    arrived = wire.error_of(problem)
+    assert type(arrived) is type(error)
+    assert str(arrived) == str(error)
+    assert arrived.__dict__ == error.__dict__
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in errors.ServiceError.__subclasses__() if kind.__name__ in errors.__all__],
+    ids=lambda kind: kind.__name__,
+)
+def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.ServiceError]) -> None:
+    """Programs catch these errors by class, whichever process owns the file."""
+    parameters = signature(kind).parameters.values()
+    fields = {
+        each.name: f"the {each.name}"
+        for each in parameters
+        if each.kind is each.KEYWORD_ONLY and each.name != "status"
+    }
+    arrived = wire.error_of(wire.problem_of(kind("the message", **fields)))
+    assert type(arrived) is kind
+    assert str(arrived) == "the message"
+    assert {name: getattr(arrived, name) for name in fields} == fields
+
+
+def test_a_foreign_error_says_only_its_name() -> None:
+    """An exception that is not ours may hold anything: its text stays where it was raised."""
+    problem = wire.problem_of(ValueError("secret"))
+    assert problem.kind == "InternalError"
+    assert "secret" not in problem.message
+    assert isinstance(wire.error_of(problem), errors.InternalError)
+
+
+def test_an_error_of_a_kind_we_do_not_know_becomes_ours() -> None:
+    """A name that is in no table is an `InternalError`; nothing is looked up by it."""
+    assert type(wire.error_of(wire.Problem(kind="os.system", message="x"))) is errors.InternalError
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        b"\xff" * 40,
+        msgspec.msgpack.encode({"type": "Nonsense"}),
+        msgspec.msgpack.encode([1, 2]),
+    ],
+)
+def test_nonsense_is_garbage(frame: bytes) -> None:
+    """Bytes that are no message are refused, in both directions."""
+    with pytest.raises(wire.InvalidMessage):
+        wire.decode_to_owner(frame)
+    with pytest.raises(wire.InvalidMessage):
+        wire.decode_to_client(frame)
+
+
+@pytest.mark.parametrize("kind", ["Nothing", "os.system", "hourglass.errors.StorageError", "Request"])
+def test_only_requests_can_be_asked(kind: str) -> None:
+    """A name that is no request's is refused, whatever else it may name."""
+    with pytest.raises(wire.InvalidMessage):
+        wire.decode_request(wire.RequestMessage(1, "k", kind, msgspec.Raw(wire.encode({}))))
+
+
+def test_an_answer_must_fit_its_request() -> None:
+    """An answer of another request's type is refused."""
+    message = wire.decode_to_client(wire.encode_answer(1, wf.Count(3)))
+    assert isinstance(message, wire.AnswerMessage)
+    with pytest.raises(wire.InvalidMessage):
+        wire.decode_answer(wf.DescribeWorkflow(workflow_id="w"), message)
+
+
+@pytest.mark.parametrize(
+    "outcome", [wf.RunCompleted((PAYLOAD,), "next"), wf.RunFailed(FAILURE), wf.StillOpen("run")]
+)
+def test_a_start_with_the_wait_for_its_end_survives_the_journey(outcome: wf.Outcome) -> None:
+    """The request and its answer, the run and how it closed, are decoded as they were encoded."""
+    request = wf.ExecuteWorkflow(start=START)
+    asked = wire.decode_to_owner(wire.encode_request(7, "key", request))
+    assert isinstance(asked, wire.RequestMessage)
+    assert wire.decode_request(asked) == request
+    answered = wire.decode_to_client(wire.encode_answer(7, wf.Executed("run", outcome)))
+    assert isinstance(answered, wire.AnswerMessage)
+    assert wire.decode_answer(request, answered) == wf.Executed("run", outcome)
+
+
+def test_a_request_of_wrong_types_is_refused() -> None:
+    """Fields of a wrong type are refused before anybody acts on them."""
+    body = msgspec.Raw(wire.encode({"workflow_id": 1, "signal_name": "n", "request_id": "r"}))
+    with pytest.raises(wire.InvalidMessage):
+        wire.decode_request(wire.RequestMessage(1, "k", "SignalWorkflow", body))
+
+
+# --- work ---------------------------------------------------------------------------------------------------
+
+
+def filled(kind: Any, depth: int = 0) -> Any:
+    """A value of a type in which every field says something."""
+    match kind:
+        case inspect.StructType(cls=cls, fields=fields):
+            return cls(**{field.name: filled(field.type, depth + 1) for field in fields})
+        case inspect.DataclassType(cls=cls, fields=fields):  # it checks its numbers
+            small = {field.name: 7 for field in fields if isinstance(field.type, inspect.IntType)}
+            rest = {field.name: filled(field.type, depth + 1) for field in fields if field.name not in small}
+            return cls(**small, **rest)
+        case inspect.UnionType(types=types):
+            there = [each for each in types if not isinstance(each, inspect.NoneType)]
+            none = len(there) < len(types)
+            return None if none and depth > 6 else filled(there[0], depth)
+        case inspect.VarTupleType(item_type=item):
+            return (filled(item, depth + 1),) if depth <= 6 else ()
+        case inspect.DictType(key_type=key, value_type=value):
+            return {filled(key): filled(value, depth + 1)}
+        case inspect.EnumType(cls=cls):
+            return list(cls)[-1]
+        case inspect.FrozenSetType(item_type=item):
+            return frozenset({filled(item)})
+        case inspect.BytesType():
+            return b"\x00\xff"
+        case inspect.StrType():
+            return "text\u2192"
+        case inspect.BoolType():
+            return True
+        case inspect.IntType():
+            return 2**62
+        case inspect.FloatType():
+            return 1.5
+        case inspect.AnyType():  # suppliers and services are objects of their own process; an embedded engine takes none
+            return None
+    raise AssertionError(kind)
+
+
+def whole(kind: type[T]) -> T:
+    value: T = filled(inspect.type_info(kind))
+    return value
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_every_command_travels(kind: type[Command]) -> None:
+    """What a run asks for arrives as it was, every field of it, in a completion."""
+    sent = Succeeded("run", (whole(kind),), (1, 2), VersioningBehavior.PINNED)
+    answers = wire.WorkAnswers(handle=1, succeeded=(sent,))  # type: ignore[arg-type]
+    came = wire.decode_to_owner(wire.encode(answers))
+    assert isinstance(came, wire.WorkAnswers)
+    assert [each.completion() for each in came.succeeded] == [sent]
+
+
+@pytest.mark.parametrize("kind", EVENTS)
+def test_every_event_travels(kind: type[Event]) -> None:
+    """What happened to a run arrives as it was, every field of it, in an activation."""
+    sent = wire.HandleWork(handle=1, activations=(replace(whole(Activation), events=(whole(kind),)),))
+    assert wire.decode_to_client(wire.encode(sent)) == sent
+
+
+def test_attempts_and_their_ends_travel() -> None:
+    """So do attempts, cancellations, heartbeats and all ends that an attempt can have; and the description of a worker."""
+    work = wire.HandleWork(handle=1, tasks=(whole(ActivityTask),), cancels=(whole(ActivityCancel),))
+    assert wire.decode_to_client(wire.encode(work)) == work
+    answers = wire.WorkAnswers(
+        handle=1,
+        heartbeats=((b"token", (PAYLOAD,)),),
+        returned=(whole(ActivityOk), ActivityOk(b"token")),
+        failed=(whole(AttemptFailed),),
+        cancelled=(whole(AttemptCancelled),),
+        deferred=(whole(ActivityDeferred),),
+        failed_tasks=(whole(TaskFailed),),
+        evictions=("run",),
+    )
+    assert wire.decode_to_owner(wire.encode(answers)) == answers
+    opened = wire.OpenHandle(1, 2, whole(HandleConfig))
+    assert wire.decode_to_owner(wire.encode(opened)) == opened
+
+
+def test_what_cannot_be_sent_fails_alone() -> None:
+    """A number that has no form on the wire fails its own task; what was said beside it arrives."""
+    answers = _Answers()
+    answers.succeeded += [Succeeded("good"), Succeeded("bad", (StartTimer(1, 10**30),))]
+    answers.returned.append(ActivityOk(b"token"))
+    came = [wire.decode_to_owner(data) for data in answers.messages(1)]
+    assert all(isinstance(each, wire.WorkAnswers) for each in came)
+    said: list[Any] = came
+    assert [each.run_id for part in said for each in part.succeeded] == ["good"]
+    (failed,) = [each for part in said for each in part.failed_tasks]
+    assert failed.run_id == "bad"
+    assert "cannot be sent to the engine" in failed.failure.message
+    assert [each for part in said for each in part.returned] == [ActivityOk(b"token")]
+
+
+class Silent:
+    """A connection to an owner that says nothing."""
+
+    is_open = True
+
+    def tell(self, message: wire.ToOwner) -> None: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    async def close_handle(self, handle: int) -> None: ...
+
+
+@pytest.mark.parametrize("end", ["the engine failed", "the connection ended"])
+async def test_a_worker_has_only_what_it_was_given(end: str) -> None:
+    """One attempt was delivered, another one arrived while the worker was paused, when the owner's engine ends: it will claim
+    the first of the next owner, and not the second, which no worker would ever end.
+    """
+    handle = RemoteHandle(Silent(), 1, HandleConfig(task_queue="q"))
+    given, waiting = (
+        msgspec.structs.replace(whole(ActivityTask), token=each, is_local=False)
+        for each in (b"given", b"waiting")
+    )
+    delivered: list[ActivityItem] = []
+    handle.start(lambda _: None, delivered.extend, lambda kind, why: None)
+    handle.receive(wire.HandleWork(handle=1, tasks=(given,)))
+    handle.pause(WorkKind.ACTIVITIES)
+    handle.receive(wire.HandleWork(handle=1, tasks=(waiting,), cancels=(ActivityCancel(b"given"),)))
+    assert delivered == [given]
+    assert handle.attempts == {b"given"}
+    if end == "the engine failed":
+        handle.end(wire.PollEnded(1, True, end))
+    else:
+        handle.fail(end)
+    assert handle.attempts == {b"given"}

@@ -1,0 +1,250 @@
+"""Made-up programs over an engine whose process dies at any moment: what was durable is all there, what was told is true."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import cases
+from tests.embedded.stores import memory_store
+from tests.specs import made
+
+from hourglass._contract import service as s
+from hourglass._contract import workflows as wf
+from hourglass._contract.handle import (
+    ActivityCancel,
+    ActivityDeferred,
+    ActivityOk,
+    ActivityTask,
+    AttemptFailed,
+)
+from hourglass._embedded import VirtualClock
+from hourglass._embedded.store.store import RunChange, Store
+from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.transitions import needs_recovery
+from hourglass._evaluator import events as e
+from hourglass._history import events as h
+from hourglass.errors import HourglassError, ServiceError
+
+from ..activations.test_replay_equals_live import Batch, Program, _batch
+from ..memory_world import World, app_failure, run_async, text
+from ..store.scripted_store import ScriptedStore
+
+State = tuple[Run, tuple[h.HistoryEvent, ...]]
+
+
+class Watched(ScriptedStore):
+    """Remembers how the engine's memory looked after each change."""
+
+    def __init__(self, disk: Store) -> None:
+        super().__init__(disk)
+        self.world: World | None = None
+        self.states: list[dict[str, State]] = []
+
+    def append(self, change: RunChange) -> int:
+        assert self.world is not None
+        seen: dict[str, State] = {}
+        for each in (change, *change.also):
+            record = self.world.engine.runs.in_memory(each.run.run_id)
+            assert record is not None
+            seen[each.run.run_id] = (record.run, tuple(record.events))
+        self.states.append(seen)
+        return super().append(change)
+
+
+class Life:
+    """One workflow, those who signal it, its worker, and the machine that fails."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.seed = seed
+        self.disk = memory_store()
+        self.clock = VirtualClock()
+        self.durable: dict[str, State] = {}
+        self.asked: dict[str, asyncio.Task[Any]] = {}
+        self.owed: list[str] = []
+        self.told: set[str] = set()
+        self.known: list[Batch] = []
+        self.runs: set[str] = set()
+        self.signals = 0
+
+    async def begin(self) -> None:
+        """A process takes over."""
+        self.store = Watched(self.disk)
+        world = await self._world(self.store)
+        self.world = world
+        self.program = Program(self.seed)
+        self.attempts: list[ActivityTask] = []
+        for request_id in self.owed:  # whoever got no answer asks again
+            self.ask(request_id)
+        self.owed = []
+
+    async def _world(self, store: Watched) -> World:
+        world = await World.new(
+            store=store, clock=self.clock, max_cached_workflows=self.rng.choice([0, 1000])
+        )
+        store.world = world
+        await world.engine.open_existing()
+        assert not any(needs_recovery(record.run) for record in world.engine.runs.records())
+        return world
+
+    def ask(self, request_id: str) -> None:
+        """A start or a signal, not waited for."""
+        request: s.Request[Any]
+        if request_id == "start":
+            request = made(
+                wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id=request_id
+            )
+        else:
+            request = wf.SignalWorkflow(workflow_id="w", signal_name=request_id, request_id=request_id)
+        self.asked[request_id] = asyncio.ensure_future(self.world.call(request))
+
+    def hear(self) -> None:
+        """Take the answers that came."""
+        for request_id, task in tuple(self.asked.items()):
+            if task.done():
+                del self.asked[request_id]
+                if task.exception() is None:
+                    self.told.add(request_id)
+                    if request_id == "start":
+                        self.runs.add(task.result().run_id)
+                elif not isinstance(task.exception(), ServiceError):  # it had closed, or was never there
+                    raise AssertionError(task.exception())
+
+    async def crash(self) -> None:
+        """The process is gone; what is on the disk is what the engine knew at the last durable change."""
+        self.hear()
+        for number in range(self.store.committed):
+            self.durable |= self.store.states[number]
+        for run_id, (run, events) in self.durable.items():
+            stored = self.disk.load(run_id)
+            assert stored is not None
+            assert (stored.run, stored.events) == (run, events)
+        for request_id, task in self.asked.items():
+            task.cancel()
+            self.owed.append(request_id)
+        await asyncio.gather(*self.asked.values(), return_exceptions=True)
+        self.asked = {}
+        self.world.engine.runs.stop()
+        self.world.engine._upkeep.close()
+        self.check_told()
+        await self.begin()
+
+    def check_told(self) -> None:
+        """No start or signal that was acknowledged is lost, and none is there twice."""
+        events = [event.attributes for _, events in self.durable.values() for event in events]
+        ids = [each.request_id for each in events if isinstance(each, h.WorkflowExecutionSignaled)]
+        held = [
+            each.request_id
+            for run, _ in self.durable.values()
+            for each in run.held
+            if isinstance(each, h.WorkflowExecutionSignaled)
+        ]
+        assert len(set(ids + held)) == len(ids + held)
+        open_now = any(run.is_open for run, _ in self.durable.values())
+        lost = self.told - set(ids + held) - {"start"}
+        assert not lost or not open_now
+        assert self.runs <= set(self.durable)
+        assert len(self.runs) <= 1
+
+    async def work(self) -> None:
+        """Answer what is there, now and then by failing."""
+        world = self.world
+        while (activation := world.handle.stepper.next_activation()) is not None:
+            if isinstance(activation.events[0], e.RunEvicted):
+                await world.complete(activation.run_id)
+                continue
+            if isinstance(activation.events[0], e.RunStarted):
+                self.program = Program(self.seed)
+            place = self.program.activations
+            if activation.is_replaying:
+                assert self.known[place] == _batch(activation)
+            else:
+                self.known[place:] = [_batch(activation)]
+            commands = self.program.answer(activation)
+            if not activation.is_replaying and self.rng.random() < 0.08:
+                await world.fail(activation.run_id)
+            else:
+                await world.complete(activation.run_id, *commands)
+
+    async def happen(self) -> None:
+        """Something happens."""
+        match self.rng.randint(0, 9):
+            case 0:
+                self.clock.advance(self.rng.randint(0, 8))
+            case 1:
+                self.signals += 1
+                self.ask(f"s{self.signals}")
+            case 2 | 3 | 4:
+                self.store.commit(self.rng.randint(0, len(self.store.queue)))
+            case 5:
+                self.store.commit()
+            case 6 if self.rng.random() < 0.5:
+                if self.rng.random() < 0.5:  # durable, but the answer is lost
+                    self.store.commit(self.rng.randint(0, len(self.store.queue)))
+                await self.crash()
+            case 7 if self.rng.random() < 0.3:
+                self.world.engine._upkeep.tick()
+            case _:
+                await self.attempt()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.hear()
+
+    async def attempt(self) -> None:
+        """An attempt ends."""
+        handle = self.world.handle
+        while (item := handle.stepper.next_activity()) is not None:
+            if not isinstance(item, ActivityCancel):
+                stored = self.disk.load(item.run_id)
+                assert stored is not None
+                begun = {
+                    each.scheduled.activity_id: (each.attempt, each.started_ns)
+                    for each in stored.run.activities.values()
+                }
+                attempt, started_ns = begun[item.activity_id]
+                # It begins when it is handed out, which may be later than when it was taken for this worker.
+                assert item.attempt == attempt
+                assert 0 < started_ns <= item.started_time_ns <= self.clock.now_ns()
+                self.attempts.append(item)
+        if self.attempts:
+            token = self.attempts.pop(self.rng.randrange(len(self.attempts))).token
+            await handle.complete_activity(
+                self.rng.choice(
+                    [
+                        AttemptFailed(token, app_failure("no")),
+                        ActivityDeferred(token),
+                        ActivityOk(token, text("r")),
+                        ActivityOk(token, text("r")),
+                    ]
+                )
+            )
+
+
+@settings(max_examples=cases(50, 1000), deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_what_is_durable_is_what_was_in_memory(seed: int) -> None:
+    """After every crash: disk equals memory at the last durable change, replay equals what was seen, acknowledged means kept."""
+
+    async def body() -> None:
+        life = Life(seed)
+        await life.begin()
+        life.ask("start")
+        for _ in range(100):
+            try:
+                await life.work()
+            except HourglassError as error:  # pragma: no cover - says which seed
+                raise AssertionError(f"seed {seed}") from error
+            await life.happen()
+        life.store.commit()
+        await life.crash()
+        life.store.commit()
+        await life.world.close()
+        for task in life.asked.values():
+            task.cancel()
+        await asyncio.gather(*life.asked.values(), return_exceptions=True)
+
+    run_async(body)

@@ -1,0 +1,386 @@
+"""The times of a schedule: as the server finds them, as Temporal's rule says, and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+import temporalio.api.workflowservice.v1 as ws
+import temporalio.client
+import temporalio.service
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import cases
+
+from hourglass._contract.cron import parse_cron
+from hourglass._contract.schedule_specs import (
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    ScheduleRange,
+    ScheduleSpec,
+)
+from hourglass._contract.spec_checks import canonical, is_empty
+from hourglass._embedded.schedules.times import NANOS, Timetable
+from hourglass._temporal.calls_schedules import put_spec, spec_from
+from hourglass.errors import UsageError
+from hourglass.testing import DevServer
+
+from .schedule_specs import LOOKS, NIGHTS, ODD, Look, cron, nanos, time
+
+MOST = 1000  # so many times does a server list
+
+
+def times(look: Look, seed: str = "") -> list[int]:
+    """The times between the two that are looked at."""
+    end = nanos(look.end)
+    moments = Timetable(look.spec, seed).moments(nanos(look.begin))
+    within = itertools.takewhile(lambda moment: moment.due_ns <= end, moments)
+    return [moment.due_ns for moment in itertools.islice(within, MOST)]
+
+
+def texts(look: Look) -> list[str]:
+    """The same, to be read."""
+    return [datetime.fromtimestamp(time / NANOS, UTC).strftime("%dT%H:%M") for time in times(look)]
+
+
+# --- as the server finds them ---------------------------------------------------------------------------------
+
+
+async def _ask(target: str) -> list[tuple[list[int], ScheduleSpec]]:
+    client = await temporalio.client.Client.connect(target)
+    return [await _ask_one(client, f"oracle-{at}", look) for at, look in enumerate(LOOKS)]
+
+
+async def _ask_one(client: temporalio.client.Client, name: str, look: Look) -> tuple[list[int], ScheduleSpec]:
+    service = client.workflow_service
+    create = ws.CreateScheduleRequest(namespace="default", schedule_id=name, request_id=name)
+    put_spec(create.schedule.spec, look.spec)
+    action = create.schedule.action.start_workflow
+    action.workflow_id = action.workflow_type.name = action.task_queue.name = name
+    create.schedule.state.paused = True
+    await service.create_schedule(create)
+    matching = ws.ListScheduleMatchingTimesRequest(namespace="default", schedule_id=name)
+    matching.start_time.FromNanoseconds(nanos(look.begin))
+    matching.end_time.FromNanoseconds(nanos(look.end))
+    listed = await service.list_schedule_matching_times(matching)
+    described = await service.describe_schedule(
+        ws.DescribeScheduleRequest(namespace="default", schedule_id=name)
+    )
+    await service.delete_schedule(ws.DeleteScheduleRequest(namespace="default", schedule_id=name))
+    return [time.ToNanoseconds() for time in listed.start_time], spec_from(described.schedule.spec)
+
+
+@pytest.fixture(scope="module")
+def oracle(quick_server: DevServer) -> list[tuple[list[int], ScheduleSpec]]:
+    """What a real server says of every spec: its times, and how it shows it."""
+    return asyncio.run(_ask(quick_server.target))
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
+def test_times_are_the_servers(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
+    """Each spec names the times that a real server lists for it, to the nanosecond."""
+    assert times(LOOKS[at]) == oracle[at][0]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
+def test_canonical_form_is_the_servers(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
+    """A spec in canonical form is what a server describes after it was given the spec."""
+    assert canonical(LOOKS[at].spec) == oracle[at][1]
+
+
+async def _refused(target: str) -> set[str]:
+    client = await temporalio.client.Client.connect(target)
+    refused = set()
+    for at, text in enumerate(ODD):
+        name = f"odd-{at}"
+        look = Look(ScheduleSpec(cron_expressions=(text,)), "2026-01-01", "2026-01-02")
+        try:
+            await _ask_one(client, name, look)
+        except temporalio.service.RPCError as error:
+            if error.status is not temporalio.service.RPCStatusCode.INVALID_ARGUMENT:
+                raise
+            refused.add(text)
+    return refused
+
+
+@pytest.mark.server
+def test_cron_strings_are_refused_as_the_server_refuses_them(quick_server: DevServer) -> None:
+    """What we call nonsense a server refuses, and what a server refuses we call nonsense."""
+
+    def makes_sense(text: str) -> bool:
+        try:
+            canonical(ScheduleSpec(cron_expressions=(text,)))
+        except UsageError:
+            return False
+        return True
+
+    refused = asyncio.run(_refused(quick_server.target))
+    assert {text for text in ODD if not makes_sense(text)} == refused
+    assert 20 < len(refused) < len(ODD) - 20
+
+
+def test_there_are_many_specs() -> None:
+    """The comparison with the server is a broad one, and nearly every spec names some time."""
+    assert len(LOOKS) >= 60
+    assert sum(bool(times(look)) for look in LOOKS) >= len(LOOKS) - 1
+
+
+# --- as the rule says -------------------------------------------------------------------------------------------
+
+ZONES = [
+    "UTC",
+    "Europe/Berlin",
+    "Europe/London",
+    "America/New_York",
+    "America/St_Johns",
+    "America/Santiago",
+    "Africa/Cairo",
+    "Africa/Casablanca",
+    "Asia/Kolkata",
+    "Australia/Lord_Howe",
+    "Australia/Sydney",
+    "Atlantic/Azores",
+    "Pacific/Chatham",
+]
+
+
+def _range(low: int, high: int) -> st.SearchStrategy[tuple[ScheduleRange, ...]]:
+    one = st.builds(
+        lambda start, length, step: ScheduleRange(start, min(start + length, high), step),
+        st.integers(low, high),
+        st.integers(0, high - low),
+        st.integers(1, 7),
+    )
+    everything = st.just((ScheduleRange(low, high),))
+    return st.one_of(everything, st.lists(one, min_size=1, max_size=2).map(tuple))
+
+
+CALENDARS = st.builds(
+    ScheduleCalendarSpec,
+    second=st.just((ScheduleRange(0),)),
+    minute=st.one_of(
+        st.just((ScheduleRange(0, 59, 10),)), st.just((ScheduleRange(0), ScheduleRange(30))), _range(0, 59)
+    ),
+    hour=_range(0, 23),
+    day_of_month=_range(1, 31),
+    month=_range(1, 12),
+    day_of_week=_range(0, 6),
+)
+# The beginnings of days on which the clocks of some of the zones are changed, and of others.
+DAYS = st.sampled_from(
+    [
+        "2026-03-08", "2026-03-28", "2026-03-29", "2026-04-04", "2026-04-05", "2026-04-24", "2026-06-15", "2026-09-05",
+        "2026-09-06", "2026-10-03", "2026-10-24", "2026-10-25", "2026-10-29", "2026-10-30", "2026-10-31", "2026-11-01",
+    ]
+)  # fmt: skip
+
+
+def _shows(calendar: ScheduleCalendarSpec, time: datetime) -> bool:
+    """The rule itself, word by word."""
+    parts = {
+        "second": time.second,
+        "minute": time.minute,
+        "hour": time.hour,
+        "day_of_month": time.day,
+        "month": time.month,
+        "day_of_week": time.isoweekday() % 7,
+    }
+    return all(
+        any(number in range(each.start, each.end + 1, each.step) for each in getattr(calendar, name))
+        for name, number in parts.items()
+    )
+
+
+@settings(max_examples=cases(60, 600), deadline=None)
+@given(calendar=CALENDARS, skip=st.one_of(st.none(), CALENDARS), zone=st.sampled_from(ZONES), day=DAYS)
+def test_times_are_those_at_which_the_clock_matches(
+    calendar: ScheduleCalendarSpec, skip: ScheduleCalendarSpec | None, zone: str, day: str
+) -> None:
+    """A time belongs to a calendar exactly if the zone's clock then shows a match, clock changes or not."""
+    full = canonical(ScheduleSpec(calendars=(calendar,), skip=(skip,) if skip else ()))
+    spec = ScheduleSpec(calendars=full.calendars, skip=full.skip, time_zone_name=zone)
+    begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    minutes = [begin + timedelta(minutes=at) for at in range(1, 36 * 60)]
+    walls = [(minute, minute.astimezone(ZoneInfo(zone))) for minute in minutes]
+    expected = [
+        int(minute.timestamp()) * NANOS
+        for minute, wall in walls
+        if _shows(full.calendars[0], wall) and not (full.skip and _shows(full.skip[0], wall))
+    ]
+    look = Look(spec, f"{day}T00:00:00", minutes[-1].strftime("%Y-%m-%dT%H:%M:%S"))
+    assert times(look)[: len(expected) + 1] == expected[:MOST]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    every=st.integers(1, 100_000),
+    offset=st.integers(0, 100_000),
+    after=st.integers(0, 4_000_000_000),
+)
+def test_intervals_count_from_the_epoch(every: int, offset: int, after: int) -> None:
+    """The next time of an interval is the first after now that is a multiple of it, shifted."""
+    offset %= every
+    moment = Timetable(ScheduleSpec(intervals=(ScheduleIntervalSpec(float(every), float(offset)),))).next(
+        after * NANOS
+    )
+    assert moment is not None
+    found = moment.nominal_ns // NANOS
+    assert (found - offset) % every == 0
+    assert after < found <= after + every
+
+
+@pytest.mark.parametrize(
+    ("look", "expected"),
+    [
+        (cron("30 2 * * *", "2026-10-24T12:00:00", "2026-10-25T12:00:00", "Europe/Berlin"), ["25T00:30", "25T01:30"]),
+        (
+            cron("*/30 * * * *", "2026-10-24T23:40:00", "2026-10-25T02:00:00", "Europe/London"),
+            ["25T00:00", "25T00:30", "25T01:00", "25T01:30", "25T02:00"],
+        ),
+        (cron("30 23 * * *", "2026-10-29T00:00:00", "2026-10-30T12:00:00", "Africa/Cairo"), ["29T20:30", "29T21:30"]),
+        (cron("15 2 * * *", "2026-10-03T00:00:00", "2026-10-04T00:00:00", "Australia/Lord_Howe"), []),
+        (cron("0 0 * * *", "2011-12-29", "2011-12-31", "Pacific/Apia"), ["29T10:00", "30T10:00"]),
+    ],
+    ids=["Berlin", "London", "Cairo", "Lord Howe", "Apia"],
+)  # fmt: skip
+def test_changes_that_a_server_gets_wrong(look: Look, expected: list[str]) -> None:
+    """Repeated hours east of Greenwich come twice, and leapt-over half hours and days not at all."""
+    assert texts(look) == expected
+
+
+# --- jitter and ends ----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(jitter=st.floats(0, 5000), every=st.integers(1, 4000), seed=st.text(max_size=5))
+def test_jitter_is_bounded_and_repeatable(jitter: float, every: int, seed: str) -> None:
+    """Jitter makes times later, by less than it says and never as far as the next, and is the same each time."""
+    spec = ScheduleSpec(intervals=(ScheduleIntervalSpec(float(every)),), jitter=jitter)
+    moments = list(itertools.islice(Timetable(spec, seed).moments(0), 20))
+    assert moments == list(itertools.islice(Timetable(spec, seed).moments(0), 20))
+    assert [moment.nominal_ns for moment in moments] == [at * every * NANOS for at in range(1, 21)]
+    for moment in moments:
+        assert 0 <= moment.due_ns - moment.nominal_ns <= min(jitter, every) * NANOS
+    assert all(earlier.due_ns < later.nominal_ns for earlier, later in itertools.pairwise(moments))
+
+
+def test_jitter_differs_between_schedules() -> None:
+    """Two schedules with the same spec do not act at the same time."""
+    spec = ScheduleSpec(cron_expressions=("@hourly",), jitter=600.0)
+    first, second = Timetable(spec, "a").next(0), Timetable(spec, "b").next(0)
+    assert first is not None
+    assert second is not None
+    assert first.nominal_ns == second.nominal_ns
+    assert first.due_ns != second.due_ns
+
+
+def test_a_spec_that_skips_everything_ends() -> None:
+    """Where all times are skipped the search gives up instead of going on for ever."""
+    always = ScheduleCalendarSpec(
+        second=(ScheduleRange(0, 59),), minute=(ScheduleRange(0, 59),), hour=(ScheduleRange(0, 23),)
+    )
+    assert Timetable(ScheduleSpec(intervals=(ScheduleIntervalSpec(1.0),), skip=(always,))).next(0) is None
+    assert Timetable(ScheduleSpec(cron_expressions=("* * * * * * *",), skip=(always,))).next(0) is None
+
+
+def test_long_skips_are_leapt_over() -> None:
+    """A schedule of every second that skips nights goes on in the morning."""
+    spec = ScheduleSpec(
+        intervals=(ScheduleIntervalSpec(1.0),), skip=(NIGHTS,), time_zone_name="Europe/Berlin"
+    )
+    moment = Timetable(spec).next(nanos("2026-01-01T19:00:00"))
+    assert moment is not None
+    assert moment.nominal_ns == nanos("2026-01-02T06:00:00")
+
+
+def test_far_and_past_times_end() -> None:
+    """A year far away is found, one that has passed is not."""
+    assert texts(cron("0 0 1 1 * 2099", "2026-01-01", "2100-01-01", "Europe/Berlin")) == ["31T23:00"]
+    assert texts(cron("0 0 1 1 * 2025", "2026-01-01", "2100-01-01", "Europe/Berlin")) == []
+
+
+# --- what makes no sense --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "0 fields"),
+        ("* * * *", "4 fields"),
+        ("* * * * * * * *", "8 fields"),
+        ("@reboot", "1 fields"),
+        ("60 * * * *", "'60' is not among the minutes: 0 to 59"),
+        ("* 24 * * *", "hours"),
+        ("* * 0 * *", "days of the month"),
+        ("* * ? * *", "days of the month"),
+        ("* * L * *", "days of the month"),
+        ("* * * 13 *", "months"),
+        ("* * * foo *", "names such as feb"),
+        ("* * * * 8", "days of the week"),
+        ("* * * * 5-1", "end before they start"),
+        ("*/0 * * * *", "step"),
+        ("*/x * * * *", "step"),
+        ("1-2-3 * * * *", "minutes"),
+        ("1,,2 * * * *", "minutes"),
+        ("0 0 1 1 * 1999", "years"),
+        ("@every", "duration"),
+        ("@every soon", "duration"),
+        ("@every 5", "duration"),
+        ("TZ=Europe/Berlin", "0 fields"),
+    ],
+)
+def test_bad_cron_strings(text: str, why: str) -> None:
+    """A cron string that makes no sense is refused with the part that does not."""
+    with pytest.raises(UsageError, match="is invalid") as caught:
+        parse_cron(text)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (
+            ScheduleSpec(cron_expressions=("@daily",), time_zone_name="Mars/Olympus"),
+            "no time zone 'Mars/Olympus'",
+        ),
+        (ScheduleSpec(cron_expressions=("TZ=../../etc/passwd @daily",)), "no time zone"),
+        (ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily",), time_zone_name="UTC"), "another one"),
+        (ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily", "@hourly")), "same time zone"),
+        (ScheduleSpec(intervals=(ScheduleIntervalSpec(0.5),)), "at least a second"),
+        (ScheduleSpec(intervals=(ScheduleIntervalSpec(5.0, 5.0),)), "offset"),
+        (ScheduleSpec(calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(24),)),)), "hours go from 0 to 23"),
+        (ScheduleSpec(calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(5, 3),)),)), "range from 5 to 3"),
+        (ScheduleSpec(skip=(ScheduleCalendarSpec(day_of_week=(ScheduleRange(7),)),)), "days of the week"),
+        (ScheduleSpec(calendars=(ScheduleCalendarSpec(comment="x" * 201),)), "comment"),
+        (
+            ScheduleSpec(
+                intervals=(ScheduleIntervalSpec(5.0),), start_at=time("2026-01-02"), end_at=time("2026-01-01")
+            ),
+            "before it starts",
+        ),
+    ],
+)
+def test_bad_specs(spec: ScheduleSpec, why: str) -> None:
+    """A spec that makes no sense is refused, and the message says why."""
+    with pytest.raises(UsageError) as caught:
+        canonical(spec)
+    assert why in str(caught.value)
+
+
+def test_a_canonical_spec_stays_as_it_is() -> None:
+    """Turning a spec into its canonical form again changes nothing."""
+    for look in LOOKS:
+        once = canonical(look.spec)
+        assert canonical(once) == once
+        assert not once.cron_expressions
+
+
+def test_empty_specs_are_known() -> None:
+    """A spec that names no time is empty, also if it skips some."""
+    assert is_empty(ScheduleSpec(skip=(ScheduleCalendarSpec(),), time_zone_name="UTC"))
+    assert not is_empty(ScheduleSpec(cron_expressions=("@daily",)))

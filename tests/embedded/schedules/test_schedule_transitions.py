@@ -1,0 +1,583 @@
+"""What a schedule does as time passes, as data: overlap policies, catch-up, jitter, backfills, pausing, updates."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.specs import made
+
+from hourglass import client
+from hourglass._contract.schedule_specs import (
+    ScheduleBackfill,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleState,
+)
+from hourglass._contract.schedules import CreateSchedule, EngineSchedule, PatchSchedule, UpdateSchedule
+from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
+from hourglass._embedded.schedules import transitions as rec
+from hourglass._embedded.schedules import transitions as tr
+from hourglass._embedded.schedules.times import NANOS
+from hourglass._embedded.schedules.transitions import MAX_BUFFERED, BufferedStart, decide_overlap
+from hourglass.converter import Failure, Payload
+from hourglass.testing import DevServer
+
+from .schedule_specs import nanos
+
+NOON = nanos("2026-01-01T12:00:00")
+MINUTE = 60 * NANOS
+
+
+def after(seconds: float) -> datetime:
+    """The time this many seconds after noon."""
+    return datetime(2026, 1, 1, 12, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+ACTION = made(StartWorkflow, workflow_id="report", workflow_type="Report", task_queue="q", request_id="")
+DONE = WorkflowStatus.COMPLETED
+
+
+class World:
+    """An engine without anything but schedules: it starts what it is told, and closes what a test says."""
+
+    def __init__(
+        self,
+        every: float = 60.0,
+        policy: SchedulePolicy | None = None,
+        state: ScheduleState | None = None,
+        jitter: float = 0.0,
+        **create: Any,
+    ) -> None:
+        schedule = EngineSchedule(
+            action=ACTION,
+            spec=ScheduleSpec(intervals=(ScheduleIntervalSpec(every),), jitter=jitter),
+            policy=policy or SchedulePolicy(),
+            state=state or ScheduleState(),
+        )
+        self.now = NOON
+        self.record = tr.create(
+            CreateSchedule(schedule_id="s", schedule=schedule, request_id="r", **create), NOON
+        )
+        self.started: list[str] = []
+        self.cancelled: list[str] = []
+        self.terminated: list[str] = []
+        self.ended = 0
+        self.look()
+
+    def look(self) -> int | None:
+        """Let the schedule act until it rests."""
+        while True:
+            step = tr.advance(self.record, self.now)
+            self.record = step.record
+            for start in step.starts:
+                self.started.append(start.workflow_id.removeprefix("report-2026-01-01T"))
+                self.record = tr.started(self.record, start, f"run-{len(self.started)}", self.now)
+            self.cancelled += [name for name, _ in step.cancel]
+            self.terminated += [name for name, _ in step.terminate]
+            if step.wake_ns is None or step.wake_ns > self.now:
+                return step.wake_ns
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass at once."""
+        self.now += round(seconds * NANOS)
+        self.look()
+
+    def tick(self, count: int, seconds: float = 60.0) -> None:
+        """Let time pass step by step."""
+        for _ in range(count):
+            self.wait(seconds)
+
+    def close(self, status: WorkflowStatus = DONE, message: str = "") -> None:
+        """Close the first workflow that the schedule waits for."""
+        failure = Failure(message) if message else None
+        self.record = tr.closed(self.record, self.record.running[0][0], status, failure=failure)
+        self.ended += 1
+        self.look()
+
+    def patch(self, **patch: Any) -> None:
+        """Send a request."""
+        self.record = tr.patch(self.record, PatchSchedule(schedule_id="s", request_id="p", **patch), self.now)
+        self.look()
+
+    def update(self, token: bytes | None = None, **changes: Any) -> None:
+        """Replace parts of the schedule."""
+        request = UpdateSchedule(
+            schedule_id="s",
+            schedule=msgspec.structs.replace(self.record.schedule, **changes),
+            request_id="u",
+            conflict_token=rec.token_of(self.record) if token is None else token,
+        )
+        self.record = tr.update(self.record, request, self.now)
+        self.look()
+
+    @property
+    def counts(self) -> tuple[int, int, int, int, list[str]]:
+        """How much it has done, skipped, put off and not finished, and what for."""
+        record = self.record
+        return (
+            record.action_count,
+            record.skipped_overlap,
+            len(record.waiting),
+            len(record.running),
+            [taken.action.workflow_id[-9:] for taken in record.recent],
+        )
+
+    @property
+    def state(self) -> ScheduleState:
+        """The schedule's state."""
+        return self.record.schedule.state
+
+
+def overlapping(policy: ScheduleOverlapPolicy) -> World:
+    """A world whose first workflow runs while two more times come."""
+    world = World(policy=SchedulePolicy(overlap=policy))
+    world.tick(3)
+    return world
+
+
+# --- overlap ---------------------------------------------------------------------------------------------------------
+
+
+def test_skip() -> None:
+    """While a workflow runs, times are skipped and counted; the next time after its end counts again."""
+    world = overlapping(ScheduleOverlapPolicy.SKIP)
+    assert world.started == ["12:01:00Z"]
+    assert world.record.skipped_overlap == 2
+    world.close()
+    world.tick(1)
+    assert world.started == ["12:01:00Z", "12:04:00Z"]
+
+
+def test_buffer_one() -> None:
+    """One start waits for the end of the one before; more are skipped."""
+    world = overlapping(ScheduleOverlapPolicy.BUFFER_ONE)
+    assert (world.started, len(world.record.waiting)) == (["12:01:00Z"], 1)
+    world.close()
+    assert world.started == ["12:01:00Z", "12:02:00Z"]
+    assert (world.record.skipped_overlap, world.record.waiting) == (1, ())
+
+
+def test_buffer_all() -> None:
+    """Every start waits for its turn, and they run one after the other."""
+    world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
+    assert world.started == ["12:01:00Z"]
+    world.close()
+    assert world.started == ["12:01:00Z", "12:02:00Z"]
+    world.close()
+    assert world.started == ["12:01:00Z", "12:02:00Z", "12:03:00Z"]
+    assert world.record.skipped_overlap == 0
+
+
+def test_cancel_other() -> None:
+    """What runs is asked to cancel, and the new one starts when it is gone."""
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.CANCEL_OTHER))
+    world.tick(2)
+    assert world.cancelled == ["report-2026-01-01T12:01:00Z"]
+    assert world.started == ["12:01:00Z"]
+    world.close(WorkflowStatus.CANCELED)
+    assert world.started == ["12:01:00Z", "12:02:00Z"]
+    assert world.terminated == []
+
+
+def test_cancelled_starts_give_way_to_later_ones() -> None:
+    """Of several that wait for a cancelled one to end only the last is started."""
+    world = overlapping(ScheduleOverlapPolicy.CANCEL_OTHER)
+    world.close(WorkflowStatus.CANCELED)
+    assert world.started == ["12:01:00Z", "12:03:00Z"]
+
+
+def test_terminate_other() -> None:
+    """What runs is terminated, and the new one starts when it is gone."""
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.TERMINATE_OTHER))
+    world.tick(2)
+    assert world.terminated == ["report-2026-01-01T12:01:00Z"]
+    world.close(WorkflowStatus.TERMINATED)
+    assert world.started == ["12:01:00Z", "12:02:00Z"]
+    assert world.cancelled == []
+
+
+def test_allow_all() -> None:
+    """Every time starts a workflow, whatever runs, and none is waited for."""
+    world = overlapping(ScheduleOverlapPolicy.ALLOW_ALL)
+    assert world.started == ["12:01:00Z", "12:02:00Z", "12:03:00Z"]
+    assert world.record.running == ()
+
+
+POLICIES = [policy for policy in ScheduleOverlapPolicy if policy is not ScheduleOverlapPolicy.UNSPECIFIED]
+
+
+@settings(max_examples=300)
+@given(
+    policies=st.lists(st.sampled_from(list(ScheduleOverlapPolicy)), max_size=8),
+    running=st.booleans(),
+    default=st.sampled_from(POLICIES),
+)
+def test_every_start_is_decided_once(
+    policies: list[ScheduleOverlapPolicy], running: bool, default: ScheduleOverlapPolicy
+) -> None:
+    """Each start goes, waits, is skipped or gives way; nothing is doubled, and nothing starts beside what runs."""
+    waiting = tuple(BufferedStart(at, at, policy) for at, policy in enumerate(policies))
+    found = decide_overlap(waiting, running, default)
+    alone = () if found.alone is None else (found.alone,)
+    kept = [*found.together, *alone, *found.waiting]
+    assert len(set(kept)) == len(kept)
+    assert set(kept) <= set(waiting)
+    assert list(found.waiting) == sorted(found.waiting, key=lambda due: due.nominal_ns)
+    assert not (running and found.alone)
+    assert (found.cancel or found.terminate) <= running
+    resolved = [policy or default for policy in policies]
+    given_way = sum(
+        policy in (ScheduleOverlapPolicy.CANCEL_OTHER, ScheduleOverlapPolicy.TERMINATE_OTHER)
+        for policy in resolved
+    )
+    dropped = resolved.count(ScheduleOverlapPolicy.ALLOW_ALL) if found.cancel or found.terminate else 0
+    lost = len(waiting) - len(kept) - found.skipped - dropped
+    assert 0 <= lost <= given_way
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_a_server_decides_the_same(policy: ScheduleOverlapPolicy, quick_server: DevServer) -> None:
+    """Starts that meet nothing, and then ones that meet what runs, come out as on a real server."""
+    world = World(policy=SchedulePolicy(overlap=policy), state=ScheduleState(paused=True))
+    name = f"same-{uuid.uuid4().hex[:8]}"
+    schedule = client.Schedule(
+        client.ScheduleActionStartWorkflow("nobody-runs-it", task_queue=name, execution_timeout=60),
+        client.ScheduleSpec(intervals=[client.ScheduleIntervalSpec(60)]),
+        client.SchedulePolicy(overlap=policy),
+        client.ScheduleState(paused=True),
+    )
+    with client.Client.connect(quick_server.target) as connected:
+        handle = connected.create_schedule(name, schedule)
+        for hour in (9, 10):
+            begin = datetime(2026, 1, 1, hour, tzinfo=UTC)
+            end = begin + timedelta(minutes=2)
+            world.patch(backfill=(ScheduleBackfill(start_at=begin, end_at=end),))
+            while len(world.terminated) > world.ended:
+                world.close(WorkflowStatus.TERMINATED)
+            handle.backfill(client.ScheduleBackfill(start_at=begin, end_at=end))
+            deadline = time.monotonic() + 30
+            while (found := _counts(handle.describe().info)) != world.counts:
+                assert time.monotonic() < deadline, (found, world.counts)
+                time.sleep(0.05)
+        handle.delete()
+
+
+def _counts(info: client.ScheduleInfo) -> tuple[int, int, int, int, list[str]]:
+    return (
+        info.num_actions,
+        info.num_actions_skipped_overlap,
+        info.num_actions_waiting,
+        len(info.running_actions),
+        [action.action.workflow_id[-9:] for action in info.recent_actions],
+    )
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    steps=st.lists(st.floats(0.001, 400.0), min_size=1, max_size=12),
+    jitter=st.floats(0, 100),
+    every=st.integers(1, 90),
+)
+def test_all_at_once_or_one_by_one(steps: list[float], jitter: float, every: int) -> None:
+    """However time is cut into pieces, the same workflows are started, each once."""
+    policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL)
+    bit_by_bit, at_once = World(every, policy, jitter=jitter), World(every, policy, jitter=jitter)
+    for step in steps:
+        bit_by_bit.wait(step)
+    at_once.now = bit_by_bit.now
+    at_once.look()
+    assert bit_by_bit.started == at_once.started
+    assert len(set(at_once.started)) == len(at_once.started)
+
+
+def test_it_says_when_to_look_again() -> None:
+    """The next look is at the next time, with its jitter; and never, if there is none or it may not act."""
+    assert World().look() == NOON + MINUTE
+    later = World(jitter=30.0).look()
+    assert later is not None
+    assert NOON + MINUTE <= later < NOON + MINUTE + 30 * NANOS
+    assert World(state=ScheduleState(paused=True)).look() is None
+    ended = World()
+    ended.update(spec=dataclasses.replace(ended.record.schedule.spec, end_at=after(90)))
+    ended.tick(2)
+    assert ended.look() is None
+    assert ended.started == ["12:01:00Z"]
+
+
+def test_a_jitter_that_has_not_passed_is_not_lost() -> None:
+    """A look between a time and its jitter, or an update there, neither loses nor doubles the start."""
+    world = World(3600.0, jitter=1800.0)
+    due = world.look()
+    assert due is not None
+    assert due > NOON + 3600 * NANOS  # else there is nothing to look between
+    world.now = NOON + 3600 * NANOS + 1
+    world.look()
+    assert world.started == []
+    world.update(policy=world.record.schedule.policy)
+    assert world.look() == due
+    world.now = due
+    world.look()
+    world.look()
+    assert world.started == ["13:00:00Z"]
+
+
+def test_a_clock_that_goes_back_repeats_nothing() -> None:
+    """Where the clock goes back nothing is started until it has caught up."""
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
+    world.tick(2)
+    world.now -= 2 * MINUTE
+    world.look()
+    world.tick(2)
+    assert world.started == ["12:01:00Z", "12:02:00Z"]
+    world.tick(1)
+    assert world.started[2:] == ["12:03:00Z"]
+
+
+def test_what_was_missed_is_caught_up_within_the_window() -> None:
+    """After an outage the times of the catch-up window are done, older ones counted as missed."""
+    policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL, catchup_window=150.0)
+    world = World(policy=policy)
+    world.wait(600)
+    assert world.started == ["12:08:00Z", "12:09:00Z", "12:10:00Z"]
+    assert world.record.missed_catchup == 7
+
+
+def test_the_window_is_at_least_ten_seconds_and_a_year_by_default() -> None:
+    """The window's bounds are Temporal's, and are shown."""
+    assert World(
+        policy=SchedulePolicy(catchup_window=1.0)
+    ).record.schedule.policy.catchup_window == timedelta(seconds=10)
+    assert World().record.schedule.policy.catchup_window == timedelta(days=365)
+
+
+def test_a_long_outage_is_taken_in_pieces() -> None:
+    """One step looks at a bounded number of times, and asks to go on at once."""
+    world = World(1.0, SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP))
+    step = tr.advance(world.record, NOON + 5000 * NANOS)
+    assert step.wake_ns == NOON + 5000 * NANOS
+    assert step.record.seen_ns == NOON + tr.BATCH * NANOS
+    world.wait(5000)
+    assert world.record.skipped_overlap == 4999
+
+
+def test_too_many_that_wait_are_dropped() -> None:
+    """The queue is bounded; what does not fit is counted."""
+    world = World(1.0, SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL))
+    world.wait(MAX_BUFFERED + 101)
+    assert len(world.record.waiting) <= MAX_BUFFERED
+    assert len(world.started) + len(world.record.waiting) + world.record.dropped == MAX_BUFFERED + 101
+    assert world.record.dropped > 0
+
+
+# --- pausing and limits ------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_is_a_pause() -> None:
+    """What comes due during a pause is not done later, nor what a pause overtook before anybody looked."""
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
+    world.now += 70 * NANOS  # 12:01 has come, and nobody has looked yet
+    world.patch(pause="holidays")
+    assert (world.state.paused, world.state.note) == (True, "holidays")
+    world.tick(3)
+    world.patch(unpause="back")
+    world.tick(1)
+    assert (world.state.paused, world.state.note) == (False, "back")
+    assert world.started == ["12:05:00Z"]
+
+
+def test_a_failure_pauses_where_it_shall() -> None:
+    """With pause_on_failure a failed or timed-out workflow pauses the schedule and says why; others do not."""
+    for status, note in [
+        (WorkflowStatus.FAILED, "paused due to workflow failure: report-2026-01-01T12:01:00Z: no money"),
+        (WorkflowStatus.TIMED_OUT, "paused due to workflow timeout: report-2026-01-01T12:01:00Z"),
+    ]:
+        world = World(policy=SchedulePolicy(pause_on_failure=True))
+        world.tick(1)
+        world.close(status, "no money")
+        assert (world.state.paused, world.state.note) == (True, note)
+        world.tick(2)
+        assert len(world.started) == 1
+    for status in (DONE, WorkflowStatus.CANCELED, WorkflowStatus.TERMINATED):
+        world = World(policy=SchedulePolicy(pause_on_failure=True))
+        world.tick(1)
+        world.close(status)
+        assert not world.state.paused
+    world = World()
+    world.tick(1)
+    world.close(WorkflowStatus.FAILED)
+    assert not world.state.paused
+
+
+def test_actions_are_counted_down() -> None:
+    """A limited schedule acts so many times; skipped times and manual ones do not count."""
+    world = World(state=ScheduleState(limited_actions=True, remaining_actions=2))
+    world.tick(3)
+    assert (world.state.remaining_actions, world.record.skipped_overlap) == (1, 2)
+    world.close()
+    world.patch(trigger=ScheduleOverlapPolicy.ALLOW_ALL)
+    assert world.state.remaining_actions == 1
+    world.tick(1)
+    assert world.state.remaining_actions == 0
+    world.close()
+    world.tick(3)
+    assert world.look() is None
+    assert len(world.started) == 3
+    world.patch(trigger=ScheduleOverlapPolicy.UNSPECIFIED)
+    assert len(world.started) == 4
+
+
+def test_waiting_starts_do_not_outlive_a_pause() -> None:
+    """What waits when the schedule pauses is dropped when its turn comes, but for what was asked by hand."""
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL))
+    world.tick(3)
+    world.patch(trigger=ScheduleOverlapPolicy.BUFFER_ALL)
+    world.patch(pause="enough")
+    world.close()
+    assert world.started == [
+        "12:01:00Z",
+        "12:03:00Z",
+    ]  # the trigger, named after the time that it was asked for
+    assert world.record.waiting == ()
+
+
+# --- by hand --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_trigger_acts_now_even_when_paused() -> None:
+    """A trigger starts a workflow named after now, by the schedule's policy or its own."""
+    world = World(state=ScheduleState(paused=True), trigger_immediately=True)
+    assert world.started == ["12:00:00Z"]
+    world.wait(7)
+    world.patch(trigger=ScheduleOverlapPolicy.UNSPECIFIED)
+    assert world.record.skipped_overlap == 1
+    world.patch(trigger=ScheduleOverlapPolicy.ALLOW_ALL)
+    assert world.started == ["12:00:00Z", "12:00:07Z"]
+
+
+def test_a_backfill_does_a_stretch_of_the_past() -> None:
+    """Both ends of a backfill belong to it; its times neither miss a window nor count down."""
+    stretch = ScheduleBackfill(
+        start_at=after(-180), end_at=after(-60), overlap=ScheduleOverlapPolicy.ALLOW_ALL
+    )
+    world = World(
+        policy=SchedulePolicy(catchup_window=10.0),
+        state=ScheduleState(limited_actions=True, remaining_actions=1, paused=True),
+        backfill=(stretch,),
+    )
+    assert world.started == ["11:57:00Z", "11:58:00Z", "11:59:00Z"]
+    assert world.state.remaining_actions == 1
+
+
+@pytest.mark.parametrize("overlap", [ScheduleOverlapPolicy.ALLOW_ALL, ScheduleOverlapPolicy.BUFFER_ALL])
+def test_a_long_backfill_is_taken_in_pieces(overlap: ScheduleOverlapPolicy) -> None:
+    """A backfill of thousands of times is done completely and in order, some at a time."""
+    count = 1300
+    stretch = ScheduleBackfill(start_at=after(1 - count), end_at=after(0), overlap=overlap)
+    world = World(1.0, state=ScheduleState(paused=True))
+    request = PatchSchedule(schedule_id="s", request_id="p", backfill=(stretch,))
+    step = tr.advance(tr.patch(world.record, request, NOON), NOON)
+    assert len(step.starts) + len(step.record.waiting) == tr.BACKFILL_BATCH
+    world.patch(backfill=(stretch,))
+    while world.record.running:
+        world.close()
+    assert len(world.started) == count
+    assert world.started == sorted(world.started)
+    assert (world.record.dropped, world.record.skipped_overlap) == (0, 0)
+
+
+# --- updates, views, storing ----------------------------------------------------------------------------------------------
+
+
+def test_an_update_counts_from_its_moment() -> None:
+    """After an update the new times count; those before it are not done again."""
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
+    world.tick(2)
+    world.wait(30)
+    world.update(spec=ScheduleSpec(intervals=(ScheduleIntervalSpec(20.0),)))
+    world.tick(2, 20.0)
+    assert world.started == ["12:01:00Z", "12:02:00Z", "12:02:40Z", "12:03:00Z"]
+    assert world.record.update_time_ns == NOON + 150 * NANOS
+
+
+def test_an_update_of_an_older_version_is_dropped() -> None:
+    """Every change gives a schedule another token; an update must name the present one, or none."""
+    world = World()
+    stale = rec.token_of(world.record)
+    world.patch(pause="mine")
+    assert rec.token_of(world.record) != stale
+    world.update(stale, state=ScheduleState(note="yours"))
+    assert world.state.note == "mine"
+    world.update(b"", state=ScheduleState(note="anyhow"))
+    assert world.state.note == "anyhow"
+
+
+def test_views_tell_what_happened() -> None:
+    """A description and a summary show counts, what runs, the last ten actions and the next ten times."""
+    world = World(memo={"a": Payload(b"1")})
+    world.tick(12)
+    assert len(world.record.recent) == 1
+    for _ in range(12):
+        world.close()
+        world.tick(1)
+    seen = rec.describe(world.record)
+    assert (seen.schedule_id, seen.memo) == ("s", {"a": Payload(b"1")})
+    assert (seen.info.num_actions, seen.info.num_actions_skipped_overlap) == (13, 11)
+    assert len(seen.info.recent_actions) == 10
+    last = seen.info.recent_actions[-1]
+    assert (last.action.workflow_id, last.action.first_execution_run_id) == (
+        "report-2026-01-01T12:24:00Z",
+        "run-13",
+    )
+    assert seen.info.running_actions == (last.action,)
+    assert seen.info.next_action_times == tuple(after(60 * (24 + number)) for number in range(1, 11))
+    listed = rec.summarize(world.record)
+    assert (len(listed.recent_actions), len(listed.next_action_times)) == (5, 5)
+    assert (listed.workflow_type, listed.paused) == ("Report", False)
+
+
+def test_a_start_is_marked_with_its_schedule() -> None:
+    """A workflow that a schedule starts carries the schedule's id and the time it stands for."""
+    world = World()
+    step = tr.advance(world.record, NOON + MINUTE)
+    request = tr.start_request(step.record, step.starts[0], "fresh")
+    assert (request.workflow_id, request.request_id) == ("report-2026-01-01T12:01:00Z", "fresh")
+    assert (request.workflow_type, request.spec.task_queue) == ("Report", "q")
+    assert request.spec.search_attributes["TemporalScheduledById"].data == b'"s"'
+    assert request.spec.search_attributes["TemporalScheduledStartTime"].data == b'"2026-01-01T12:01:00Z"'
+
+
+def test_an_id_can_be_kept() -> None:
+    """With keep_original_workflow_id nothing is appended."""
+    world = World(policy=SchedulePolicy(keep_original_workflow_id=True))
+    world.tick(1)
+    assert world.started == ["report"]
+
+
+def test_a_record_survives_being_stored() -> None:
+    """A record is data: written and read again it is the same, whatever waits in it."""
+    world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
+    world.patch(
+        backfill=(
+            ScheduleBackfill(
+                start_at=after(-9999 * 60), end_at=after(0), overlap=ScheduleOverlapPolicy.BUFFER_ALL
+            ),
+        )
+    )
+    assert world.record.waiting
+    assert world.record.backfills
+    stored = msgspec.msgpack.encode(world.record)
+    assert msgspec.msgpack.decode(stored, type=rec.ScheduleRecord) == world.record

@@ -1,0 +1,334 @@
+"""Children, and what runs do to each other: exactly once, in one change, whatever the process does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import cases
+from tests.embedded.stores import Blind, Noted, memory_store, open_sqlite
+from tests.specs import made
+
+from hourglass._contract.workflows import DescribeWorkflow, ListWorkflows, RunCompleted, TerminateWorkflow
+from hourglass._embedded import VirtualClock
+from hourglass._embedded.store.store import Store
+from hourglass._embedded.transitions.run import Run
+from hourglass._embedded.transitions.size_limits import Limits
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._history import events as h
+from hourglass._history import events as o
+
+from ..families import Family, check_agreement
+from ..memory_world import World, app_failure, run_async, settle, text
+
+
+def child(seq: int = 1, name: str = "c", **more: Any) -> c.StartChildWorkflow:
+    return made(c.StartChildWorkflow, seq=seq, workflow_id=name, workflow_type="C", **more)
+
+
+def told(seen: Sequence[e.Event], kind: type[e.Event]) -> Any:
+    """The events of a kind that a run was told."""
+    return [event for event in seen if isinstance(event, kind)]
+
+
+def stored(store: Store) -> dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]:
+    """All runs of a store."""
+    return {run_id: (store._runs[run_id], tuple(store._events[run_id])) for run_id in store._runs}
+
+
+# --- generated families -----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=cases(30, 600), deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
+def test_families_agree_and_replay_as_they_lived(seed: int, cache: int) -> None:
+    """After every change what runs say of each other is true, and replayed they are told what they were told."""
+
+    async def body() -> None:
+        store = Noted()
+        world = await World.new(store=store, max_cached_workflows=cache)
+        family = Family(world, seed)
+        await world.start()
+        await family.live(25)
+        assert family.evictions <= {
+            "LANG_FAIL",
+            "LANG_REQUESTED",
+            "CACHE_FULL",
+            "UNHANDLED_COMMAND",
+            "TASK_NOT_FOUND",
+            "WORKFLOW_EXECUTION_ENDING",
+            "FATAL",
+        }
+        disk = memory_store()
+        for change in store.changes:
+            disk.append(change)
+            check_agreement(stored(disk))
+        await world.close()
+
+    run_async(body)
+
+
+@settings(max_examples=cases(20, 300), deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), data=st.data())
+def test_families_survive_crashes(seed: int, data: st.DataObject) -> None:
+    """A process that dies after any change leaves a family that goes on as if nothing had been."""
+
+    async def body() -> None:
+        store, clock = Noted(), VirtualClock()
+        world = await World.new(store=store, clock=clock)
+        family = Family(world, seed)
+        await world.start()
+        await family.live(12)
+        count = data.draw(st.integers(1, len(store.changes)))
+        disk = memory_store()
+        for change in store.changes[:count]:
+            disk.append(change)
+        await world.close()
+        again = await World.new(store=disk, clock=clock, opened=True)
+        heir = Family(again, seed, family.known)
+        for record in list(again.engine.runs.records()):
+            heir.known[record.run.run_id] = family.known.get(record.run.run_id, [])
+        await heir.live(12)
+        check_agreement(stored(disk))
+        await again.close()
+
+    run_async(body)
+
+
+# --- one change -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_child_and_its_parent_are_one_change() -> None:
+    """A child's start, its end, a signal and a parent's end are each one change of the store."""
+    store = Noted()
+    world = await World.new(store=store)
+    parent = (await world.start()).run_id
+    await world.activation()
+    before = len(store.changes)
+    await world.complete(parent, child())
+    started = store.changes[before:]
+    assert {each.run.run_id for each in (started[0], *started[0].also)} >= {parent}
+    assert len({each.run.run_id for each in (started[0], *started[0].also)}) == 2
+    child_run = (await world.activation()).run_id
+    if child_run == parent:
+        child_run = (await world.activation()).run_id
+    before = len(store.changes)
+    await world.complete(child_run, c.CompleteRun(text("done")))
+    ended = store.changes[before]
+    assert {each.run.run_id for each in (ended, *ended.also)} == {parent, child_run}
+    await world.close()
+
+
+def family_script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
+    """A parent that waits for its child; a child that waits for a signal of its parent."""
+    seen = [*journal, *new]
+    (start,) = told(seen, e.RunStarted)
+    if start.workflow_type == "C":
+        return [c.CompleteRun(text("heard"))] if told(new, e.SignalReceived) else []
+    if told(new, e.RunStarted):
+        return [child()]
+    if told(new, e.ChildStarted):
+        return [c.SignalExternalWorkflow(seq=1, workflow_id="c", signal_name="s", is_child=True)]
+    for completed in told(new, e.ChildCompleted):
+        return [c.CompleteRun(completed.result)]
+    return []
+
+
+def test_every_crash_of_a_small_family() -> None:
+    """A parent, its child and a signal end the same after a crash behind each of their changes."""
+
+    async def play(store: Store, clock: VirtualClock, opened: bool) -> None:
+        world = await World.new(store=store, clock=clock, opened=opened)
+        if not opened:
+            await world.start()
+        while not isinstance(await world.outcome(), RunCompleted):
+            await world.step(family_script)
+        assert await world.outcome() == RunCompleted((text("heard"),))
+        assert await world.outcome("c") == RunCompleted((text("heard"),))
+        check_agreement(stored(store))
+        await world.close()
+
+    async def body() -> None:
+        whole, clock = Noted(), VirtualClock()
+        await play(whole, clock, opened=False)
+        assert len(whole.changes) > 8
+        for count in range(1, len(whole.changes)):
+            disk = memory_store()
+            for change in whole.changes[:count]:
+                disk.append(change)
+            await play(disk, clock, opened=True)
+
+    run_async(body)
+
+
+async def test_a_family_in_a_file(tmp_path: Path) -> None:
+    """Pending children come back from a file, and a parent that sleeps there hears of its child's end."""
+    clock = VirtualClock()
+    world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock)
+    await world.start(memo={"note": text("n")})
+    parent = (await world.activation()).run_id
+    await world.complete(parent, child())
+    record = world.engine.current("w")
+    assert record is not None
+    pending = record.run.children
+    assert [(each.initiated.workflow_id, each.started_event_id) for each in pending.values()] == [("c", 6)]
+    await world.engine.durable(world.engine.writes.newest)
+    await world.close()
+    world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock, opened=True)
+    record = world.engine.record(parent)
+    assert record is not None
+    assert record.run.children == pending
+    (described,) = (await world.call(DescribeWorkflow(workflow_id="w"))).pending_children
+    assert (described.workflow_id, described.workflow_type) == ("c", "C")
+    found = (await world.call(ListWorkflows(query="ParentWorkflowId = 'w'"))).workflows
+    assert [(each.workflow_id, each.root_workflow_id) for each in found] == [("c", "w")]
+    while not isinstance(await world.outcome(), RunCompleted):
+        await world.step(family_script)
+    await world.close()
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (child, "PENDING_CHILD_WORKFLOWS_LIMIT_EXCEEDED"),
+        (
+            lambda seq: c.SignalExternalWorkflow(seq=seq, workflow_id="x", signal_name="s"),
+            "PENDING_SIGNALS_LIMIT_EXCEEDED",
+        ),
+        (
+            lambda seq: c.RequestCancelExternal(seq=seq, workflow_id="x"),
+            "PENDING_REQUEST_CANCEL_LIMIT_EXCEEDED",
+        ),
+    ],
+)
+async def test_too_many_at_once_fail_the_task(command: Any, name: str) -> None:
+    """More children, signals or cancels than may be pending fail the task that asks for them, and nothing of it counts."""
+    world = await World.new(limits=Limits(pending=2))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    many = [command(seq) if command is not child else child(seq, f"c{seq}") for seq in (1, 2, 3)]
+    await world.complete(run_id, *many)
+    assert world.kinds()[-1] == "WorkflowTaskFailed"
+    assert name.encode() in (await world.history())[-1]
+    assert world.engine.current("c1") is None
+    await world.close()
+
+
+async def test_a_child_cannot_be_cancelled_from_outside_in_the_task_that_asks_for_it() -> None:
+    """The task fails, in a server's words."""
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, child(), c.RequestCancelExternal(seq=1, workflow_id="c"))
+    assert b"is not allowed in same workflow task" in (await world.history())[-1]
+    await world.close()
+
+
+async def test_another_namespace_is_not_there() -> None:
+    """A file is one namespace: children, signals and cancels elsewhere are refused."""
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(
+        run_id,
+        child(namespace="elsewhere"),
+        c.SignalExternalWorkflow(seq=1, workflow_id="x", signal_name="s", namespace="elsewhere"),
+        c.RequestCancelExternal(seq=1, workflow_id="x", namespace="elsewhere"),
+    )
+    seen = (await world.activation()).events
+    assert told(seen, e.ChildStartFailed) == [e.ChildStartFailed(1, "c", "C", already_exists=False)]
+    (signal,), (cancel,) = told(seen, e.ExternalSignalResolved), told(seen, e.ExternalCancelResolved)
+    assert signal.failure.info.type == cancel.failure.info.type == "NamespaceNotFound"
+    await world.close()
+
+
+def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
+    """Three hundred generations are ended by one termination, in one change."""
+
+    def script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
+        for start in told(new, e.RunStarted):
+            depth = int(start.workflow_id[1:])
+            return [child(1, f"g{depth + 1}")] if depth < 300 else []
+        return []
+
+    async def body() -> None:
+        store = Noted()
+        world = await World.new(store=store)
+        await world.start("g0")
+        while world.engine.current("g300") is None:
+            await world.step(script)
+        await settle()
+        before = len(store.changes)
+        await world.call(TerminateWorkflow(workflow_id="g0", reason="enough"))
+        change = store.changes[before]
+        assert len({each.run.run_id for each in (change, *change.also)}) == 301
+        last = world.engine.current("g300")
+        assert last is not None
+        assert last.run.final == h.WorkflowExecutionTerminated(
+            reason="by parent close policy", identity="history-service"
+        )
+        await world.close()
+
+    run_async(body)
+
+
+async def test_a_run_that_cannot_be_read_is_not_there_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged run takes nobody along: its id is taken, signals to it do not arrive, its parent's end passes it over."""
+    store, clock = Blind(), VirtualClock()
+    world = await World.new(store=store, clock=clock)
+    await world.start("sick")
+    sick = world.engine.current("sick")
+    assert sick is not None
+    await world.close()
+    store.unreadable = sick.run.run_id
+    world = await World.new(store=store, clock=clock)
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(
+        run_id, child(name="sick"), c.SignalExternalWorkflow(seq=1, workflow_id="sick", signal_name="s")
+    )
+    seen = (await world.activation()).events
+    assert told(seen, e.ChildStartFailed)
+    (signal,) = told(seen, e.ExternalSignalResolved)
+    assert signal.failure.info.type == "ExternalWorkflowExecutionNotFound"
+    assert "cannot be read" in caplog.text
+    await world.close()
+
+
+async def test_a_child_that_fails_is_told_once_with_its_reason() -> None:
+    """The parent is told the child's failure, wrapped as Core wraps it, and replayed it is told the same."""
+    world = await World.new(max_cached_workflows=0)
+    parent = (await world.start()).run_id
+    ends: list[e.Event] = []
+
+    def script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
+        (start,) = told([*journal, *new], e.RunStarted)
+        if start.workflow_type == "C":
+            return [c.FailRun(app_failure("sad"))]
+        ends.extend(told(new, e.ChildFailed))
+        return [child()] if told(new, e.RunStarted) else []
+
+    while not ends:
+        await world.step(script)
+    (first,) = set(ends)
+    assert isinstance(first, e.ChildFailed)
+    info: Any = first.failure.info
+    assert (first.failure.message, info.workflow_id, info.namespace) == (
+        "Child Workflow execution failed",
+        "c",
+        "default",
+    )
+    assert (info.initiated_event_id, info.started_event_id) == (5, 6)
+    assert first.failure.cause == app_failure("sad")
+    record = world.engine.record(parent)
+    assert record is not None
+    assert sum(isinstance(each.attributes, o.ChildEnd) for each in record.events) == 1
+    await world.close()

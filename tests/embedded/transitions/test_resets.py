@@ -1,0 +1,308 @@
+"""Resets on the engine: what is kept, what is sent again, one change in the store, the same request again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.effort import cases
+from tests.embedded.stores import memory_store
+from tests.specs import made
+
+from hourglass._contract.handle import ActivityOk
+from hourglass._contract.workflows import (
+    DescribeWorkflow,
+    PollUpdate,
+    ResetWorkflow,
+    RunTerminated,
+    SignalWorkflow,
+    Started,
+    UpdateStage,
+    UpdateWorkflow,
+)
+from hourglass._embedded.activations.cursor import seed_of
+from hourglass._embedded.runs.run import LoadedRun
+from hourglass._embedded.transitions.resetting import rebuild
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass._history import events as h
+from hourglass.errors import ServiceError
+
+from ..activations.test_replay_equals_live import Life
+from ..memory_world import World, app_failure, run_async, text
+
+SECOND = 10**9
+
+
+async def reset(world: World, event_id: int, **more: Any) -> Started:
+    options = {"request_id": "", "reason": "why", **more}
+    return await world.call(ResetWorkflow(workflow_id="w", event_id=event_id, **options))
+
+
+async def signal(world: World, name: str = "s") -> None:
+    await world.call(SignalWorkflow(workflow_id="w", signal_name=name, request_id=""))
+
+
+def latest(world: World) -> LoadedRun:
+    record = world.engine.current("w")
+    assert record is not None
+    return record
+
+
+async def begun(**config: Any) -> tuple[World, str]:
+    """A run with an activity, a timer and a memo, after its first task; its second task has come by a signal."""
+    world = await World.new(**config)
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(
+        run_id,
+        made(
+            c.ScheduleActivity,
+            seq=1,
+            activity_id="1",
+            activity_type="act",
+            task_queue="q",
+            start_to_close_timeout=5.0,
+        ),
+        c.StartTimer(1, 60 * SECOND),
+        c.UpsertMemo({"m": text("v")}),
+    )
+    await signal(world, "first")
+    await world.activation()
+    await world.complete(run_id)
+    return world, run_id
+
+
+async def evicted(world: World, run_id: str) -> None:
+    """The worker forgets the old run."""
+    activation = await world.activation()
+    assert activation.run_id == run_id
+    assert isinstance(activation.events[0], e.RunEvicted)
+    await world.complete(run_id)
+
+
+async def test_an_open_run_gives_way() -> None:
+    """The old run is terminated; the new one has its history up to the task, and what was pending."""
+    world, run_id = await begun()
+    old = latest(world)
+    task = await world.activity()
+    done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
+    world.clock.advance(7)
+    new = await reset(world, done[1])
+    assert isinstance(await world.outcome(run_id=run_id), RunTerminated)
+    assert old.run.reset_run_id == new.run_id
+    record = latest(world)
+    assert record.run.run_id == new.run_id
+    assert record.events[: done[1] - 1] == old.events[: done[1] - 1]
+    assert [type(event.attributes).__name__ for event in record.events[done[1] - 1 :]] == [
+        "WorkflowTaskFailed",
+        "WorkflowTaskScheduled",
+    ]
+    (timer,) = record.run.timers.values()
+    assert timer.due_ns == old.events[5].time_ns + 60 * SECOND
+    (activity,) = record.run.activities.values()
+    assert (activity.attempt, activity.started_ns) == (1, 0)
+    assert record.run.memo == {"m": text("v")}
+    await world.cancel()  # the old run's attempt is told to stop
+    await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
+    await evicted(world, run_id)
+    first = await world.activation()
+    assert [type(each) for each in first.events] == [e.RunStarted]
+    assert first.is_replaying
+    await world.complete(
+        new.run_id,
+        made(
+            c.ScheduleActivity,
+            seq=1,
+            activity_id="1",
+            activity_type="act",
+            task_queue="q",
+            start_to_close_timeout=5.0,
+        ),
+        c.StartTimer(1, 60 * SECOND),
+        c.UpsertMemo({"m": text("v")}),
+    )
+    second = await world.activation()
+    assert second.events[0] == e.SeedChanged(seed_of(new.run_id))
+    assert [type(each) for each in second.events[1:]] == [e.SignalReceived]
+    assert not second.is_replaying
+    await world.complete(new.run_id, c.CompleteRun(text("end")))
+    described = await world.call(DescribeWorkflow(workflow_id="w"))
+    assert (described.summary.run_id, described.first_execution_run_id) == (new.run_id, run_id)
+    await world.close()
+
+
+async def test_what_was_held_is_not_lost() -> None:
+    """A signal that came while a worker had the task is sent to the new run too."""
+    world, _ = await begun()
+    await signal(world, "second")
+    await world.activation()
+    await signal(world, "held")
+    await reset(world, 4)
+    names = [
+        event.attributes.signal_name
+        for event in latest(world).events
+        if isinstance(event.attributes, h.WorkflowExecutionSignaled)
+    ]
+    assert names == ["first", "second", "held"]
+    await world.close()
+
+
+async def test_updates_are_admitted_again() -> None:
+    """Accepted after the point: written as admitted, given to the worker, accepted again; and after a crash too."""
+    store = memory_store()
+    world = await World.new(store=store)
+    run_id = (await world.start()).run_id
+    await world.activation()
+    asked = asyncio.ensure_future(
+        world.call(
+            UpdateWorkflow(workflow_id="w", update_id="u", update_name="do", wait_stage=UpdateStage.COMPLETED)
+        )
+    )
+    await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
+    await world.activation()
+    await world.complete(run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("old")))
+    assert (await asked).result == text("old")
+    new = await reset(world, 4)
+    assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
+        "WorkflowTaskFailed",
+        "WorkflowExecutionUpdateAdmitted",
+        "WorkflowTaskScheduled",
+    ]
+    after = await World.new(store=store, clock=world.clock, opened=True)
+    poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
+    assert (await after.call(poll)).stage is UpdateStage.ADMITTED
+    activation = await after.activation()
+    assert [type(each) for each in activation.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
+    await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
+    assert (await after.call(poll)).result == text("new")
+    accepted = latest(after).events[-2].attributes
+    assert (accepted.sequencing_event_id, accepted.request) == (5, None)  # type: ignore[attr-defined]
+    # Replayed, it is the same.
+    after.handle.request_eviction(new.run_id)
+    await after.activation()
+    await after.complete(new.run_id)
+    await signal(after)
+    again = await after.activation()
+    assert [type(each) for each in again.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
+    await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
+    assert [type(each) for each in (await after.activation()).events] == [e.SignalReceived]
+    await after.close()
+
+
+async def test_an_admitted_update_that_is_refused() -> None:
+    """It is over: no later task brings it, and nobody finds it any more."""
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    asked = asyncio.ensure_future(
+        world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do"))
+    )
+    await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
+    await world.activation()
+    await world.complete(run_id, c.AcceptUpdate("u"))
+    await asked
+    new = await reset(world, 4)
+    await evicted(world, run_id)
+    await world.activation()
+    waits = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
+    await asyncio.sleep(0)
+    failure = app_failure("no")
+    await world.complete(new.run_id, c.StartTimer(1, 60 * SECOND), c.RejectUpdate("u", failure))
+    assert (await waits).failure == failure
+    await signal(world)
+    assert [type(each) for each in (await world.activation()).events] == [e.SignalReceived]
+    await world.complete(new.run_id)
+    with pytest.raises(ServiceError):
+        await world.call(PollUpdate(workflow_id="w", update_id="u"))
+    await world.close()
+
+
+async def test_the_same_request_again() -> None:
+    """It is one reset, in this epoch and in the next."""
+    store = memory_store()
+    world, _ = await begun(store=store)
+    first = await reset(world, 4, request_id="r")
+    assert await reset(world, 4, request_id="r") == first
+    after = await World.new(store=store, clock=world.clock, opened=True)
+    assert await reset(after, 4, request_id="r") == first
+    assert await reset(after, 4, request_id="another") != first
+    await after.close()
+
+
+async def test_one_change_in_the_store() -> None:
+    """The end of the old run and the beginning of the new one become durable together."""
+    world, run_id = await begun()
+    before = world.engine.writes.newest
+    await reset(world, 4)
+    assert world.engine.writes.newest == before + 1
+    old = world.engine.record(run_id)
+    assert old is not None
+    assert old.number == latest(world).number == before + 1
+    await world.close()
+
+
+@pytest.mark.parametrize("event_id", [0, 1, 2, 5, 6, 7, 8, 100])
+async def test_points_that_no_run_can_begin_from(event_id: int) -> None:
+    """They are refused, and nothing has changed."""
+    world, run_id = await begun()
+    before = world.kinds()
+    with pytest.raises(ServiceError) as caught:
+        await reset(world, event_id)
+    assert caught.value.status == "INVALID_ARGUMENT"
+    assert world.kinds() == before
+    assert latest(world).run.run_id == run_id
+    await world.close()
+
+
+async def test_the_chain_of_a_run_that_continued() -> None:
+    """What was sent to the runs that followed is sent to the new run, which takes the place of the last."""
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.ContinueAsNew())
+    await evicted(world, run_id)
+    second = (await world.activation()).run_id
+    await world.complete(second, c.StartTimer(1, SECOND))
+    await signal(world, "late")
+    await reset(world, 4, run_id=run_id)
+    assert isinstance(await world.outcome(run_id=second), RunTerminated)
+    assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
+        "WorkflowTaskFailed",
+        "WorkflowExecutionSignaled",
+        "WorkflowTaskScheduled",
+    ]
+    await world.close()
+
+
+@settings(max_examples=cases(50, 1000), deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6))
+def test_a_rebuilt_run_is_the_run(seed: int) -> None:
+    """Read from its history, a random run has pending what the engine has pending, and can be reset to any task."""
+
+    async def body() -> None:
+        world = await World.new()
+        life = Life(world, seed)
+        await life.live(40)
+        record = latest(world)
+        run = record.run
+        rebuilt, _ = rebuild("other", record.events, 1)
+        assert rebuilt.length == run.length
+        assert rebuilt.history_size == run.history_size
+        if run.is_open and not run.held:  # what is held is not in the history yet
+            assert rebuilt.cancel_requested == run.cancel_requested
+            assert {key: each.spec for key, each in rebuilt.activities.items()} == {
+                key: each.spec for key, each in run.activities.items()
+            }
+            assert rebuilt.timers == run.timers
+        ends = [event.id for event in record.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
+        for end in ends[:: max(1, len(ends) // 5)]:
+            new = await reset(world, end, run_id=run.run_id)
+            assert latest(world).run.run_id == new.run_id
+            assert latest(world).run.is_open
+        await world.close()
+
+    run_async(body)

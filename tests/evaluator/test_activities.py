@@ -1,0 +1,262 @@
+"""Activities asked for from workflow code: calls, tasks, options, names, methods, local ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hourglass import RetryPolicy, workflow
+from hourglass._evaluator.commands import ScheduleActivity, ScheduleLocalActivity, StartTimer
+from hourglass._evaluator.events import ActivityBackedOff, ActivityCompleted
+from hourglass.errors import ActivityError, ApplicationError, ArgumentError, DecodeError, UsageError
+from hourglass.workflow import ActivityCancellationType
+
+from .acts import Shop, charge, listing, work
+from .conftest import Drive
+from .driver import EPOCH, arguments_of, brief, encode
+
+
+def test_a_call_waits_for_the_result(drive: Drive) -> None:
+    """Calling an activity schedules it once, and returns what it returned."""
+
+    @workflow.defn
+    def pay(order: str) -> str:
+        return "paid by " + charge(order, 5)
+
+    d = drive(pay, "o1")
+    (command,) = d.begin()
+    assert isinstance(command, ScheduleActivity)
+    assert (command.seq, command.activity_id, command.activity_type) == (1, "1", "charge")
+    assert arguments_of(command) == ["o1", 5]
+    assert (command.spec.start_to_close_timeout, command.spec.heartbeat_timeout) == (600.0, 30.0)
+    d.send(d.done("charge", "card"))
+    assert d.result == "paid by card"
+
+
+def test_tasks_run_at_the_same_time(drive: Drive) -> None:
+    """`start` schedules without waiting; results are taken in any order."""
+
+    @workflow.defn
+    def pay() -> list[str]:
+        tasks = [charge.start(name) for name in "abc"]
+        return [task.result() for task in reversed(tasks)]
+
+    d = drive(pay)
+    assert brief(d.begin()) == ["charge(a)", "charge(b)", "charge(c)"]
+    d.send(d.done(2, "B"))
+    d.send(d.done(1, "A"), d.done(3, "C"))
+    assert d.result == ["C", "B", "A"]
+
+
+def test_options_hold_for_the_calls_made_through_them(drive: Drive) -> None:
+    """`options` changes what one call is scheduled with, and nothing else."""
+
+    @workflow.defn
+    def pay() -> None:
+        slow = charge.options(
+            start_to_close_timeout=5,
+            heartbeat_timeout=7,
+            task_queue="other",
+            activity_id="mine",
+            retry_policy=RetryPolicy(maximum_attempts=3),
+            cancellation_type=ActivityCancellationType.ABANDON,
+            summary="a note",
+        )
+        slow.start("a")
+        charge.start("b")
+
+    d = drive(pay)
+    first, second, _ = d.begin()
+    assert isinstance(first, ScheduleActivity)
+    assert (first.spec.start_to_close_timeout, first.spec.heartbeat_timeout) == (5.0, 7.0)
+    assert (first.spec.task_queue, first.activity_id, first.summary) == ("other", "mine", encode("a note"))
+    assert first.spec.retry_policy is not None
+    assert first.spec.retry_policy.maximum_attempts == 3
+    assert first.spec.cancellation_type is ActivityCancellationType.ABANDON
+    assert isinstance(second, ScheduleActivity)
+    assert (second.activity_id, second.spec.task_queue, second.spec.retry_policy) == ("2", "", None)
+
+
+def test_activities_by_name_need_no_definition(drive: Drive) -> None:
+    """An activity of another program is given by its name; its result is decoded as asked, and nobody beats for it."""
+
+    @workflow.defn
+    def pay() -> list[Any]:
+        raw = workflow.execute_activity("elsewhere", 1, "two", start_to_close_timeout=3)
+        typed = workflow.execute_activity("elsewhere", result_type=tuple[int, int])
+        return [raw, isinstance(typed, tuple)]
+
+    d = drive(pay)
+    (command,) = d.begin()
+    assert isinstance(command, ScheduleActivity)
+    assert command.spec.heartbeat_timeout == 0
+    assert arguments_of(command) == [1, "two"]
+    d.send(d.done("elsewhere", {"a": 1}))
+    d.send(d.done("elsewhere", [1, 2]))
+    assert d.result == [{"a": 1}, True]
+
+
+def test_methods_travel_without_self(drive: Drive) -> None:
+    """An activity that is a method is scheduled by its name, with its arguments and no object."""
+
+    @workflow.defn
+    def send() -> str:
+        return Shop.ship("book") + Shop().ship("pen")
+
+    d = drive(send)
+    assert brief(d.begin()) == ["ship(book)"]
+    assert brief(d.send(d.done("ship", "1"))) == ["ship(pen)"]
+    d.send(d.done("ship", "2"))
+    assert d.result == "12"
+
+
+def test_a_failed_activity_raises_with_its_cause(drive: Drive) -> None:
+    """`ActivityError` names the activity, and its cause is what the activity raised."""
+
+    @workflow.defn
+    def pay() -> list[str]:
+        try:
+            charge("a")
+        except ActivityError as error:
+            kind = error.cause.type if isinstance(error.cause, ApplicationError) else ""
+            return [error.activity_type, kind, str(error.cause)]
+        return []
+
+    d = drive(pay)
+    d.begin()
+    d.send(d.failed("charge", "no money", type="Poor"))
+    assert d.result == ["charge", "Poor", "no money"]
+
+
+def test_wrong_arguments_are_refused_before_anything_is_scheduled(drive: Drive) -> None:
+    """Arguments are bound by signature where the call is made."""
+
+    @workflow.defn
+    def pay() -> str:
+        try:
+            charge("a", 1, 2)  # type: ignore[call-arg]
+        except ArgumentError:
+            return "refused"
+        return ""
+
+    d = drive(pay)
+    assert brief(d.begin()) == ["CompleteRun"]
+    assert d.result == "refused"
+
+
+def test_keywords_become_positions(drive: Drive) -> None:
+    """The wire is positional: keywords are put in their places."""
+
+    @workflow.defn
+    def pay() -> None:
+        charge(cents=3, order="x")
+
+    assert brief(drive(pay).begin()) == ["charge(x, 3)"]
+
+
+def test_a_result_of_another_type_parks(drive: Drive) -> None:
+    """A result that is not what the activity promised raises `DecodeError` where it is asked for."""
+
+    @workflow.defn
+    def pay() -> str:
+        try:
+            listing("a")
+        except DecodeError:
+            return "not a list"
+        return ""
+
+    d = drive(pay)
+    d.begin()
+    d.send(d.done("listing", "text"))
+    assert d.result == "not a list"
+
+
+def test_an_activity_without_result_returns_none(drive: Drive) -> None:
+    """A completion without any payload is None."""
+
+    @workflow.defn
+    def pay() -> bool:
+        return work("a") is None
+
+    d = drive(pay)
+    d.begin()
+    d.send(ActivityCompleted(1))
+    assert d.result is True
+
+
+def test_something_else_than_an_activity_is_refused(drive: Drive) -> None:
+    """`execute_activity` takes a name or a decorated function."""
+
+    @workflow.defn
+    def pay() -> str:
+        try:
+            workflow.execute_activity(len, "a")
+        except UsageError:
+            return "refused"
+        return ""
+
+    d = drive(pay)
+    d.begin()
+    assert d.result == "refused"
+
+
+def test_local_and_remote_activities_share_a_counter(drive: Drive) -> None:
+    """Numbers go on from one kind to the other."""
+
+    @workflow.defn
+    def pay() -> str:
+        tasks = [charge.start("a"), charge.start_local("b"), charge.start("c")]
+        return "".join(task.result() for task in tasks) + charge.local("d")
+
+    d = drive(pay)
+    commands = d.begin()
+    assert [type(command) for command in commands] == [
+        ScheduleActivity,
+        ScheduleLocalActivity,
+        ScheduleActivity,
+    ]
+    assert [command.seq for command in commands] == [1, 2, 3]  # type: ignore[attr-defined]
+    d.send(d.done(1, "a"), d.done(2, "b"), d.done(3, "c"))
+    d.send(d.done(4, "d"))
+    assert d.result == "abcd"
+
+
+def test_a_local_activity_backs_off_through_a_timer(drive: Drive) -> None:
+    """A long pause is a timer, then the next attempt under a new number."""
+
+    @workflow.defn
+    def pay() -> str:
+        return charge.local("a")
+
+    d = drive(pay)
+    d.begin()
+    (timer,) = d.send(ActivityBackedOff(1, 5, 90.0, EPOCH))
+    assert timer == StartTimer(1, 90 * 10**9)
+    (again,) = d.send(d.fired())
+    assert isinstance(again, ScheduleLocalActivity)
+    assert (again.seq, again.activity_id, again.attempt) == (2, "2", 5)
+    assert again.original_schedule_time_ns == EPOCH
+    d.send(d.done(2, "late"))
+    assert d.result == "late"
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["during the pause", "with the timer"])
+def test_cancelling_ends_the_pause_of_a_local_activity(drive: Drive, together: bool) -> None:
+    """There is nothing to cancel but the pause; the next attempt is never scheduled."""
+
+    @workflow.defn
+    def pay() -> str:
+        task = charge.start_local("a")
+        other = workflow.spawn(task.result)
+        workflow.sleep(50)
+        task.cancel()
+        workflow.wait([other])
+        return "cancelled" if task.cancelled() else "not cancelled"
+
+    d = drive(pay)
+    d.begin()
+    d.send(ActivityBackedOff(1, 2, 90.0, EPOCH))
+    commands = brief(d.send(d.fired(1), *([d.fired(2)] if together else [])))
+    assert commands == (["CompleteRun"] if together else ["cancel timer 2", "CompleteRun"])
+    assert d.result == "cancelled"

@@ -1,0 +1,747 @@
+"""Coroutines in a run: what they may do, how they mix with plain code, and what becomes of them when the run is dropped."""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextvars
+import gc
+import logging
+import threading
+import time
+import warnings
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from multiprocessing.pool import ThreadPool
+from typing import Any
+
+import anyio.from_thread
+import anyio.to_thread
+import pytest
+from starlette.concurrency import run_in_threadpool
+
+from hourglass import workflow as plain
+from hourglass._evaluator.commands import TaskFailed
+from hourglass.activity import Activity
+from hourglass.aio import activity, workflow
+from hourglass.errors import (
+    ActivityError,
+    ApplicationError,
+    DefinitionError,
+    UsageError,
+)
+from hourglass.interceptors import ExecuteWorkflowInput, WorkflowInboundInterceptor
+
+from .acts import charge
+from .conftest import Drive
+from .driver import cancel, run_settings, signal, update
+
+
+@activity.defn
+async def double(n: int) -> int:
+    return 2 * n
+
+
+# --- an asynchronous workflow -----------------------------------------------------------------------------------------
+
+
+def test_an_async_function_is_a_workflow(drive: Drive) -> None:
+    """Timers, activities and their results, awaited; each activation is executed again and gives the same."""
+
+    @plain.defn
+    async def total(n: int) -> int:
+        await asyncio.sleep(60)
+        first, second = await asyncio.gather(
+            workflow.execute_activity(double, n), workflow.execute_activity(double, n + 1)
+        )
+        return first + second
+
+    d = drive(total, 3)
+    d.begin()
+    assert d.timers == {1: 60.0}
+    d.send(d.fired())
+    d.send(d.done(2, 8))
+    d.send(d.done(1, 6))
+    assert d.result == 14
+
+
+def test_an_activity_that_fails_raises_where_it_is_awaited(drive: Drive) -> None:
+    """As `ActivityError`, whose cause is what the activity raised; the run that lets it out fails."""
+
+    @plain.defn
+    async def fails() -> str:
+        try:
+            await workflow.execute_activity(double, 1)
+        except ActivityError as error:
+            return str(error.root_cause)
+        return "no"
+
+    d = drive(fails)
+    d.begin()
+    d.send(d.failed("double", "no card"))
+    assert d.result == "no card"
+
+
+def test_cancelling_a_run_cancels_its_body(drive: Drive) -> None:
+    """`asyncio.CancelledError` where it waits, time to clean up, and the run ends as cancelled."""
+    seen = []
+
+    @plain.defn
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            seen.append(workflow.cancellation_reason())
+            await workflow.execute_activity(double, 1)
+            raise
+
+    d = drive(waits)
+    d.begin()
+    d.send(cancel("enough"))
+    d.send(d.done("double", 2))
+    assert d.was_cancelled
+    assert "enough" in seen
+
+
+def test_every_task_has_a_context_of_its_own(drive: Drive) -> None:
+    """What a task sets in a context variable, those that it starts see, and others do not."""
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
+
+    async def child() -> str:
+        before = who.get()
+        who.set("child")
+        return before
+
+    @plain.defn
+    async def parent() -> list[str]:
+        who.set("parent")
+        return [await asyncio.create_task(child()), who.get()]
+
+    d = drive(parent)
+    d.begin()
+    assert d.result == ["parent", "parent"]
+    assert who.get() == "nobody"
+
+
+# --- plain code and coroutines ----------------------------------------------------------------------------------------
+
+
+def test_plain_code_runs_a_coroutine(drive: Drive) -> None:
+    """`run_async` waits for it, and other fibers go on meanwhile."""
+
+    async def both(n: int) -> int:
+        return sum(await asyncio.gather(double_of(n), double_of(n + 1)))
+
+    async def double_of(n: int) -> int:
+        return await workflow.execute_activity(double, n)
+
+    @plain.defn
+    def outer() -> list[int]:
+        beside = plain.spawn(lambda: charge("beside", 1))
+        found = plain.run_async(both(1))
+        beside.cancel()
+        return [found, plain.spawn(double_of, 5).result()]
+
+    d = drive(outer)
+    d.begin()
+    assert sorted(d.activities) == ["charge", "double", "double"]
+    d.send(d.done(2, 2), d.done(3, 4))
+    d.send(d.done(4, 10))
+    assert d.result == [6, 10]
+
+
+def test_cancelling_plain_code_cancels_its_coroutine(drive: Drive) -> None:
+    """The coroutine cleans up first; then `Cancelled` is raised in the plain code."""
+    seen: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            seen.append("coroutine")
+            raise
+
+    @plain.defn
+    def outer() -> None:
+        try:
+            plain.run_async(wait())
+        except plain.Cancelled:
+            seen.append("plain")
+            raise
+
+    d = drive(outer)
+    d.begin()
+    d.send(cancel())
+    assert d.was_cancelled
+    assert seen[:2] == ["coroutine", "plain"]
+
+
+def test_a_limit_in_plain_code_ends_a_coroutine(drive: Drive) -> None:
+    """`workflow.timeout` and `workflow.scope` reach into it."""
+
+    @plain.defn
+    def outer() -> str:
+        try:
+            with plain.timeout(5):
+                plain.run_async(asyncio.sleep(100))
+        except TimeoutError:
+            return "late"
+        return "done"
+
+    d = drive(outer)
+    d.begin()
+    d.send(d.fired(1))
+    assert d.result == "late"
+
+
+def test_coroutines_await_plain_tasks(drive: Drive) -> None:
+    """`spawn` and `activity.start` of plain code give tasks that can be awaited, and cancelled through that."""
+
+    def waits() -> str:
+        plain.sleep(5)
+        return "slept"
+
+    @plain.defn
+    async def outer() -> list[Any]:
+        first = await charge.start("a", 1)
+        second = await plain.spawn(waits)
+        try:
+            async with asyncio.timeout(1):
+                await plain.spawn(waits)
+        except TimeoutError:
+            return [first, second, "late"]
+        return [first, second, "done"]
+
+    d = drive(outer)
+    d.begin()
+    d.send(d.done("charge", "c-1"))
+    d.send(d.fired())
+    d.send(d.fired(2))
+    assert d.result == ["c-1", "slept", "late"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: plain.sleep(1),
+        lambda: charge("a", 1),
+        lambda: plain.wait_condition(lambda: False),
+        lambda: plain.run_async(asyncio.sleep(1)),
+    ],
+    ids=["sleep", "activity", "condition", "run_async"],
+)
+def test_what_waits_is_refused_in_a_coroutine(drive: Drive, call: Callable[[], object]) -> None:
+    """Plain calls that wait would stop all coroutines: the message says what to write instead."""
+
+    @plain.defn
+    async def outer() -> None:
+        call()
+
+    d = drive(outer)
+    completion = d.offer(d.started)
+    assert isinstance(completion, TaskFailed)
+    assert "await" in completion.failure.message
+
+
+def test_run_async_takes_a_coroutine(drive: Drive) -> None:
+    """And nothing else; and only in a workflow."""
+
+    @plain.defn
+    def outer() -> None:
+        plain.run_async(3)  # type: ignore[arg-type]
+
+    d = drive(outer)
+    completion = d.offer(d.started)
+    assert isinstance(completion, TaskFailed)
+    assert "takes a coroutine" in completion.failure.message
+    with pytest.raises(UsageError, match="inside a running workflow"):
+        plain.run_async(asyncio.sleep(1))
+
+
+# --- handlers ---------------------------------------------------------------------------------------------------------
+
+
+@plain.defn
+class Mixed:
+    """A plain body; handlers of both kinds."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @plain.run
+    def run(self) -> list[str]:
+        plain.wait_condition(lambda: len(self.seen) == 3 and plain.all_handlers_finished())
+        return self.seen
+
+    @plain.signal
+    async def awaited(self, name: str) -> None:
+        self.seen.append(f"{name} {await workflow.execute_activity(double, 1)}")
+
+    @plain.signal
+    def waited(self, name: str) -> None:
+        self.seen.append(f"{name} {charge(name, 1)}")
+
+    @plain.update
+    async def changed(self, name: str) -> str:
+        info = plain.current_update_info()
+        assert info is not None
+        await asyncio.sleep(1)
+        self.seen.append(name)
+        return info.id
+
+    @changed.validator
+    def check(self, name: str) -> None:
+        if not name:
+            raise ValueError("no name")
+
+    @plain.query
+    async def count(self) -> int:
+        return len(self.seen)
+
+    @plain.query
+    async def patient(self) -> int:
+        await asyncio.sleep(0)
+        return 1
+
+
+def test_handlers_of_both_kinds_in_a_plain_workflow(drive: Drive) -> None:
+    """Asynchronous handlers run beside plain ones, and the body waits for all."""
+    d = drive(Mixed)
+    d.begin()
+    d.send(signal("awaited", "a"), signal("waited", "b"))
+    d.send(update("changed", "", id="u-1"))
+    d.send(update("changed", "c", id="u-2"))
+    d.send(d.done("double", 2), d.done("charge", "paid"))
+    assert d.query("count") == 2
+    d.send(d.fired())
+    assert sorted(d.result) == ["a 2", "b paid", "c"]
+
+
+def test_an_async_query_must_not_wait(drive: Drive) -> None:
+    """It is answered with a failure that says so."""
+    d = drive(Mixed)
+    d.begin()
+    with pytest.raises(ApplicationError, match="must not wait"):
+        d.query("patient")
+
+
+def test_a_validator_is_plain() -> None:
+    """An `async def` validator is refused where it is defined."""
+    with pytest.raises(DefinitionError, match="plain `def`"):
+
+        class _Wrong:
+            @plain.update
+            async def change(self) -> None: ...
+
+            @change.validator
+            async def check(self) -> None: ...  # type: ignore[arg-type]
+
+
+# --- what reaches outside ---------------------------------------------------------------------------------------------
+
+
+OUTSIDE: dict[str, Callable[[], Any]] = {
+    "run_in_executor": lambda: asyncio.to_thread(time.sleep, 1),
+    "create_connection": lambda: asyncio.open_connection("localhost", 1),
+    "create_server": lambda: asyncio.start_server(print, "localhost", 0),
+    "subprocess_exec": lambda: asyncio.create_subprocess_exec("true"),
+    "getaddrinfo": lambda: asyncio.get_running_loop().getaddrinfo("localhost", 1),
+    "sock_recv": lambda: asyncio.get_running_loop().sock_recv(None, 1),  # type: ignore[arg-type]
+    "call_soon_threadsafe": lambda: asyncio.get_running_loop().call_soon_threadsafe(print),
+    "add_reader": lambda: asyncio.get_running_loop().add_reader(0, print),
+    "run_until_complete": lambda: asyncio.get_running_loop().run_until_complete(None),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_reaches_outside_is_refused_by_name(drive: Drive, name: str) -> None:
+    """Sockets, processes and threads are no part of a history."""
+
+    @plain.defn
+    async def outer() -> None:
+        call = OUTSIDE[name]()
+        if asyncio.iscoroutine(call):
+            await call
+
+    d = drive(outer)
+    completion = d.offer(d.started)
+    assert isinstance(completion, TaskFailed)
+    assert f"no {name}" in completion.failure.message
+
+
+def _ran(ran: list[str]) -> int:
+    ran.append(threading.current_thread().name)
+    return 1
+
+
+def _start(thread: threading.Thread) -> None:
+    thread.start()
+    thread.join()
+
+
+def _in_new_pool(work: Callable[[], int]) -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
+
+
+def _in_portal(work: Callable[[], int]) -> int:
+    with anyio.from_thread.start_blocking_portal() as portal:
+        return portal.call(work)
+
+
+async def _in_group(work: Callable[[], int]) -> None:
+    await asyncio.gather(asyncio.sleep(0), anyio.to_thread.run_sync(work))
+
+
+POOL = ThreadPoolExecutor(1)
+THREADS: dict[str, Callable[[Callable[[], int]], Any]] = {
+    "threading.Thread.start()": lambda work: _start(threading.Thread(target=work)),
+    "threading.Timer": lambda work: _start(threading.Timer(0, work)),
+    "_thread.start_new_thread()": lambda work: _thread.start_new_thread(work, ()),
+    "concurrent.futures.thread.ThreadPoolExecutor.submit()": lambda work: POOL.submit(work).result(),
+    "concurrent.futures.thread.ThreadPoolExecutor.submit() of a new pool": _in_new_pool,
+    "concurrent.futures._base.Executor.map()": lambda work: list(POOL.map(lambda _: work(), [1])),
+    "anyio.to_thread.run_sync()": anyio.to_thread.run_sync,
+    "anyio.to_thread.run_sync() in a group": _in_group,
+    "anyio.from_thread.start_blocking_portal()": _in_portal,
+    "starlette.concurrency.run_in_threadpool()": run_in_threadpool,
+    "multiprocessing.pool": lambda work: ThreadPool(1).apply(work),
+}
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_threads_and_executors_are_refused_by_name(drive: Drive, name: str) -> None:
+    """Whatever starts a thread or gives an executor work in a coroutine is refused at the call, and nothing has run."""
+    ran: list[str] = []
+    POOL.submit(int).result()  # its thread waits: `submit` starts none
+
+    @plain.defn
+    async def outer() -> None:
+        call = THREADS[name](lambda: _ran(ran))
+        if asyncio.iscoroutine(call):
+            await call
+
+    d = drive(outer)
+    completion = d.offer(d.started)
+    assert isinstance(completion, TaskFailed)
+    assert "a workflow has no threads" in completion.failure.message
+    if name != "threading.Timer":
+        assert name.split(" ")[0] in completion.failure.message
+    assert "Do its work in an activity" in completion.failure.message
+    assert not ran
+
+
+def test_threads_are_allowed_where_they_are_vouched_for(drive: Drive) -> None:
+    """In `workflow.unsafe()`, in plain code, for a log handler, and outside of workflows nothing is refused."""
+    ran: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            _start(threading.Thread(target=_ran, args=(ran,)))
+
+    logger = logging.getLogger("tests.threads")
+    logger.addHandler(Handler())
+
+    @plain.defn
+    async def outer() -> None:
+        with plain.unsafe():
+            _start(threading.Thread(target=_ran, args=(ran,)))
+        logger.warning("something")
+
+    @plain.defn
+    def plain_code() -> None:
+        _start(threading.Thread(target=_ran, args=(ran,)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for workflow_code in (outer, plain_code):
+            d = drive(workflow_code)
+            d.begin()
+            assert d.result is None
+    _start(threading.Thread(target=_ran, args=(ran,)))
+    assert len(ran) >= 4
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_bug_in_a_coroutine_parks_the_run(drive: Drive) -> None:
+    """An exception that is no failure fails the task; so does one that would end a thread."""
+
+    @plain.defn
+    async def broken(what: str) -> None:
+        await asyncio.sleep(1)
+        raise SystemExit(3) if what == "exit" else KeyError("no such key")
+
+    for what, told in (("key", "no such key"), ("exit", "SystemExit")):
+        d = drive(broken, what)
+        d.begin()
+        completion = d.offer(d.fired())
+        assert isinstance(completion, TaskFailed)
+        assert told in completion.failure.message
+
+
+def test_a_task_that_failed_unseen_is_told_of(drive: Drive) -> None:
+    """When the run closes, for the workflow never asked; one that was asked for is not."""
+
+    async def fails(name: str) -> None:
+        raise ValueError(name)
+
+    @plain.defn
+    async def outer() -> None:
+        unseen = asyncio.create_task(fails("unseen"))
+        seen = asyncio.create_task(fails("seen"))
+        await asyncio.wait([unseen, seen])
+        seen.exception()
+
+    d = drive(outer)
+    d.begin()
+    assert [each for each in d.run.notices if "no code has read" in each and "unseen" in each]
+    assert not [each for each in d.run.notices if "ValueError: seen" in each]
+
+
+def test_a_coroutine_that_is_never_awaited_is_warned_of(drive: Drive) -> None:
+    """By Python itself: the call has done nothing."""
+
+    @plain.defn
+    async def forgets() -> str:
+        workflow.execute_activity(double, 1)
+        return "done"
+
+    d = drive(forgets)
+    with pytest.warns(RuntimeWarning, match="was never awaited"):
+        d.begin()
+    assert d.result == "done"
+
+
+def test_a_callback_that_raises_is_told_of(drive: Drive) -> None:
+    """The run goes on, as it does under temporalio, and its log says what was raised."""
+
+    def broken() -> None:
+        raise ValueError("in a callback")
+
+    @plain.defn
+    async def outer() -> str:
+        asyncio.get_running_loop().call_soon(broken)
+        await asyncio.sleep(0)
+        return "went on"
+
+    d = drive(outer)
+    d.begin()
+    assert d.result == "went on"
+    assert "in a callback" in " ".join(d.run.notices)
+
+
+# --- dropping ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_coroutine_cleans_up_in_silence(drive: Drive) -> None:
+    """`finally` runs, `except CancelledError` does not, and nothing can be asked for any more."""
+    seen: list[str] = []
+
+    @plain.defn
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        finally:
+            seen.append("finally")
+            await workflow.execute_activity(double, 1)
+            seen.append("spoke")
+
+    d = drive(waits)
+    d.begin()
+    seen.clear()
+    d.run.drop()
+    assert seen == ["finally"]
+    d.send(cancel())
+    assert "cancelled" in seen
+
+
+def test_a_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
+    """What waits in one is closed with the run, and it is shown where it waits; what is left of the generator stays silent,
+    whenever the collector finds it. While its run is at work one that is let go is closed at once.
+    """
+    seen: list[str] = []
+
+    async def waiting() -> int:
+        try:
+            await asyncio.sleep(100)
+        finally:
+            seen.append("waiting ends")
+        return 1
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        try:
+            yield 0
+            yield await waiting()
+        finally:
+            seen.append(f"closed, {'alive' if asyncio.current_task() else 'dead'}")
+            await asyncio.sleep(1)
+
+    @plain.defn
+    async def reads() -> None:
+        async for _ in numbers():
+            pass
+
+    @plain.defn
+    async def lets_go() -> None:
+        async def once() -> AsyncGenerator[int, None]:
+            try:
+                yield 1
+            finally:
+                seen.append("let go")
+
+        async for _ in once():
+            break
+        await asyncio.sleep(5)
+
+    d = drive(reads)
+    d.begin()
+    assert "waiting" in d.query("__stack_trace")
+    seen.clear()
+    d.run.drop()
+    gc.collect()
+    assert seen[:1] == ["waiting ends"]
+    assert "closed, alive" not in seen
+    seen.clear()
+    other = drive(lets_go)
+    other.begin()
+    assert set(seen) == {"let go"}
+    assert other.timers == {1: 5.0}
+
+
+def test_a_dropped_async_generator_leaves_its_context_managers_in_the_context_of_its_task(
+    drive: Drive,
+) -> None:
+    """One that waits is unwound with the run, not by the garbage collector, where `ContextVar.reset` raises."""
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+    events: list[str] = []
+
+    @contextmanager
+    def with_variable() -> Iterator[None]:
+        token = variable.set(1)
+        try:
+            yield
+        finally:
+            variable.reset(token)
+            events.append("reset")
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[int, None]:
+        with with_variable():
+            await asyncio.sleep(100)
+        yield 1
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        async with opened() as number:
+            yield number
+
+    @plain.defn
+    async def reads() -> None:
+        async for _ in numbers():
+            pass
+
+    d = drive(reads)
+    d.begin()
+    events.clear()
+    d.run.drop()
+    assert "reset" in events
+
+
+def test_a_stubborn_coroutine_is_left_alone(drive: Drive) -> None:
+    """One that swallows everything, and one that waits for ever while it is closed, do not hold up the thread."""
+
+    @plain.defn
+    async def stubborn(kind: str) -> None:
+        while True:
+            try:
+                await asyncio.sleep(1)
+            except BaseException:
+                if kind == "turn":
+                    try:
+                        await asyncio.sleep(0)
+                    except BaseException:
+                        continue
+
+    for kind in ("timer", "turn"):
+        d = drive(stubborn, kind)
+        d.begin()
+        d.run.drop()
+        assert d.run.live is None
+
+
+def test_waiting_coroutines_are_shown(drive: Drive) -> None:
+    """A stack trace names each task and the author's line where it waits."""
+
+    async def inner() -> None:
+        await asyncio.sleep(5)
+
+    @plain.defn
+    async def outer() -> None:
+        await asyncio.gather(inner(), asyncio.create_task(inner(), name="second"))
+
+    d = drive(outer)
+    d.begin()
+    trace = d.query("__stack_trace")
+    assert "workflow" in trace
+    assert "second" in trace
+    assert "test_coroutines.py" in trace
+
+
+# --- interceptors -----------------------------------------------------------------------------------------------------
+
+
+def test_plain_interceptors_stand_around_coroutines(drive: Drive) -> None:
+    """One that is written for plain workflows sees the end of an asynchronous one, and costs no turn."""
+    seen: list[Any] = []
+
+    class Watching(WorkflowInboundInterceptor):
+        def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+            result = super().execute_workflow(input)
+            seen.append(result)
+            return result * 10
+
+    @plain.defn
+    async def body(n: int) -> int:
+        await asyncio.sleep(1)
+        return await workflow.execute_activity(double, n)
+
+    d = drive(body, 4, settings=run_settings(interceptors=(Watching,)))
+    d.begin()
+    assert not seen
+    d.send(d.fired())
+    d.send(d.done("double", 8))
+    assert seen[0] == 8
+    assert d.result == 80
+
+
+# --- definitions ------------------------------------------------------------------------------------------------------
+
+
+def test_an_activity_stays_a_function() -> None:
+    """Of `hourglass.aio`: outside a workflow it is called as it is."""
+    assert isinstance(double, Activity)
+    assert asyncio.run(double(4)) == 8
+
+
+def test_workflows_of_both_kinds_know_what_they_are() -> None:
+    """A definition says whether its code runs on an event loop."""
+
+    @plain.defn
+    async def one() -> None: ...
+
+    @plain.defn
+    def other() -> None: ...
+
+    assert one.__hourglass_workflow__.is_async
+    assert not other.__hourglass_workflow__.is_async
+    with pytest.raises(DefinitionError, match="yield"):
+
+        @plain.defn
+        async def generates() -> Any:
+            yield 1

@@ -1,0 +1,125 @@
+"""I2: resuming live fibers and executing the journal again give the same completions, byte for byte, and the same state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hourglass._evaluator.commands import Completion, Succeeded
+from hourglass._evaluator.events import Activation, RunStarted
+
+from .driver import EPOCH, SECOND, as_bytes, encode, evaluate, open_run, state_of, verify
+from .generated import RandomEngine, programs, steps
+from .interpreted_plain import InterpretedPlain
+from .protocol import Protocol
+
+Script = list[tuple[list[int], int]]
+
+relaxed = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[Any, list[Completion]]:
+    """Run a program by a script; before the activations in `drops` its fibers are dropped."""
+    run = open_run(InterpretedPlain, verify=True)
+    engine, protocol = RandomEngine(), Protocol()
+    completions: list[Completion] = []
+    started = RunStarted(workflow_type="Interpreted", workflow_id="w", arguments=(encode(program),), seed=5)
+    for number, (picks, extra) in enumerate([([], 15), *script]):
+        events = engine.next_events(picks, extra)
+        if number == 0:
+            events.insert(0, started)
+        if not events or run.closed:
+            break
+        if number in drops:
+            run.drop()
+        activation = Activation(
+            run_id="run-1", events=tuple(events), timestamp_ns=EPOCH + number * SECOND, history_length=number
+        )
+        completion = run.activate(activation)
+        assert isinstance(completion, Succeeded), repr(run.error)
+        protocol.check(completion.commands)
+        for command in completion.commands:
+            engine.issued(command)
+        completions.append(completion)
+    return run, completions
+
+
+def derived(state: Any) -> dict[str, Any]:
+    """What follows from the journal, comparable."""
+    fields = msgspec.structs.asdict(state)
+    return {name: value for name, value in fields.items() if name != "journal"}
+
+
+@relaxed
+@given(programs(), steps, st.lists(st.integers(1, 30), max_size=6))
+def test_dropping_fibers_changes_nothing(program: dict[str, Any], script: Script, drops: list[int]) -> None:
+    """The same script with fibers dropped at random points gives identical bytes, and the same derived state."""
+    kept, expected = execute(program, script, [])
+    dropped, produced = execute(program, script, drops)
+    try:
+        assert [as_bytes(each) for each in produced] == [as_bytes(each) for each in expected]
+        assert derived(dropped.state) == derived(kept.state)
+    finally:
+        kept.drop()
+        dropped.drop()
+
+
+@relaxed
+@given(programs(), steps)
+def test_a_rebuilt_state_is_the_same(program: dict[str, Any], script: Script) -> None:
+    """Executing the journal again arrives at the same numbers, pending resolvers, signals and result."""
+    run, _ = execute(program, script, [])
+    before = derived(run.state)
+    run.drop()
+    run.rebuild()
+    try:
+        assert derived(run.state) == before
+    finally:
+        run.drop()
+
+
+@relaxed
+@given(programs(), steps)
+def test_the_pure_form_agrees(program: dict[str, Any], script: Script) -> None:
+    """`evaluate`, from state to state with no fibers in between, gives the same completions."""
+    run, expected = execute(program, script, [])
+    state = state_of()
+    try:
+        for activation, completion in zip(run.state.journal, expected, strict=True):
+            state, produced = evaluate(InterpretedPlain, state, activation)
+            assert as_bytes(produced) == as_bytes(completion)
+        assert derived(state) == derived(run.state)
+    finally:
+        run.drop()
+
+
+@relaxed
+@given(programs(), steps)
+def test_verifying_finds_nothing_in_deterministic_runs(program: dict[str, Any], script: Script) -> None:
+    """No false alarm on random deterministic programs."""
+    run, _ = execute(program, script, [])
+    try:
+        assert verify(run) is None
+    finally:
+        run.drop()
+
+
+@relaxed
+@given(programs(), steps)
+def test_a_journal_travels_as_bytes(program: dict[str, Any], script: Script) -> None:
+    """A journal that was written and read again executes to the same state: it is data only."""
+    run, _ = execute(program, script, [])
+    journal = msgspec.msgpack.decode(msgspec.msgpack.encode(run.state.journal), type=list[Activation])
+    assert journal == run.state.journal
+    other = open_run(InterpretedPlain, state_of(journal))
+    other.rebuild()
+    try:
+        assert derived(other.state) == derived(run.state)
+    finally:
+        run.drop()
+        other.drop()

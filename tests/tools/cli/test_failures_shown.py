@@ -1,0 +1,194 @@
+"""What goes wrong is seen where a person looks: in the output of `hourglass dev` and `hourglass worker`, on both engines."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import main
+from hourglass import Client, Worker
+from hourglass._tools.cli import logs
+from hourglass.errors import ApplicationError, WorkflowFailedError
+from hourglass.testing import DevServer
+
+from . import why_flows
+from .command import Command, run
+
+BY_ZERO = (
+    "integer division or modulo by zero" if sys.version_info < (3, 14) else "division by zero"
+)  # Python's words
+
+APP = """
+import logging
+
+from hourglass import RetryPolicy, activity, workflow
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def charge(cents: int) -> int:
+    activity.logger.info("charging", extra={"customer": 7})
+    logging.getLogger("bank").warning("slow today", extra={"seconds": 3})
+    return cents // 0
+
+
+@workflow.defn
+def order(cents: int) -> int:
+    workflow.logger.info("taken", extra={"lane": "fast"})
+    logging.getLogger("shop").warning("plainly said")
+    return charge(cents)
+
+
+@workflow.defn
+def ends() -> int:
+    return 1
+"""
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(params=["embedded", pytest.param("server", marks=pytest.mark.server)])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A file of the embedded engine, and a real server."""
+    (tmp_path / "app.py").write_text(APP)
+    if request.param == "embedded":
+        return f"local:{tmp_path / 'a.db'}"
+    server: DevServer = request.getfixturevalue("quick_server")
+    return server.target
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"shown-{os.getpid()}-{next(_numbers)}"
+
+
+def test_dev_has_a_line_for_a_run_that_begins_ends_or_fails(target: str, queue: str, tmp_path: Path) -> None:
+    """And for a planted error in an activity, with the author's line and none of ours."""
+    asked = ("dev", "app.py", "--target", target, "--task-queue", queue, "--no-ui")
+    with Command(*asked, cwd=tmp_path) as dev, Client.connect(target) as client:
+        dev.wait_for("taking work")
+        assert client.execute_workflow("ends", id=f"{queue}-ends", task_queue=queue) == 1
+        with pytest.raises(WorkflowFailedError):
+            client.execute_workflow("order", 1, id=f"{queue}-order", task_queue=queue)
+        dev.wait_for(f"order {queue}-order failed after ")
+    assert f"runs: ends {queue}-ends begins\n" in dev.text
+    assert f"runs: ends {queue}-ends completed after " in dev.text
+    assert f"runs: order {queue}-order begins\n" in dev.text
+    assert (
+        f"ERROR   worker: activity charge of workflow {queue}-order (id 1, attempt 1 of 1) failed for good"
+        in dev.text
+    )
+    assert "    return cents // 0\n" in dev.text
+    assert f"activity charge failed: ZeroDivisionError: {BY_ZERO}" in dev.text
+    assert "_worker/" not in dev.text
+
+
+def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: Path) -> None:
+    """With --log json: ids, type, queue and attempt of what speaks or fails, through whichever logger, and what was given in
+    `extra=`.
+    """
+    asked = ("worker", "app.py", "--target", target, "--task-queue", queue, "--log", "json")
+    with Command(*asked, cwd=tmp_path) as worker, Client.connect(target) as client:
+        worker.wait_for(" runs")
+        handle = client.start_workflow("order", 1, id=f"{queue}-1", task_queue=queue)
+        with pytest.raises(WorkflowFailedError):
+            handle.result(timeout=60)
+        worker.wait_for("failed after ")
+    documents = [json.loads(line) for line in worker.text.splitlines() if line.startswith("{")]
+    taken, plain, charging, bank, failed, closed = (
+        _found(documents, part)
+        for part in ("taken", "plainly said", "charging", "slow today", "failed for good", "failed after")
+    )
+    common = {
+        "workflow_id": f"{queue}-1",
+        "run_id": handle.run_id,
+        "workflow_type": "order",
+        "task_queue": queue,
+    }
+    for each in (taken, plain, charging, bank, failed, closed):
+        assert {name: each.get(name) for name in common} == common
+    assert (taken["level"], taken["lane"], taken["attempt"]) == ("info", "fast", 1)
+    assert (bank["logger"], bank["seconds"], bank["activity_type"], bank["attempt"]) == (
+        "bank",
+        3,
+        "charge",
+        1,
+    )
+    assert (charging["customer"], charging["activity_type"], charging["attempt"]) == (7, "charge", 1)
+    assert (failed["level"], failed["activity_type"], failed["activity_id"], failed["attempt"]) == (
+        "error",
+        "charge",
+        "1",
+        1,
+    )
+    assert failed["error_type"] == "ZeroDivisionError"
+    assert "return cents // 0" in failed["message"]
+    assert (closed["level"], closed["error_type"]) == ("warning", "ZeroDivisionError")
+
+
+def _found(documents: list[dict[str, Any]], part: str) -> dict[str, Any]:
+    return next(each for each in documents if part in each["message"])
+
+
+def test_the_whole_traceback_where_it_is_asked_for(
+    target: str, queue: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`hourglass result` says in a line what failed; with --traceback it shows all: where it was raised, and our frames."""
+    monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
+    with (
+        Client.connect(target) as client,
+        Worker(client, queue, workflows=[why_flows.ships], activities=[why_flows.refused]),
+    ):
+        client.start_workflow(why_flows.ships, id=f"{queue}-1", task_queue=queue)
+        assert main(["result", f"{queue}-1", "--target", target]) == 1
+        short = capsys.readouterr().err
+        assert main(["result", f"{queue}-1", "--target", target, "--traceback"]) == 1
+        whole = capsys.readouterr().err
+    line = 'raise ApplicationError("no carrier serves this address"'
+    assert "no carrier serves this address" in short
+    assert line not in short
+    assert line in whole
+    assert "_worker/activities/invocation.py" in whole
+    assert "client/_waiting.py" in whole
+
+
+def test_run_shows_failed_attempts_where_there_is_no_picture(tmp_path: Path) -> None:
+    """In a pipe no live view shows that an activity fails: the log does, and nothing else of ours."""
+    (tmp_path / "app.py").write_text(
+        APP.replace("maximum_attempts=1", "maximum_attempts=2, initial_interval=0.01")
+    )
+    ended = run("run", "app.py:order", "1", "--id", "piped-1", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert (
+        "activity charge of workflow piped-1 (id 1, attempt 1 of 2) failed (tried again in 0.01 s, at "
+        in ended.stderr
+    )
+    assert "(id 1, attempt 2 of 2) failed for good (no attempts are left): ZeroDivisionError" in ended.stderr
+    assert "error: the workflow failed: activity charge failed: ZeroDivisionError" in ended.stderr
+    assert "runs" not in ended.stderr
+
+
+def test_a_field_that_json_cannot_say_loses_no_record() -> None:
+    """A key that is no text, a circle, an object whose repr raises: the record is written all the same."""
+
+    class Spiteful:
+        def __repr__(self) -> str:
+            raise ApplicationError("no")
+
+    circle: list[Any] = []
+    circle.append(circle)
+    for value in ({(1, 2): 3}, circle, Spiteful(), object()):
+        record = logging.LogRecord("hourglass", logging.INFO, "f", 1, "said", (), None)
+        record.given = value
+        assert json.loads(logs.JsonFormatter().format(record))["message"] == "said"
+    record = logging.LogRecord("hourglass", logging.INFO, "f", 1, "said", (), None)
+    record.level, record.time = "mine", "mine"
+    document = json.loads(logs.JsonFormatter().format(record))
+    assert document["level"] == "info"
+    assert document["time"] != "mine"

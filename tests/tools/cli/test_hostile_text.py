@@ -1,0 +1,280 @@
+"""Text of others in a terminal: ids, names, memos and failures cannot steer it, whichever command shows them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.live import Live
+from rich.text import Text
+
+from command_line import main
+from effort import cases
+from hourglass import Client, RetryPolicy, Worker, activity, workflow
+from hourglass._tools.cli import console, logs
+
+HOSTILE = (
+    "\x1b]0;owned\x07",  # sets a title
+    "\x1b[2J\x1b[1;1H",  # clears the screen
+    "\x9b31m",  # C1: the same, in one character
+    "\x90q\x9c",  # a device control string
+    "\u202egpj.exe",  # turns the line around
+    "\u2066x\u2069",
+    "\u200f",
+    "\x7f\x08\r",
+)
+ALL = "".join(HOSTILE)
+
+STEERS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def steers(text: str) -> list[str]:
+    """What in a text could steer a terminal."""
+    return STEERS.findall(text)
+
+
+# --- the function -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=cases(200, 5000))
+@given(st.text(st.characters()))
+def test_nothing_that_steers_is_left(text: str) -> None:
+    """Whatever the text: clean keeps its lines, and one line is one line."""
+    assert steers(console.clean(text)) == []
+    assert console.clean(text).count("\n") == text.count("\n")
+    assert steers(console.one_line(text)) == []
+    assert not set(console.one_line(text)) & {"\n", "\t"}
+
+
+@settings(max_examples=cases(200, 5000))
+@given(st.text(st.characters(blacklist_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))))
+def test_other_text_stays_as_it_is(text: str) -> None:
+    """Letters of every script, emoji and what joins them are shown."""
+    assert console.clean(text) == text
+    assert console.clean("👩‍🚀 می‌خواهم café") == "👩‍🚀 می‌خواهم café"
+
+
+@settings(max_examples=cases(200, 5000))
+@given(
+    st.recursive(st.text(st.characters()), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+)
+def test_json_says_the_same(value: Any) -> None:
+    """Escaped as JSON escapes: programs read what it was."""
+    text = console.json_text(value, indent=2)
+    assert steers(text) == []
+    assert json.loads(text) == value
+
+
+# --- the door ---------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=cases(100, 2000))
+@given(st.text(st.characters()), st.booleans(), st.booleans())
+def test_a_screen_lets_nothing_through(text: str, terminal: bool, whole: bool) -> None:
+    """Text in a style, in a terminal or a pipe, in an error: nothing but rich's own colours reaches the stream."""
+    out = console.Screen(file=io.StringIO(), force_terminal=terminal, color_system="standard", width=40)
+    console._say(out, Text.assemble(("error: ", "bold red"), text), whole=whole)
+    console._say(out, text, whole=whole)
+    out.print({"memo": text})
+    with Live(console=out, auto_refresh=False) as live:
+        live.update(Text(text), refresh=True)
+    file = out.file
+    assert isinstance(file, io.StringIO)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue())
+    assert steers(shown.replace("\r", "")) == []
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_pretty_logs_are_clean(colour: bool) -> None:
+    """Messages, names of loggers and what exceptions say."""
+    try:
+        raise ValueError(ALL)
+    except ValueError:
+        told = sys.exc_info()
+    record = logging.LogRecord(f"hourglass.{ALL}", logging.WARNING, "f", 1, "run %s", (ALL,), told)
+    text = logs.PrettyFormatter(colour=colour).format(record)
+    assert steers(text.replace("\x1b[33m", "").replace("\x1b[0m", "")) == []
+    assert "owned" in text
+    assert steers(logs.PlainFormatter().format(record)) == []
+
+
+def test_newlines_forge_no_records_of_pretty_logs() -> None:
+    """In names of loggers, messages, arguments, exceptions and stacks: all lines of a record but the first are indented."""
+    forged = "a\n12:00:00 ERROR   runs: forged\r\n12:00:00 ERROR   runs: forged"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        raised = sys.exc_info()
+    record = logging.LogRecord(
+        f"hourglass.{forged}", logging.WARNING, "f", 1, f"{forged} %s", (forged,), raised
+    )
+    record.stack_info = forged
+    for formatter in (logs.PrettyFormatter(colour=False), logs.PlainFormatter()):
+        first, *others = formatter.format(record).split("\n")
+        assert not first.startswith("12:00:00 ERROR   runs: forged")
+        assert len(others) > 5
+        assert all(line.startswith("    ") for line in others)
+
+
+def test_json_logs_are_clean_and_say_the_same() -> None:
+    """One line per record, with the escapes of JSON."""
+    record = logging.LogRecord("hourglass", logging.WARNING, "f", 1, "run %s", (ALL,), None)
+    text = logs.JsonFormatter().format(record)
+    assert steers(text) == []
+    assert json.loads(text)["message"] == f"run {ALL}"
+
+
+def test_a_traceback_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    """What an exception says is text of others, too."""
+    console._console.cache_clear()
+    try:
+        raise ValueError(ALL)
+    except ValueError as error:
+        console.trace(error)
+    console._console.cache_clear()
+    assert steers(capsys.readouterr().err) == []
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+ID = f"order-{ALL}"
+
+
+@activity.defn(name=f"charge{ALL}", retry_policy=RetryPolicy(initial_interval=3600))
+def charge() -> None:
+    raise ValueError(f"refused {ALL}\nby the bank")
+
+
+@workflow.defn(name=f"checkout{ALL}")
+def checkout() -> None:
+    charge()
+
+
+@workflow.defn(name=f"fails{ALL}", failure_exceptions=[ValueError])
+def fails() -> None:
+    raise ValueError(f"failed {ALL}")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with an open run that waits for its next attempt, and a failed one, both of hostile names."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with (
+        Client.connect(f"local:{folder}/x.db") as client,
+        Worker(client, workflows=[checkout, fails], activities=[charge]),
+    ):
+        opened = client.start_workflow(checkout, id=ID, memo={f"note{ALL}": ALL}, static_summary=f"sum {ALL}")
+        failed = client.start_workflow(fails, id=f"failed-{ALL}")
+        while not (pending := opened.describe().pending_activities) or pending[0].last_failure is None:
+            pass
+        while failed.describe().close_time is None:
+            pass
+        (folder / "history.json").write_text(json.dumps({"events": opened.history().events}))
+    return folder
+
+
+COMMANDS = (
+    ("list",),
+    ("list", "--json"),
+    ("list", f"WorkflowId = '{ALL}'"),
+    ("list", f"nonsense {ALL}"),
+    ("list", "GROUP BY WorkflowType", "--count"),
+    ("describe", ID),
+    ("describe", ID, "--json"),
+    ("describe", f"nothing-{ALL}"),
+    ("describe", ID, "--run-id", ALL),
+    ("show", ID),
+    ("show", ID, "--payloads"),
+    ("show", ID, "--json"),
+    ("show", f"failed-{ALL}"),
+    ("show", "history.json"),
+    ("show", f"{ALL}.json"),
+    ("why", ID),
+    ("why", ID, "--json"),
+    ("why", f"failed-{ALL}"),
+    ("why", f"nothing-{ALL}"),
+    ("why", ID, "--code", f"{ALL}.py"),
+    ("signal", f"s{ALL}", f"nothing-{ALL}"),
+    ("query", f"q{ALL}", f"failed-{ALL}"),
+    ("cancel", f"failed-{ALL}"),
+    ("terminate", f"nothing-{ALL}"),
+    ("reset", ID, "--before", ALL),
+    ("doctor", "--task-queue", ALL),
+    ("doctor", "--target", f"local:{ALL}"),
+    ("list", "--target", f"host{ALL}:1:1"),
+    ("list", "--limit", ALL),
+    ("list", f"--{ALL}"),
+    (ALL,),
+    ("show", ID, "--codec", ALL),
+    ("check", ALL),
+    ("check", "--explain", ALL),
+    ("backup", ALL, "copy.db"),
+    ("replay", f"{ALL}.py", "history.json"),
+    ("run", f"{ALL}.py"),
+    ("--traceback", "show", f"{ALL}.json"),
+)
+
+
+@pytest.mark.parametrize(
+    "arguments", COMMANDS, ids=lambda each: " ".join(each).encode("unicode_escape").decode()
+)
+def test_no_command_lets_it_through(
+    arguments: tuple[str, ...],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Output and errors of each command hold nothing that steers, and no traceback where none was asked for."""
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("HOURGLASS_TARGET", "local:x.db")
+    console._console.cache_clear()
+    code = main(list(arguments))
+    said = capfd.readouterr()
+    console._console.cache_clear()
+    assert steers(said.out + said.err) == []
+    assert code in (0, 1, 2)
+    assert said.out + said.err
+    assert ("Traceback" in said.err) is ("--traceback" in arguments)
+    if "--json" in arguments:
+        json.loads(said.out.splitlines()[0] if arguments[0] == "list" else said.out)
+
+
+def test_a_line_in_an_id_begins_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A workflow cannot pretend that there is another one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOURGLASS_TARGET", "local:x.db")
+    forged = "a\nforged  completed"
+    with Client.connect("local:x.db") as client:
+        client.start_workflow("checkout", id=forged, task_queue="nowhere")
+    for arguments in (["list"], ["describe", forged], ["show", forged], ["why", forged]):
+        console._console.cache_clear()
+        main(arguments)
+        said = capfd.readouterr().out
+        assert said
+        assert not any(line.startswith("forged") for line in said.splitlines()), arguments
+    console._console.cache_clear()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="bytes as arguments are POSIX")
+def test_bytes_that_are_no_text_are_shown_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An argument that is not UTF-8 gets a message that can be printed."""
+    monkeypatch.chdir(tmp_path)
+    odd = os.fsdecode(b"\xff.json")
+    assert main(["show", odd]) == 2
+    assert r"\udcff.json" in capfd.readouterr().err

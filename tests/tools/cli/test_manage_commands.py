@@ -1,0 +1,222 @@
+"""`schedule`, `activity`, `result`, `export`, `fork`, `pause`, `resume` and `delete`, on a file with a worker in this process."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.waiting import until
+
+from command_line import main
+from hourglass import ApplicationError, Client, Worker, activity, workflow
+
+go = workflow.Channel("go", str)
+entered = threading.Semaphore(0)
+may_end = threading.Event()
+
+
+@activity.defn
+def pack(item: str) -> str:
+    """Packs."""
+    return f"{item} packed"
+
+
+@activity.defn(start_to_close_timeout=60)
+def broken() -> str:
+    """Fails, and is retried in ten minutes."""
+    raise ApplicationError("broken", next_retry_delay=600)
+
+
+@activity.defn(start_to_close_timeout=60)
+def slow() -> str:
+    """Runs until the test lets it end."""
+    entered.release()
+    may_end.wait(30)
+    return "slow"
+
+
+@workflow.defn
+def send(item: str) -> str:
+    """Packs, waits, packs."""
+    first = pack(item)
+    return f"{first}, {go.receive()}, {pack('ribbon')}"
+
+
+@workflow.defn
+def stuck() -> str:
+    """Waits for an activity that fails."""
+    return broken()
+
+
+@workflow.defn
+def slowly() -> str:
+    """Waits for an activity that takes long."""
+    return slow()
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs a command on a file that a worker serves; gives the exit code and both outputs."""
+    target = f"local:{tmp_path / 'shop.db'}"
+    may_end.clear()
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([*arguments, "--target", target])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    with (
+        Client.connect(target) as client,
+        Worker(client, workflows=[send, stuck, slowly], activities=[pack, broken, slow]),
+    ):
+        yield command
+        may_end.set()
+
+
+def test_pause_resume_and_result(run: Run) -> None:
+    """A paused workflow is listed as such, continues when it is resumed, and its result is shown."""
+    run("start", "send", "lamp", "--id", "s-1")
+    assert run("pause", "s-1", "--reason", "a count")[1].startswith("paused s-1")
+    assert "paused" in run("list")[1]
+    assert run("pause", "s-1") == (1, "", "error: workflow is already paused.\n")
+    run("signal", "go", "s-1", "now")
+    assert json.loads(run("resume", "s-1", "--json")[1]) == {"id": "s-1"}
+    assert run("result", "s-1") == (0, "lamp packed, now, ribbon packed\n", "")
+    assert json.loads(run("result", "s-1", "--json")[1]) == "lamp packed, now, ribbon packed"
+    assert run("result", "nobody")[0] == 1
+
+
+def test_a_pause_that_is_refused_with_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told and ends: no error is its own cause."""
+    monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
+    code, _, said = run("pause", "nobody", "--traceback")
+    assert (code, "Traceback" in said, "there is no workflow 'nobody'" in said) == (1, True, True)
+
+
+def test_result_of_what_does_not_end(run: Run) -> None:
+    """It waits so long and no longer; one that failed is an error."""
+    run("start", "send", "lamp", "--id", "s-1")
+    code, _, err = run("result", "s-1", "--timeout", "0.05")
+    assert (code, "has not ended within 0.05 s" in err, "hourglass why s-1" in err) == (1, True, True)
+    run("terminate", "s-1", "--reason", "enough")
+    code, _, err = run("result", "s-1")
+    assert (code, "was terminated: enough" in err) == (1, True)
+
+
+def test_fork_and_export(run: Run, tmp_path: Path) -> None:
+    """A fork has what was done before a step; histories of one and of many are what `replay` reads."""
+
+    run("start", "send", "lamp", "--id", "s-1")
+    run("signal", "go", "s-1", "now")
+    run("result", "s-1")
+    assert run("fork", "s-1", "--id", "s-2")[0] == 2
+    assert run("fork", "s-1", "--before", "nothing", "--id", "s-2")[0] == 2
+    made = json.loads(run("fork", "s-1", "--before", "pack", "--id", "s-2", "--json")[1])
+    assert made["id"] == "s-2"
+    run("signal", "go", "s-2", "later")
+    assert run("result", "s-2")[1] == "lamp packed, later, ribbon packed\n"
+    assert json.loads(run("export", "s-1")[1])["events"][0]["eventId"] == "1"
+    assert run("export", "s-1", "--to", str(tmp_path / "one.json"))[0] == 0
+    assert run("export", "--query", "WorkflowType = 'send'")[0] == 2
+    code_, out, _ = run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "many"))
+    assert (code_, len(list((tmp_path / "many").iterdir())), "2 histories" in out) == (0, 2, True)
+    assert (
+        main(
+            [
+                "replay",
+                str(tmp_path / "many"),
+                str(tmp_path / "one.json"),
+                "--code",
+                "tests.tools.cli.test_manage_commands",
+            ]
+        )
+        == 0
+    )
+
+
+def test_ids_are_no_paths(run: Run, tmp_path: Path) -> None:
+    """An id that looks like a path is a file's name in the folder, and leads nowhere else."""
+    run("start", "send", "lamp", "--id", "../../evil/..")
+    assert run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "out"))[0] == 0
+    (written,) = (tmp_path / "out").iterdir()
+    assert written.is_file()
+    assert "/" not in written.name
+
+
+def test_activities_by_hand(run: Run) -> None:
+    """List, complete and reset one that waits; fail one that runs; each is found by id or by name."""
+    run("start", "stuck", "--id", "b-1")
+    until(lambda: "broken" in run("activity", "list", "b-1")[1].partition("\n")[2])
+    until(lambda: json.loads(run("activity", "list", "b-1", "--json")[1])["attempt"] == 2)
+    code, _, err = run("activity", "fail", "b-1", "broken", "-m", "no")
+    assert (code, "waits for attempt 2" in err) == (1, True)
+    code, _, err = run("activity", "complete", "b-1", "other", "1")
+    assert (code, "broken (1)" in err) == (2, True)
+    assert run("activity", "reset", "b-1", "broken")[1] == "broken (1) of b-1 begins again\n"
+    assert run("activity", "complete", "b-1", "1", '"by hand"')[1] == "completed broken (1) of b-1\n"
+    assert run("result", "b-1")[1] == "by hand\n"
+    assert run("activity", "list", "b-1")[1] == "b-1 waits for no activity\n"
+    run("start", "slowly", "--id", "b-2")
+    assert entered.acquire(timeout=30)
+    assert run("activity", "fail", "b-2", "slow", "-m", "the bank says no", "--type", "Declined")[0] == 0
+    code, _, err = run("result", "b-2")
+    assert (code, "the bank says no" in err) == (1, True)
+
+
+def test_delete_must_be_meant(run: Run) -> None:
+    """One, or all that a filter finds; without a terminal only with --yes."""
+    for number in range(3):
+        run("start", "send", "lamp", "--id", f"s-{number}")
+    code, _, err = run("delete", "s-0")
+    assert (code, "is open, and would be terminated" in err) == (2, True)
+    assert run("delete", "s-0", "--yes")[0] == 0
+    assert run("describe", "s-0")[0] == 1
+    assert "remove 2 workflows" in run("delete", "--query", "WorkflowType = 'send'")[2]
+    assert run("delete", "--query", "WorkflowType = 'send'", "--yes")[1] == "deleted: 2 of 2\n"
+    assert run("list")[1] == "no workflows\n"
+
+
+def test_a_schedule_from_beginning_to_end(run: Run) -> None:
+    """Create, list, describe, pause, resume, trigger, backfill and delete."""
+    made = ("schedule", "create", "daily", "send", "lamp", "--cron", "0 9 * * MON-FRI", "--every", "6h")
+    assert run(*made)[1].startswith("created daily: every 6h, cron 0 9 * * MON-FRI; next at ")
+    assert run(*made)[0] == 1
+    listed = run("schedule", "list")[1]
+    assert "every 6h, cron 0 9 * * 1-5" in listed
+    assert run("schedule", "pause", "daily", "--note", "holidays")[0] == 0
+    assert "paused: holidays" in run("schedule", "describe", "daily")[1]
+    assert json.loads(run("schedule", "describe", "daily", "--json")[1])["state"]["paused"] is True
+    assert run("schedule", "resume", "daily")[0] == 0
+    assert run("schedule", "trigger", "daily", "--overlap", "allow-all")[0] == 0
+    past = ("--from", "2026-01-01T00:00Z", "--to", "2026-01-01T12:00Z", "--overlap", "allow-all")
+    assert run("schedule", "backfill", "daily", *past)[0] == 0
+    until(lambda: run("list", "WorkflowType = 'send'", "--count")[1].strip() == "5")
+    assert json.loads(run("schedule", "list", "--json")[1])["id"] == "daily"
+    assert run("schedule", "delete", "daily")[0] == 2
+    assert run("schedule", "delete", "daily", "--yes")[0] == 0
+    assert run("schedule", "describe", "daily")[0] == 1
+    assert run("schedule", "list")[1] == "no schedules\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("schedule", "create", "s", "send"), "set a time"),
+        (("schedule", "create", "s", "send", "--every", "soon"), "--every is a duration"),
+        (("schedule", "create", "s", "send", "--every", "0s"), "--every is a duration"),
+        (("schedule", "create", "s", "send", "--cron", "whenever"), "whenever"),
+        (("schedule", "create", "s", "send", "--every", "1h", "--end-at", "later"), "--end-at is a time"),
+        (("schedule", "backfill", "s", "--from", "2026-01-02", "--to", "2026-01-01"), "before"),
+    ],
+)
+def test_schedules_that_cannot_be(run: Run, arguments: tuple[str, ...], message: str) -> None:
+    """Each is told what is wrong, and how it is said."""
+    code, _, err = run(*arguments)
+    assert (code, message in err) == (2, True), err

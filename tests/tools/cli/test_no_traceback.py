@@ -1,0 +1,194 @@
+"""Whatever the command is given, and wherever its output goes: a message and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from command_line import forget_consoles, main
+from hourglass.client import Client
+
+from .command import SHOP
+
+NO_TEXT = os.fsdecode(b"\xff\xfe")
+BAD_HISTORIES = {
+    "cut.json": b'{"events": [',
+    "numbers.json": b'{"events": [1, 2]}',
+    "empty.json": b"[]",
+    "five.json": b"5",
+    "null.json": b'{"events": null}',
+    "odd.json": b'{"events":[{"eventId":"x","eventTime":"nonsense","eventType":7}]}',
+    "deep.json": b"[" * 100_000,
+    "binary.json": b"\xff\xfe\x00\x01",
+    "nothing.json": b"",
+}
+
+GIVEN: tuple[tuple[str, ...], ...] = (
+    *((command, name) for command in ("show",) for name in BAD_HISTORIES),
+    *(("replay", "shop.py", name) for name in BAD_HISTORIES),
+    ("show", "folder.json"),
+    ("show", "missing.json"),
+    ("show", "/"),
+    ("show", NO_TEXT),
+    ("show", "w", "--target", "local:good.db", "--html", "/nonexistent/page.html"),
+    ("show", "w", "--target", "local:good.db", "--svg", "folder.json"),
+    ("show", "w", "--target", "local:good.db", "--rows", "9" * 30),
+    ("list", "--target", "local:good.db", "--limit", "9" * 30),
+    ("list", "--target", "local:good.db", "--limit", "-1"),
+    ("list", "--target", "local:good.db", "(" * 3000),
+    ("list", "--target", "local:good.db", "StartTime > '9999-99-99'"),
+    ("list", "--target", "local:good.db", NO_TEXT),
+    ("list", "--target", "local:junk.db"),
+    ("list", "--target", "local:folder.json"),
+    ("list", "--target", "local:/nonexistent/x.db"),
+    ("list", "--target", f"local:{'a' * 5000}"),
+    ("list", "--target", "host"),
+    ("list", "--target", "host:99999999999"),
+    ("list", "--target", "[::1"),
+    ("list", "--target", "localhost:٣"),
+    ("list", "--target", NO_TEXT),
+    ("list", "--target", "profile:nothing"),
+    ("list", "--codec", "os:nothing", "--target", "local:good.db"),
+    ("list", "--codec", "os:path", "--target", "local:good.db"),
+    ("list", "--codec", "os:getcwd", "--target", "local:good.db"),
+    ("describe", "", "--target", "local:good.db"),
+    ("describe", NO_TEXT, "--target", "local:good.db"),
+    ("describe", "a" * 5000, "--target", "local:good.db"),
+    ("why", NO_TEXT, "--target", "local:good.db"),
+    ("start", "checkout", "[" * 100_000, "--target", "local:good.db"),
+    ("start", "checkout", "9" * 6000, "--target", "local:good.db"),
+    ("start", NO_TEXT, "--target", "local:good.db"),
+    ("signal", NO_TEXT, "w", NO_TEXT, "--target", "local:good.db"),
+    ("reset", "w", "--event-id", "-1", "--target", "local:good.db"),
+    ("reset", "w", "--event-id", "9" * 30, "--target", "local:good.db"),
+    ("backup", "missing.db", "copy.db"),
+    ("backup", "junk.db", "copy.db"),
+    ("backup", "folder.json", "copy.db"),
+    ("backup", "good.db", "/nonexistent/copy.db"),
+    ("backup", "good.db", "."),
+    ("backup", NO_TEXT, "copy.db"),
+    ("check", "binary.py"),
+    ("check", "nul.py"),
+    ("check", NO_TEXT),
+    ("run", "binary.py"),
+    ("run", "nul.py"),
+    ("run", "folder.py"),
+    ("run", NO_TEXT),
+    ("worker", "nul.py", "--no-parent", "--target", "local:good.db"),
+    ("worker", "shop.py", "--no-parent", "--target", "local:good.db", "--status-address", "nowhere"),
+    ("worker", "shop.py", "--no-parent", "--target", "local:good.db", "--drain-timeout", "nan"),
+    ("doctor", "--target", "local:junk.db"),
+    ("doctor", "--target", "local:folder.json"),
+    ("doctor", "--task-queue", NO_TEXT, "--target", "local:good.db"),
+    (NO_TEXT,),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with good and bad things to name."""
+    folder = tmp_path_factory.mktemp("place")
+    (folder / "shop.py").write_text(SHOP)
+    (folder / "binary.py").write_bytes(b"\xff\xfe\x00\x01")
+    (folder / "nul.py").write_bytes(b"x = 1\x00")
+    (folder / "junk.db").write_bytes(b"this is no database " * 100)
+    for name in ("folder.json", "folder.py"):
+        (folder / name).mkdir()
+    for name, data in BAD_HISTORIES.items():
+        (folder / name).write_bytes(data)
+    with Client.connect(f"local:{folder}/good.db") as client:
+        client.start_workflow("checkout", "1", id="w", task_queue="nowhere")
+    return folder
+
+
+def named(arguments: tuple[str, ...]) -> str:
+    return " ".join(each[:30] for each in arguments).encode("unicode_escape").decode()
+
+
+@pytest.mark.parametrize("arguments", GIVEN, ids=named)
+def test_what_is_odd_is_told(
+    arguments: tuple[str, ...],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Each is answered by a message of its own, not by the one for what nobody thought of."""
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delenv("HOURGLASS_TARGET", raising=False)
+    forget_consoles()
+    code = main(list(arguments))
+    said = capfd.readouterr()
+    forget_consoles()
+    assert code in (0, 1, 2)
+    assert "Traceback" not in said.err
+    assert "better message" not in said.err
+    assert said.out + said.err
+
+
+class Surprise(Exception):
+    """What no command expects."""
+
+
+@pytest.mark.parametrize(
+    "error", [Surprise("sesame"), RecursionError("deep"), MemoryError(), OSError(28, "No space left")]
+)
+def test_what_nobody_thought_of_is_a_message_too(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line and exit code 1; with --traceback also where it comes from."""
+
+    def raises() -> None:
+        raise error
+
+    monkeypatch.setitem(sys.modules, "surprising", SimpleNamespace(codec=raises))
+    asked = ["show", "order-1", "--target", "local:", "--codec", "surprising:codec"]
+    for arguments, shown in ((asked, False), ([*asked, "--traceback"], True)):
+        forget_consoles()
+        assert main(arguments) == 1
+        said = capsys.readouterr().err
+        assert "error: " in said
+        assert ("Traceback" in said) is shown
+    forget_consoles()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="streams of POSIX")
+@pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&- <&-", ">/dev/full", "2>/dev/full", "| true"])
+@pytest.mark.parametrize("arguments", ["describe w --json --target local:good.db", "nonsense"])
+def test_streams_that_lead_nowhere(redirected: str, arguments: str, place: Path) -> None:
+    """Closed, full or not read: no traceback, no complaint at exit, and an exit code that says what happened."""
+    if "/dev/full" in redirected and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    ended = subprocess.run(
+        ["sh", "-c", f'"$0" -m hourglass {arguments} {redirected}', sys.executable],
+        cwd=place,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in ended.stdout + ended.stderr
+    assert "Exception ignored" not in ended.stdout + ended.stderr
+    wrong = "nonsense" in arguments
+    full = redirected == ">/dev/full"
+    assert ended.returncode == (0 if "|" in redirected else 2 if wrong else 1 if full else 0)
+
+
+def test_a_stream_that_knows_only_ascii(place: Path) -> None:
+    """What it cannot say is escaped."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "hourglass", "show", "w", "--target", "local:good.db"],
+        cwd=place,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert b"Traceback" not in ended.stderr

@@ -1,0 +1,45 @@
+"""Commands that serve until they are told to end: SIGTERM ends them in order, as process 1 of a container, too."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+from .command import LIMIT, Command
+
+
+def _port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+def _wait_until_it_listens(port: str) -> None:
+    end = time.monotonic() + LIMIT
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", int(port)), 1).close()
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.05)  # it is retried until it listens
+        else:
+            return
+
+
+def test_the_page_and_the_codec_server_end_in_order(tmp_path: Path) -> None:
+    """They have a handler, without which process 1 hears nothing, and end with code 0."""
+    (tmp_path / "sealing.py").write_text(
+        "class Codec:\n    def encode(self, payloads): return payloads\n    decode = encode\n\n\ncodec = Codec()\n"
+    )
+    ports = (_port(), _port())
+    page = ("ui", "--target", f"local:{tmp_path / 'a.db'}", "--port", ports[0], "--no-open")
+    codec = ("codec-server", "--codec", "sealing:codec", "--port", ports[1])
+    with Command("start", "x", "--target", f"local:{tmp_path / 'a.db'}", cwd=tmp_path) as made:
+        assert made.wait_end() == 0
+    with Command(*page, cwd=tmp_path) as first, Command(*codec, cwd=tmp_path) as second:
+        for each, port in zip((first, second), ports, strict=True):
+            _wait_until_it_listens(port)
+            each.signal(signal.SIGTERM)
+            assert each.wait_end() == 0, each.text

@@ -1,0 +1,82 @@
+"""No false alarm on code that is known to be good: the examples, the conformance workflows, the docs, the twins."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import hourglass._tools.lint
+from hourglass._tools.lint import RULES, check
+
+from .project import found
+
+ROOT = Path(__file__).resolve().parents[3]
+_PYTHON = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+
+# These workflows are broken on purpose: the alarm is a true one.
+TRUE_ALARMS = {
+    ("tests/conformance/changing_code.py", "HG110"),
+    ("tests/conformance/test_lifecycle.py", "HG110"),
+    ("tests/conformance/unconvertible.py", "HG109"),
+}
+
+
+@pytest.mark.parametrize(
+    ("folder", "workflows"), [("examples", 2), ("tests/conformance", 60), ("tests/compat/twins", 50)]
+)
+def test_good_code_is_left_alone(folder: str, workflows: int) -> None:
+    """Many workflows are looked at, and nothing is found."""
+    report = check([ROOT / folder], base=ROOT)
+    assert {(file, code) for file, _, code in found(report)} - TRUE_ALARMS == set()
+    assert report.workflows >= workflows
+
+
+def test_the_docs_are_left_alone(tmp_path: Path) -> None:
+    """The Python in README and docs, each page a module; the page about the check itself shows what is wrong."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        if page.name != "check.md":
+            code = "\n".join(_PYTHON.findall(page.read_text()))
+            (tmp_path / f"page_{page.stem.lower().replace('-', '_')}.py").write_text(code)
+    report = check([tmp_path], base=tmp_path)
+    assert found(report) == set()
+    assert report.workflows >= 20
+
+
+def test_the_package_stands_alone() -> None:
+    """The linter imports the standard library and itself, nothing else."""
+    folder = Path(hourglass._tools.lint.__file__).parent
+    imported = set()
+    for file in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module or "")
+    assert imported
+    assert {
+        name
+        for name in imported
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and not name.startswith("hourglass._tools.lint")
+    } == set()
+
+
+def test_every_rule_is_complete() -> None:
+    """Each rule has reason, remedy and explanation, and code before and after, which differ."""
+    for rule in RULES.values():
+        assert rule.title
+        assert rule.reason
+        assert rule.remedy
+        assert rule.explanation
+        if rule.code != "HG001":
+            assert rule.wrong != rule.right != ""
+
+
+def test_every_rule_is_in_the_manual() -> None:
+    """The page on checking names the code of each rule."""
+    page = (ROOT / "docs" / "check.md").read_text()
+    assert [code for code in RULES if code not in page] == []

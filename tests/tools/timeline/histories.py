@@ -1,0 +1,209 @@
+"""Histories made by hand, event by event: each call adds events, the clock moves only when it is told to."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from hourglass._history.codec import events_from
+from hourglass._history.events import HistoryEvent
+
+S = 10**9
+"""A second, in nanoseconds."""
+
+START = 1_788_000_000 * S
+
+
+def payload(value: object) -> dict[str, Any]:
+    """A value as JSON in a payload."""
+    data = base64.b64encode(json.dumps(value).encode()).decode()
+    return {"metadata": {"encoding": base64.b64encode(b"json/plain").decode()}, "data": data}
+
+
+def failure(message: str, type: str = "ValueError", cause: dict[str, Any] | None = None) -> dict[str, Any]:
+    """An application's failure."""
+    made: dict[str, Any] = {"message": message, "applicationFailureInfo": {"type": type}}
+    return made if cause is None else {**made, "cause": cause}
+
+
+class Made:
+    """A history in the making; `at` is the clock, in nanoseconds."""
+
+    def __init__(
+        self, workflow_type: str = "checkout", workflow_id: str = "order-1", **attributes: Any
+    ) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.at = START
+        self.add(
+            "WORKFLOW_EXECUTION_STARTED",
+            workflowType={"name": workflow_type},
+            workflowId=workflow_id,
+            originalExecutionRunId="6a1f0c52-run",
+            taskQueue={"name": "default"},
+            **attributes,
+        )
+
+    def wait(self, seconds: float) -> Made:
+        """Let time pass."""
+        self.at += round(seconds * S)
+        return self
+
+    def add(self, kind: str, **attributes: Any) -> int:
+        """Any event; gives its number."""
+        words = [each.capitalize() for each in kind.split("_")]
+        key = words[0].lower() + "".join(words[1:]) + "EventAttributes"
+        seconds, rest = divmod(self.at, S)
+        time = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+        self.events.append(
+            {
+                "eventId": str(len(self.events) + 1),
+                "eventTime": time,
+                "eventType": f"EVENT_TYPE_{kind}",
+                key: attributes,
+            }
+        )
+        return len(self.events)
+
+    def task(self, seconds: float = 0.004, queued: float = 0.002) -> Made:
+        """A workflow task that goes well."""
+        scheduled = self.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
+        self.wait(queued)
+        started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
+        self.wait(seconds)
+        self.add("WORKFLOW_TASK_COMPLETED", scheduledEventId=str(scheduled), startedEventId=str(started))
+        return self
+
+    def task_fails(self, message: str = "boom", seconds: float = 0.01) -> Made:
+        """A workflow task that fails."""
+        scheduled = self.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
+        started = self.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
+        self.wait(seconds)
+        self.add(
+            "WORKFLOW_TASK_FAILED",
+            scheduledEventId=str(scheduled),
+            startedEventId=str(started),
+            cause="WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE",
+            failure=failure(message),
+        )
+        return self
+
+    def schedule(self, name: str, **attributes: Any) -> int:
+        """An activity is asked for."""
+        return self.add(
+            "ACTIVITY_TASK_SCHEDULED",
+            activityId=str(len(self.events)),
+            activityType={"name": name},
+            taskQueue={"name": "default"},
+            workflowTaskCompletedEventId="4",
+            **attributes,
+        )
+
+    def activity(
+        self, name: str, seconds: float = 0.2, queued: float = 0.02, attempt: int = 1, fails: str = ""
+    ) -> Made:
+        """An activity from its schedule to its end."""
+        scheduled = self.schedule(name, input={"payloads": [payload("secret")]})
+        self.wait(queued)
+        last = {"lastFailure": failure("not yet", "TimeoutError")} if attempt > 1 else {}
+        self.add("ACTIVITY_TASK_STARTED", scheduledEventId=str(scheduled), attempt=attempt, **last)
+        self.wait(seconds)
+        if fails:
+            self.add(
+                "ACTIVITY_TASK_FAILED",
+                scheduledEventId=str(scheduled),
+                failure=failure(fails),
+                retryState="RETRY_STATE_MAXIMUM_ATTEMPTS_REACHED",
+            )
+        else:
+            self.add(
+                "ACTIVITY_TASK_COMPLETED",
+                scheduledEventId=str(scheduled),
+                result={"payloads": [payload({"token": "secret"})]},
+            )
+        return self
+
+    def timer(self, seconds: float) -> Made:
+        """A timer from its start to when it fires."""
+        started = self.add(
+            "TIMER_STARTED",
+            timerId="1",
+            startToFireTimeout=f"{seconds:.9f}s",
+            workflowTaskCompletedEventId="4",
+        )
+        self.wait(seconds)
+        self.add("TIMER_FIRED", startedEventId=str(started))
+        return self
+
+    def child(self, name: str, seconds: float = 1.0, run_id: str = "child-run") -> Made:
+        """A child from its start to its end."""
+        asked = str(
+            self.add(
+                "START_CHILD_WORKFLOW_EXECUTION_INITIATED",
+                workflowType={"name": name},
+                workflowId=f"{name}-1",
+                workflowTaskCompletedEventId="4",
+            )
+        )
+        self.wait(0.01)
+        execution = {"workflowId": f"{name}-1", "runId": run_id}
+        self.add("CHILD_WORKFLOW_EXECUTION_STARTED", initiatedEventId=asked, workflowExecution=execution)
+        self.wait(seconds)
+        self.add("CHILD_WORKFLOW_EXECUTION_COMPLETED", initiatedEventId=asked)
+        return self
+
+    def signal(self, name: str) -> Made:
+        """A signal."""
+        self.add("WORKFLOW_EXECUTION_SIGNALED", signalName=name, input={"payloads": [payload("secret")]})
+        return self
+
+    def complete(self) -> Made:
+        """The run returns."""
+        self.task()
+        self.add("WORKFLOW_EXECUTION_COMPLETED", result={"payloads": [payload("secret")]})
+        return self
+
+    def fail(self, message: str) -> Made:
+        """The run fails, because of an activity."""
+        self.task()
+        outer = {
+            "message": "Activity task failed",
+            "activityFailureInfo": {"activityType": {"name": "ship"}},
+            "cause": failure(message),
+        }
+        self.add("WORKFLOW_EXECUTION_FAILED", failure=outer)
+        return self
+
+    @property
+    def read(self) -> tuple[HistoryEvent, ...]:
+        """The events, as the story takes them."""
+        return events_from(self.events)
+
+    @property
+    def text(self) -> str:
+        """The history as JSON."""
+        return json.dumps({"events": self.events})
+
+
+def order(days: float = 30) -> Made:
+    """A checkout with all that can happen: retries, a signal, a long wait, a child, a failure."""
+    made = Made().wait(0.01)
+    made.task().activity("reserve_stock", 0.18).task()
+    made.activity("charge_card", 0.4, queued=3.9, attempt=3).task()
+    made.wait(0.6).signal("address_changed").task().child("invoice", 1.2).task()
+    made.timer(days * 86_400).task().activity("ask_for_review", 0.7).task()
+    return made.activity("ship", 0.9, fails="no carrier serves this address").fail(
+        "no carrier serves this address"
+    )
+
+
+def many(spans: int) -> Made:
+    """So many activities of different names, some of which fail, in bursts of five."""
+    made = Made("fan_out", f"fan-{spans}").wait(0.01).task()
+    for number in range(spans):
+        fails = f"item {number} is broken" if number % 17 == 5 else ""
+        made.activity(f"process_item_{number}", 0.02 + 0.01 * (number % 7), fails=fails)
+        if number % 5 == 4:
+            made.task()
+    return made.complete()

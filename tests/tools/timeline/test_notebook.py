@@ -1,0 +1,53 @@
+"""A handle draws itself in a notebook: the picture of its run, up to now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.tools.web import flows
+
+from hourglass import AsyncClient, Client, Worker
+from hourglass.testing import DevServer
+
+
+@pytest.mark.parametrize("target", ["local:", pytest.param("server", marks=pytest.mark.server)])
+def test_a_handle_draws_its_run(request: pytest.FixtureRequest, target: str) -> None:
+    """Open and closed; what the values are is not in it. A workflow that is not there is told as text."""
+    if target == "server":
+        server: DevServer = request.getfixturevalue("quick_server")
+        target = server.target
+    with (
+        Client.connect(target) as client,
+        Worker(client, "notebook", workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
+    ):
+        handle = client.start_workflow(
+            flows.Purchase.run, flows.Order("a secret"), id="drawn", task_queue="notebook"
+        )
+        handle.execute_update(flows.Purchase.note, "seen")
+        assert "running" in (handle._repr_html_() or "")
+        handle.signal(flows.Purchase.ship)
+        handle.result()
+        drawn = handle._repr_html_() or ""
+        assert "<svg" in drawn
+        assert "charge" in drawn
+        assert "completed" in drawn
+        assert "secret" not in drawn
+        assert client.get_workflow_handle("nowhere")._repr_html_() is None
+    assert handle._repr_html_() is None  # its client is closed
+
+
+def test_an_asynchronous_handle_too() -> None:
+    """It is shown by a notebook in the midst of its event loop."""
+
+    async def shown() -> Any:
+        async with (
+            await AsyncClient.connect("local:") as client,
+            Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
+        ):
+            handle = await client.start_workflow("quick", "ada", id="drawn")
+            await handle.result()
+            return handle._repr_html_()
+
+    assert "charge" in asyncio.run(shown())

@@ -1,0 +1,91 @@
+"""`hourglass show` as people call it: on files, on runs of a target, and when it is asked for wrongly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import main
+from hourglass.client import Client
+from hourglass.worker import Worker
+
+from . import flows
+from .histories import order
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    path = tmp_path / "order.json"
+    path.write_text(order().text)
+    return path
+
+
+def test_a_file_is_shown(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An exported history is drawn, without payloads and without escape sequences where no terminal is."""
+    assert main(["show", str(history), "--width", "100"]) == 0
+    out = capsys.readouterr().out
+    assert "charge_card (3 attempts)" in out
+    assert "secret" not in out
+    assert "\x1b" not in out
+
+
+def test_payloads_when_asked_for(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Arguments and results are in the JSON only with --payloads."""
+    assert main(["show", str(history), "--json"]) == 0
+    assert "secret" not in capsys.readouterr().out
+    assert main(["show", str(history), "--json", "--payloads"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["spans"][1]["values"]["input"] == '"secret"'
+
+
+def test_files_are_written(history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page and a picture are written at once, and said so on stderr."""
+    page, picture = tmp_path / "o.html", tmp_path / "o.svg"
+    assert main(["show", str(history), "--html", str(page), "--svg", str(picture)]) == 0
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert picture.read_text(encoding="utf-8").startswith("<svg")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "o.html" in said.err
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "code", "said"),
+    [
+        ("{}", (), 1, "list of events"),
+        (None, (), 2, "cannot be read"),
+        ("{}", ("--follow",), 2, "--follow"),
+    ],
+)
+def test_what_cannot_be_shown(
+    content: str | None,
+    arguments: tuple[str, ...],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A file that is no history, is missing, or cannot be followed is an error in words."""
+    path = tmp_path / "some.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["show", str(path), *arguments]) == code
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_run_is_shown_and_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run on a target is shown by its id, open or closed; --follow ends when it does; an unknown id is an error."""
+    target = f"local:{tmp_path / 'trips.db'}"
+    with Client.connect(target) as client:
+        client.start_workflow(flows.trip, "there", id="trip-1")
+        assert main(["show", "trip-1", "--target", target]) == 0
+        assert "running" in capsys.readouterr().out
+        with Worker(client, workflows=[flows.trip], activities=[flows.flaky]):
+            assert main(["show", "trip-1", "--target", target, "--follow", "--width", "120"]) == 0
+        out = capsys.readouterr().out
+        assert "completed" in out
+        assert "flaky (2 attempts)" in out
+        assert main(["show", "trip-2", "--target", target]) == 1
+        assert "trip-2" in capsys.readouterr().err

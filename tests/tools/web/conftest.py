@@ -1,0 +1,130 @@
+"""A worker on an engine in memory, and its page: asked by a program, or shown in a browser."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from tests.tools.web import flows
+
+from hourglass import Client, Worker
+from hourglass._http.access import Credentials
+from hourglass._tools.timeline.watching import decoder
+from hourglass._tools.web.server import served
+from hourglass._tools.web.site import Site
+
+TOKEN = "the-token-of-these-tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A client of an engine in memory, with a worker."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
+    ):
+        yield client
+
+
+@pytest.fixture
+def site(client: Client) -> Iterator[Site]:
+    """All of it, with the code loaded."""
+    made = Site(client, target="local:", modules=[flows])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def web(site: Site) -> Iterator[httpx.Client]:
+    """The page, asked by a program."""
+    with asked(site) as web:
+        yield web
+
+
+def site_of(client: Client, target: str = "local:", codec: Any = None, **options: Any) -> Site:
+    """Return the web UI of a client, without a server; with a codec it shows decoded values."""
+    if codec is not None:
+        options["decode"] = decoder(codec)
+    return Site(client, target=target, **options)
+
+
+@contextmanager
+def serving(site: Site, token: str = TOKEN) -> Iterator[str]:
+    """Serve a web UI on a socket and yield its address."""
+    with served(site, port=0, credentials=Credentials.create(token)) as address:
+        yield address
+
+
+@contextmanager
+def asked(site: Site, token: str | None = None) -> Iterator[httpx.Client]:
+    """Serve the web UI of a site, and yield a program that sends what its forms send. With `token` it is not logged in."""
+    with (
+        serving(site, token or TOKEN) as address,
+        httpx.Client(base_url=address, headers={"origin": address}, follow_redirects=True, timeout=60) as web,
+    ):
+        if token is None:
+            web.headers.update(BEARER)
+        yield web
+
+
+@pytest.fixture
+def address(site: Site) -> Iterator[str]:
+    """The page, served on a socket."""
+    with serving(site) as address:
+        yield address
+
+
+def bulk_form(text: str) -> dict[str, Any]:
+    """Return the fields of the form that asks whether a bulk action is meant."""
+    fields: dict[str, Any] = {}
+    for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', text):
+        fields.setdefault(name, []).append(html.unescape(value))
+    return {**fields, "confirmed": "1"}
+
+
+def bulk(web: httpx.Client, data: dict[str, Any]) -> httpx.Response:
+    """Ask for a bulk action, and confirm it; the number is typed where that is asked for."""
+    question = web.post("/bulk", data=data)
+    assert question.status_code == 200, question.text
+    form = bulk_form(question.text)
+    if 'name="typed"' in question.text:
+        form["typed"] = form["expected"]
+    return web.post("/bulk", data=form)
+
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    """A real browser. Its driver has an event loop on the test's thread until it ends, which tests elsewhere do not stand."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium, or set CHROMIUM to its path")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        made = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page of the browser; a script that fails, and anything that the policy of the page forbids, fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, extra_http_headers=BEARER)
+    opened = context.new_page()
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    yield opened
+    context.close()
+    # What the server refuses on purpose is logged by the browser as well.
+    assert [each for each in wrong if "Failed to load resource" not in each] == []

@@ -1,0 +1,264 @@
+"""The page in a real browser: what a reader sees and does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from tests.tools.web import flows
+from tests.tools.web.conftest import BEARER
+from tests.tools.web.pages import run_page
+
+from hourglass import Client
+
+
+def _purchase(client: Client, name: str) -> None:
+    handle = client.start_workflow(flows.Purchase.run, flows.Order(name), id=f"buy-{name}")
+    handle.execute_update(flows.Purchase.note, "seen")
+
+
+def test_what_happens_appears_without_a_reload(page: Any, address: str, client: Client) -> None:
+    """A run that begins is added to the open list; one that ends changes its status."""
+    page.goto(f"{address}/workflows")
+    page.wait_for_selector("text=No workflow yet")
+    page.evaluate("window.same = true")
+    _purchase(client, "ada")
+    page.wait_for_selector("td.id >> text=buy-ada")
+    page.wait_for_selector("td .s-running")
+    client.get_workflow_handle("buy-ada").signal("ship")
+    page.wait_for_selector("td .s-completed")
+    assert page.evaluate("window.same")
+
+
+def test_an_open_run_goes_on(page: Any, address: str, client: Client) -> None:
+    """The timeline of an open run grows, and its status changes."""
+    _purchase(client, "ada")
+    page.goto(f"{address}/workflows/buy-ada")
+    page.wait_for_selector(".head .s-running")
+    client.get_workflow_handle("buy-ada").signal("ship")
+    page.wait_for_selector(".head .s-completed")
+    page.wait_for_selector("li.k-signal >> text=ship")
+
+
+def test_the_workers_page_is_live(page: Any, address: str, client: Client) -> None:
+    """What begins to wait on a queue appears without a reload."""
+    client.start_workflow("stuck", "x", id="one", task_queue="lonely")
+    page.goto(f"{address}/workers")
+    page.evaluate("window.same = true")
+    page.wait_for_selector("table.queue td.n.bad >> text=1")
+    client.start_workflow("stuck", "x", id="two", task_queue="lonely")
+    page.wait_for_selector("table.queue td.n.bad >> text=2")
+    assert page.evaluate("window.same")
+
+
+def test_ticks_survive_what_changes(page: Any, address: str, client: Client) -> None:
+    """A list that is shown again keeps what the reader has chosen and typed."""
+    _purchase(client, "ada")
+    page.goto(f"{address}/workflows")
+    page.check('input[aria-label="select buy-ada"]')
+    page.fill('input[name="reason"]', "because")
+    _purchase(client, "bob")
+    page.wait_for_selector("td.id >> text=buy-bob")
+    assert page.is_checked('input[aria-label="select buy-ada"]')
+    assert page.input_value('input[name="reason"]') == "because"
+    assert page.inner_text("[data-chosen]") == "1 selected"
+
+
+def test_a_signal_by_its_form(page: Any, address: str, client: Client) -> None:
+    """Typed, sent, heard."""
+    _purchase(client, "ada")
+    page.goto(f"{address}/workflows/buy-ada")
+    page.fill('form[action$="/signal"] input[name="name"]', "ship")
+    page.click('form[action$="/signal"] button')
+    page.wait_for_selector("text=signal ship was sent")
+    assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
+
+
+def test_many_at_once_with_a_confirmation(page: Any, address: str, client: Client) -> None:
+    """Chosen, confirmed, done; a reader who says no has done nothing."""
+    for name in ("ada", "bob"):
+        _purchase(client, name)
+    page.goto(f"{address}/workflows")
+    page.check("[data-all]")
+    page.click('button[value="terminate"]')
+    page.wait_for_selector("h1 >> text=Terminate the 2 selected workflows?")
+    page.click("text=Go back")
+    assert client.get_workflow_handle("buy-ada").describe().status.name == "RUNNING"
+    page.check("[data-all]")
+    page.click('button[value="terminate"]')
+    page.click("button >> text=Terminate 2 workflows")
+    page.wait_for_selector("text=2 of 2")
+    page.wait_for_selector("text=done")
+    assert client.get_workflow_handle("buy-ada").describe().status.name == "TERMINATED"
+
+
+def test_all_found_asks_with_number_and_filter(page: Any, address: str, client: Client) -> None:
+    """Above 20 runs the number must be typed; a wrong one does nothing; times show their zone."""
+    for number in range(21):
+        client.start_workflow("stuck", "x", id=f"s-{number}")
+    page.goto(f"{address}/workflows?type=stuck")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (UTC|[+-]\d\d:\d\d)", page.inner_text("td.began >> nth=0")
+    )
+    page.check('input[name="all"]')
+    page.click('button[value="cancel"]')
+    page.wait_for_selector("h1 >> text=Cancel all 21 workflows that match the search?")
+    assert "WorkflowType = 'stuck'" in page.inner_text("dl")
+    page.fill('input[name="typed"]', "20")
+    page.click("button >> text=Cancel 21 workflows")
+    page.wait_for_selector("text=type the number 21 to confirm: 20 was typed, and nothing was done")
+    assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 21
+    page.fill('input[name="typed"]', "21")
+    page.click("button >> text=Cancel 21 workflows")
+    page.wait_for_selector("text=21 of 21")
+
+
+def test_back_in_time_by_slider_and_keys(page: Any, address: str, client: Client) -> None:
+    """Each step shows the values that the code had then."""
+    _purchase(client, "ada")
+    client.get_workflow_handle("buy-ada").signal("ship")
+    client.get_workflow_handle("buy-ada").result()
+    page.goto(f"{address}/workflows/buy-ada")
+    page.click("text=Time travel")
+    page.goto(f"{page.url}?at=0")
+    assert "schedule activity charge" in page.inner_text("#moment")
+    assert "order.name" in page.inner_text(".source .here")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url("**at=1")
+    page.wait_for_selector("#moment")
+    page.focus(".slider input")
+    with page.expect_navigation():
+        page.keyboard.press("End")
+    assert "completed" in page.inner_text(".at")
+
+
+def test_keys(page: Any, address: str, client: Client) -> None:
+    """Search, next, open, without a mouse."""
+    for name in ("ada", "bob"):
+        _purchase(client, name)
+    page.goto(f"{address}/workflows")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "id"
+    page.keyboard.type("buy-a")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**id=buy-a**")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/workflows/buy-ada/**")
+
+
+def test_the_filter_completes_its_fields(page: Any, address: str, client: Client) -> None:
+    """The first letters and the tabulator."""
+    page.goto(f"{address}/workflows")
+    page.focus('input[name="query"]')
+    page.keyboard.type("executionst")
+    page.keyboard.press("Tab")
+    assert page.input_value('input[name="query"]') == "ExecutionStatus"
+
+
+def test_a_closer_look_by_dragging(page: Any, address: str, client: Client) -> None:
+    """A part of the time fills the width; one click shows all of it again."""
+    _purchase(client, "ada")
+    client.get_workflow_handle("buy-ada").terminate()
+    page.goto(f"{address}/workflows/buy-ada")
+    page.wait_for_selector(".diagnosis")
+    box = page.locator(".waterfall li svg").first.bounding_box()
+    page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 8, steps=4)
+    page.mouse.up()
+    page.wait_for_url("**from=**")
+    page.click("text=Show all")
+    page.wait_for_selector(".axis text")
+    assert "from=" not in page.url
+
+
+@pytest.mark.parametrize("width", [360, 768, 2560])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_its_window(
+    browser: Any, address: str, client: Client, width: int, scheme: str
+) -> None:
+    """Narrow and wide, light and dark: nothing makes the page scroll sideways, and ids keep their lines."""
+    _purchase(client, "ada")
+    run_id = client.get_workflow_handle("buy-ada").describe().run_id
+    context = browser.new_context(
+        extra_http_headers=BEARER, viewport={"width": width, "height": 800}, color_scheme=scheme
+    )
+    page = context.new_page()
+    for path in (
+        "/workflows",
+        "/workflows/buy-ada",
+        f"{run_page('buy-ada', run_id)}/history",
+        f"{run_page('buy-ada', run_id)}/moments",
+        "/schedules",
+        "/workers",
+        "/limits",
+        "/start?type=Purchase",
+    ):
+        page.goto(address + path)
+        page.wait_for_selector("h1")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), path
+        if path == "/workflows":
+            # In one go: a live list may exchange its rows at any time.
+            assert page.evaluate("document.querySelector('td.id a').getBoundingClientRect().height") < 40
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (dark == "rgb(255, 255, 255)") is (scheme == "light")
+    context.close()
+
+
+def test_reading_needs_no_script(browser: Any, address: str, client: Client) -> None:
+    """With JavaScript off every page can be read, and a step be looked at."""
+    _purchase(client, "ada")
+    context = browser.new_context(extra_http_headers=BEARER, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{address}/workflows")
+    page.click("td.id >> text=buy-ada")
+    page.click("li.k-activity a")
+    assert "ada paid 1" in page.inner_text("#detail")
+    page.click("nav.tabs >> text=History")
+    assert "ACTIVITY_TASK_COMPLETED" in page.inner_text("table")
+    context.close()
+
+
+def test_a_message_shows_its_fields_at_once(page: Any, address: str, client: Client) -> None:
+    """A name that is chosen or typed brings its fields; one that is not known brings general ones."""
+    _purchase(client, "ada")
+    page.goto(f"{address}/workflows/buy-ada")
+    page.click('#update a[data-message="note"]')
+    assert page.input_value('#update input[name="name"]') == "note"
+    assert page.locator("#update .arguments label").count() == 1
+    assert page.get_attribute("#update .arguments textarea", "placeholder") == '"text"'
+    page.fill("#update .arguments textarea", "hello")
+    page.click("#update button")
+    assert page.inner_text("pre.answer") == "2"
+    page.go_back()
+    page.fill('#update input[name="name"]', "unknown")
+    assert page.locator("#update .arguments label").count() == 2
+
+
+def test_a_page_left_open_does_not_grow(page: Any, address: str, client: Client) -> None:
+    """However often it is shown again, it has as many nodes and listeners as at first."""
+    _purchase(client, "ada")
+    page.goto(f"{address}/workflows/buy-ada")
+    page.wait_for_selector(".diagnosis")
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.enable")
+
+    def used() -> tuple[int, int]:
+        session.send("HeapProfiler.collectGarbage")
+        found = session.send("Memory.getDOMCounters")
+        return int(found["nodes"]), int(found["jsEventListeners"])
+
+    again = "async () => { for (let n = 0; n < 15; n++) await refresh(location.href); }"
+
+    def after_more() -> tuple[int, int]:
+        page.evaluate(again)
+        return used()
+
+    after_more()  # what a page has only once something was shown again
+    nodes, listeners = after_more()
+    later = [after_more() for _ in range(3)]
+    # A fetch that is on its way has nodes for a moment: what stays is the least.
+    assert min(each[0] for each in later) < nodes * 1.2
+    assert min(each[1] for each in later) <= listeners

@@ -1,0 +1,235 @@
+"""Time travel in a child process: deadlines, what the process inherits, codecs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from tests.tools.web import flows
+from tests.tools.web.conftest import asked, site_of
+
+from hourglass import Client, Worker
+from hourglass._tools.web.replay_child import Walked
+from hourglass._tools.web.replays import ReplayFailedError, TimeTravel
+from hourglass.converter import ActivitySerializationContext, Payload, WorkflowSerializationContext
+from hourglass.errors import UsageError
+from hourglass.replay import History
+
+CODE = """
+import os
+import re
+import subprocess
+import sys
+
+from hourglass import workflow
+
+INHERITED = sorted(os.environ)
+DESCRIPTORS = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+if "BROKEN_WITHOUT" in os.environ.get("HOME", ""):
+    os.environ["NEEDED_BY_THE_CODE"]
+
+
+@workflow.defn
+def looks() -> str:
+    names, descriptors, here = INHERITED, DESCRIPTORS, os.getpid()
+    workflow.sleep(0.01)
+    return "done"
+
+
+@workflow.defn
+def backtracks() -> str:
+    if "ONLY_IN_THE_WORKER" not in os.environ:
+        re.match("(a+)+$", "a" * 60 + "!")
+    return "done"
+
+
+@workflow.defn
+def dies() -> str:
+    if "ONLY_IN_THE_WORKER" not in os.environ:
+        os._exit(7)
+    return "done"
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module of workflows that behave in another way in the child process, since its environment is another."""
+    (tmp_path / "replayed_code.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("ONLY_IN_THE_WORKER", "1")
+    yield importlib.import_module("replayed_code")
+    del sys.modules["replayed_code"]
+
+
+@pytest.fixture
+def client(code: ModuleType) -> Iterator[Client]:
+    """A client of an engine in memory, with a worker of that code."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[code.looks, code.backtracks, code.dies, *flows.WORKFLOWS]),
+    ):
+        yield client
+
+
+def _history(client: Client, name: str) -> History:
+    handle = client.start_workflow(name, id=name)
+    handle.result()
+    return handle.history()
+
+
+def test_hung_replay_is_killed_while_the_web_ui_answers(client: Client, code: ModuleType) -> None:
+    """A regular expression that backtracks holds the lock of its own interpreter only; the next replay has a new process."""
+    _history(client, "backtracks")
+    _history(client, "looks")
+    site = site_of(client, modules=[code])
+    site._time_travel = TimeTravel([code], client, limit=8)
+    with asked(site) as web, ThreadPoolExecutor() as threads:
+        run = client.get_workflow_handle("backtracks").describe().run_id
+        hung = threads.submit(web.get, f"/workflows/backtracks/{run}/moments")
+        while not hung.done():
+            assert web.get("/workflows").status_code == 200
+        answer = hung.result()
+        assert answer.status_code == 500
+        assert "was stopped after 8 seconds" in answer.text
+        run = client.get_workflow_handle("looks").describe().run_id
+        assert "start timer" in web.get(f"/workflows/looks/{run}/moments").text
+
+
+def test_closing_ends_a_running_replay(client: Client, code: ModuleType) -> None:
+    """Its process is killed, whatever it does; whoever waits for the replay gets an error."""
+    history = _history(client, "backtracks")
+    travel = TimeTravel([code], client, limit=300)
+    failures: list[Exception] = []
+
+    def walk() -> None:
+        try:
+            travel.walk(history, None)
+        except ReplayFailedError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=walk)
+    thread.start()
+    while travel._child is None:
+        pass
+    process = travel._child
+    travel.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert failures
+    assert process.exit_code() is not None
+
+
+def test_dead_replay_process_is_reported_and_replaced(client: Client, code: ModuleType) -> None:
+    """With its exit code."""
+    dying, fine = _history(client, "dies"), _history(client, "looks")
+    travel = TimeTravel([code], client)
+    try:
+        with pytest.raises(ReplayFailedError, match="exit code 7"):
+            travel.walk(dying, None)
+        assert travel.walk(fine, None).error == ""
+    finally:
+        travel.close()
+
+
+def _seen(walked: Walked) -> dict[str, Any]:
+    fibers = walked.moments[0].fibers
+    assert fibers is not None
+    assert len(fibers) == 1
+    return fibers[0].frames[0].values
+
+
+def test_replay_process_inherits_no_secrets(
+    client: Client, code: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither variables, but for those that an interpreter needs and those that are named, nor descriptors."""
+    monkeypatch.setenv("HOURGLASS_UI_TOKEN", "a-token-for-the-web-ui")
+    monkeypatch.setenv("DATABASE_PASSWORD", "hush")
+    monkeypatch.setenv("SHOP_REGION", "eu")
+    monkeypatch.setenv("HOURGLASS_REPLAY_ENV", "SHOP_REGION, NOT_SET")
+    history = _history(client, "looks")
+    inherited, sent = os.pipe()
+    os.set_inheritable(inherited, True)
+    travel = TimeTravel([code], client)
+    try:
+        values = _seen(travel.walk(history, 0))
+    finally:
+        travel.close()
+        os.close(inherited)
+        os.close(sent)
+    assert "'SHOP_REGION'" in values["names"]
+    for name in ("HOURGLASS_UI_TOKEN", "DATABASE_PASSWORD", "ONLY_IN_THE_WORKER"):
+        assert name not in values["names"]
+    assert (
+        int(values["descriptors"]) <= 6
+    )  # three streams, the socket, the folder that is listed, the module's file
+    assert int(values["here"]) != os.getpid()
+
+
+def test_code_that_does_not_load_names_the_variable_to_set(
+    client: Client, code: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the import, and how to give the code what it reads from the environment."""
+    monkeypatch.setenv("HOME", "/BROKEN_WITHOUT")
+    travel = TimeTravel([code], client)
+    try:
+        with pytest.raises(UsageError, match=r"KeyError: 'NEEDED_BY_THE_CODE'[^$]*HOURGLASS_REPLAY_ENV"):
+            travel.walk(_history(client, "looks"), 0)
+        monkeypatch.setenv("NEEDED_BY_THE_CODE", "1")
+        monkeypatch.setenv("HOURGLASS_REPLAY_ENV", "NEEDED_BY_THE_CODE")
+        assert travel.walk(_history_of(client, "looks"), 0).error == ""
+    finally:
+        travel.close()
+
+
+def _history_of(client: Client, workflow_id: str) -> History:
+    return client.get_workflow_handle(workflow_id).history()
+
+
+class Keyed:
+    """A codec with a key that is in this process only, another for each workflow."""
+
+    def __init__(self, key: str = "") -> None:
+        self._key = key
+
+    def with_context(self, context: object) -> Keyed:
+        """The codec of a workflow."""
+        assert isinstance(context, WorkflowSerializationContext | ActivitySerializationContext)
+        return Keyed(f"{os.getpid()} {context.workflow_id}")
+
+    def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Turned around, with the key."""
+        return [
+            Payload(each.data[::-1], "keyed", {"was": each.encoding.encode(), "key": self._key.encode()})
+            for each in payloads
+        ]
+
+    def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Turned back, with the same key."""
+        assert all((each.metadata or {})["key"].decode() == self._key for each in payloads)
+        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
+
+
+def test_codec_stays_in_the_process_of_the_web_ui() -> None:
+    """The child asks for what it needs decoded, with the context of each payload."""
+    with (
+        Client.connect("local:", codec=Keyed()) as client,
+        Worker(client, workflows=flows.WORKFLOWS, activities=flows.ACTIVITIES),
+    ):
+        handle = client.start_workflow(flows.quick, "ada", id="secret")
+        assert handle.result() == "ada paid 1"
+        travel = TimeTravel([flows], client)
+        try:
+            walked = travel.walk(handle.history(), 0)
+        finally:
+            travel.close()
+    assert walked.error == ""
+    assert _seen(walked)["name"] == "'ada'"

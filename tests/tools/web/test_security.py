@@ -1,0 +1,390 @@
+"""Which requests the web UI answers, and what its answers allow."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from tests.tools.web.conftest import asked, bulk
+
+from hourglass import Client
+from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, GuessLimit, Verdict, read_token
+from hourglass._http.limits import most_connections
+from hourglass._http.names import OwnNames
+from hourglass._http.server import HttpRequest
+from hourglass._tools.web.security import LARGEST_FORM, LARGEST_LOGIN, RequestGuard
+from hourglass._tools.web.server import served
+from hourglass.errors import UsageError
+
+HOST = "127.0.0.1:8300"
+TOKEN = "a-token-that-is-long-enough"
+BEARER = f"Bearer {TOKEN}"
+
+
+async def _nothing(*_: object) -> None:
+    raise AssertionError("not asked")
+
+
+def _guard(*names: str, access: Access | None = None) -> RequestGuard:
+    checked = access or Access(Credentials.create(TOKEN), 8300)
+    return RequestGuard(_nothing, names=OwnNames("127.0.0.1", 8300, names), access=checked)
+
+
+def _refusal(
+    method: str = "GET", path: str = "/workflows", *names: str, token: str = BEARER, **headers: str
+) -> int | None:
+    sent = {"host": HOST, "authorization": token} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    rejection = _guard(*names).rejection(method, path, sent, "192.0.2.1")
+    return None if rejection is None else rejection.status
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        "evil.example",
+        "evil.example:8300",
+        "127.0.0.1",
+        "127.0.0.1:8301",
+        f"{HOST}.evil.example",
+        f"evil@{HOST}",
+        "localhost.",
+        "0",
+    ],
+)
+def test_other_names_are_refused(host: str) -> None:
+    """A page of the web that lets its own name point here (DNS rebinding) is refused, whatever it asks for."""
+    assert _refusal(host=host) == 421
+    assert _refusal("POST", host=host, origin=f"http://{host}") == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": f"http://{HOST}.evil.example"},
+        {"origin": "http://127.0.0.1:9999"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"origin": "http://evil.example", "sec_fetch_site": "same-origin"},
+    ],
+)
+def test_posts_from_other_origins_are_refused(headers: dict[str, str]) -> None:
+    """A form on another page cannot change anything here."""
+    assert _refusal("POST", "/bulk", **headers) == 403
+    assert _refusal("DELETE", "/bulk", **headers) == 403
+
+
+@pytest.mark.parametrize("headers", [{"origin": f"http://{HOST}"}, {"sec_fetch_site": "same-origin"}, {}])
+def test_posts_of_the_page_itself_are_let_through(headers: dict[str, str]) -> None:
+    """Its own forms, and programs, which send neither header."""
+    assert _refusal("POST", "/bulk", **headers) is None
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "unknown-to-us"])
+def test_reads_for_other_sites_are_refused(site: str) -> None:
+    """Also with a valid login: a page on another port of this host is of the same site, and its requests carry the cookie."""
+    assert _refusal(sec_fetch_site=site) == 403
+    assert _refusal(path="/login", sec_fetch_site=site) is None
+    for own in ("same-origin", "none"):
+        assert _refusal(sec_fetch_site=own) is None
+    headers = {
+        "host": HOST,
+        "sec-fetch-site": site,
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+    }
+    shown = _guard().rejection("GET", "/workflows", headers, "", "//evil.example/<b>?x=1&y")
+    assert shown is not None
+    assert 'href="/evil.example/&lt;b&gt;?x=1&amp;y"' in shown.message
+
+
+@pytest.mark.parametrize(
+    "name", ["flows.example:443", "flows.example", "https://flows.example", "https://flows.example/"]
+)
+@pytest.mark.parametrize("host", ["flows.example", "flows.example:443", "Flows.Example"])
+@pytest.mark.parametrize("origin", ["https://flows.example", "https://flows.example:443"])
+def test_default_ports_behind_tls(name: str, host: str, origin: str) -> None:
+    """Browsers leave port 443 out of both headers, proxies may not."""
+    assert _refusal("POST", "/bulk", name, host=host, origin=origin) is None
+    assert _refusal("POST", "/bulk", name, host=host, origin="https://flows.example:8443") == 403
+    assert _refusal("POST", "/bulk", name, host="other.example", origin=origin) == 421
+    assert OwnNames("127.0.0.1", 8300, [name]).is_secure({"host": host, "origin": origin})
+
+
+def test_names_of_other_ports() -> None:
+    """A name with a port of its own is meant with that port; loopback has several names."""
+    names = OwnNames("127.0.0.1", 8300, ["flows.example:8443"])
+    assert names.is_host("flows.example:8443")
+    assert names.is_host("localhost:8300")
+    assert names.is_host("[::1]:8300")
+    assert not names.is_host("flows.example")
+    assert not names.is_host("[::1]:80")
+    assert OwnNames("::1", 80).is_host("[::1]")
+    assert not names.is_secure({"host": "localhost:8300"})
+    assert names.is_secure({"host": "localhost:8300", "x-forwarded-proto": "https"})
+
+
+def test_nothing_is_shown_without_token_or_cookie() -> None:
+    """A wrong one is none; cookies of other programs on this host may be malformed."""
+    access = Access(Credentials.create(TOKEN), 8300)
+    cookie = access.set_cookie(secure=False).partition(";")[0]
+    name, _, value = cookie.partition("=")
+
+    def rejection(path: str = "/workflows", **headers: str) -> int | None:
+        found = _guard(access=access).rejection("GET", path, {"host": HOST, **headers}, "192.0.2.1")
+        return None if found is None else found.status
+
+    assert rejection() == 401
+    assert rejection(authorization=f"{BEARER}x") == 401
+    assert rejection(authorization=f"Basic {TOKEN}") == 401
+    assert rejection(cookie=f"{name}={TOKEN}") == 401
+    assert rejection(cookie=f"{name}=9999999999.x.{'0' * 64}") == 401
+    assert rejection(cookie=f"{name}=..") == 401
+    assert rejection(cookie="\x00=;;;") == 401
+    assert rejection(authorization=BEARER) is None
+    for foreign in ("a[b]=1", "=;", '"', "a=b; c", f"{name}=old", "é=ü"):
+        assert rejection(cookie=f"{foreign}; {cookie}; d=e") is None, foreign
+    assert TOKEN not in value
+    assert rejection("/login") is None
+    assert rejection("/static/page.css") is None
+
+
+def test_cookies_expire_and_belong_to_one_server() -> None:
+    """Their time is signed; another server, also on another port, does not take them."""
+    now = [1000.0]
+    credentials = Credentials.create(TOKEN)
+    access = Access(credentials, 8300, clock=lambda: now[0])
+    cookie = {"cookie": access.set_cookie(secure=True).partition(";")[0]}
+    assert access.check_request(cookie, "") is Verdict.ADMITTED
+    assert Access(Credentials.create(TOKEN), 8300).check_request(cookie, "") is Verdict.REFUSED
+    assert Access(credentials, 8301, clock=lambda: now[0]).check_request(cookie, "") is Verdict.REFUSED
+    now[0] += COOKIE_LIFETIME
+    assert access.check_request(cookie, "") is Verdict.REFUSED
+
+
+def test_one_time_links_work_once_across_processes() -> None:
+    """A child of `hourglass dev` that is replaced knows that the link was used; a wrong code does not use it up."""
+    parent = Credentials.create()
+    first, second = Credentials.from_text(parent.to_text()), Credentials.from_text(parent.to_text())
+    assert not first.link.redeem("wrong")
+    assert first.link.redeem(parent.link.code)
+    assert not first.link.redeem(parent.link.code)
+    assert not second.link.redeem(parent.link.code)
+    assert second.token == parent.token
+    parent.link.close()
+
+
+def test_secrets_are_in_no_repr() -> None:
+    """Debuggers and logs of errors show it."""
+    credentials = Credentials.create(TOKEN)
+    request = HttpRequest("GET", f"/login?code={credentials.link.code}", {"authorization": BEARER}, "::1")
+    shown = f"{credentials!r} {request!r}"
+    for secret in (TOKEN, credentials.link.code, repr(credentials.cookie_key)):
+        assert secret not in shown
+
+
+def test_tokens_from_options_and_files(tmp_path: os.PathLike[str]) -> None:
+    """A token is long, and fit for a header; `@` names a file."""
+    file = os.path.join(tmp_path, "token")
+    with open(file, "w") as written:
+        written.write(f"{TOKEN}\n")
+    assert read_token(f"@{file}", "--token") == TOKEN
+    assert read_token(TOKEN, "--token") == TOKEN
+    assert read_token("", "--token") is None
+    for wrong in ("short", f"@{file}.gone", "with spaces in the middle", "non-ascii-é-characters"):
+        with pytest.raises(UsageError, match="--token"):
+            read_token(wrong, "--token")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/login", {"content-length": str(LARGEST_LOGIN)}, None),
+        ("/login", {"content-length": str(LARGEST_LOGIN + 1)}, 413),
+        ("/login", {"content-length": "9" * 40}, 413),
+        ("/login", {"transfer-encoding": "chunked"}, 411),
+        ("/bulk", {"content-length": str(LARGEST_FORM)}, 401),
+        ("/bulk", {"content-length": str(LARGEST_FORM), "authorization": BEARER}, None),
+        ("/bulk", {"content-length": str(LARGEST_FORM + 1), "authorization": BEARER}, 413),
+        ("/bulk", {"transfer-encoding": "chunked", "authorization": BEARER}, 411),
+    ],
+)
+def test_bodies_are_limited_before_they_are_read(
+    path: str, headers: dict[str, str], status: int | None
+) -> None:
+    """Those of strangers to the size of the login form."""
+    rejection = _guard().rejection("POST", path, {"host": HOST, **headers}, "")
+    assert (None if rejection is None else rejection.status) == status
+
+
+def test_a_browser_logs_in_by_a_form(site: object) -> None:
+    """The cookie is not the token, is for this site alone, and no script can read it."""
+    with asked(site, TOKEN) as web:
+        refused = web.get("/workflows", headers={"accept": "text/html"}, follow_redirects=False)
+        assert (refused.status_code, refused.headers["location"]) == (303, "/login")
+        assert web.get("/workflows").status_code == 401
+        assert "local:" not in web.get("/login").text  # what is served here is no stranger's business
+        assert web.post("/login", data={"token": "wrong" * 5}).status_code == 401
+        answer = web.post("/login", data={"token": TOKEN}, follow_redirects=False)
+        assert answer.headers["location"] == "/workflows"
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith(f"hourglass_{web.base_url.port}=")
+        assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+        assert "Secure" not in cookie
+        assert TOKEN not in cookie
+        assert web.get("/workflows").status_code == 200
+
+
+def test_a_one_time_link_logs_in(site: object) -> None:
+    """Once; behind TLS the cookie is for TLS only."""
+    credentials = Credentials.create()
+    with served(site, port=0, credentials=credentials) as address, httpx.Client(base_url=address) as web:
+        link = f"/login?code={credentials.link.code}"
+        answer = web.get(link, headers={"x-forwarded-proto": "https"})
+        assert answer.status_code == 200
+        assert answer.headers["refresh"] == "0;url=/workflows"
+        assert "; Secure" in answer.headers["set-cookie"]
+        again = httpx.get(address + link)
+        assert again.status_code == 403
+        assert "set-cookie" not in again.headers
+
+
+def test_guesses_are_limited(site: object) -> None:
+    """After ten wrong tokens none is checked for a while, whatever the header says of the address; cookies continue."""
+    with asked(site, TOKEN) as web:
+        web.post("/login", data={"token": TOKEN})
+        stranger = httpx.Client(base_url=web.base_url, headers={"origin": str(web.base_url).rstrip("/")})
+        with stranger:
+            codes = [
+                stranger.post(
+                    "/login",
+                    data={"token": f"guess-{number:020}"},
+                    headers={"x-forwarded-for": f"10.0.0.{number}"},
+                ).status_code
+                for number in range(12)
+            ]
+            assert codes == [401] * 10 + [429] * 2
+            assert stranger.post("/login", data={"token": TOKEN}).status_code == 429
+            assert stranger.get("/workflows", headers={"authorization": BEARER}).status_code == 429
+        assert web.get("/workflows").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("127.0.0.1", "127.8.7.6", True),
+        ("127.0.0.1", "::1", True),
+        ("::ffff:127.0.0.9", "127.0.0.1", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("fe80::1%eth0", "fe80::2%eth1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("", "10.0.0.2", False),
+    ],
+)
+def test_addresses_of_one_peer_share_their_guesses(first: str, second: str, same: bool) -> None:
+    """A local user has all of 127.0.0.0/8, and who has an IPv6 address has a network of them."""
+    limit = GuessLimit()
+    for _ in range(10):
+        limit.count(first)
+    assert limit.is_reached(first)
+    assert limit.is_reached(second) is same
+
+
+def test_half_open_requests_do_not_stop_the_web_ui(site: object) -> None:
+    """Connections beyond the limit replace those that have sent no request; the engine keeps its descriptors."""
+    with asked(site, TOKEN) as web, ExitStack() as stack:
+        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+        for _ in range(300):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", web.base_url.port), timeout=10))
+            peer.sendall(b"GET /workflows HTTP/1.1\r\nHost: ")
+        assert web.get("/workflows", headers={"authorization": BEARER}).status_code == 200
+        if before:  # our own 300 ends are in this process, too
+            assert len(os.listdir("/proc/self/fd")) - before - 300 < 200
+
+
+def test_peers_that_read_no_answer_do_not_stop_the_web_ui(site: object) -> None:
+    """Not even if they send more requests meanwhile: a connection whose peer does not read can be replaced."""
+    with asked(site, TOKEN) as web, ExitStack() as stack:
+        port = web.base_url.port
+        request = f"GET /static/page.css HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+        peers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            for _ in range(most_connections())
+        ]
+        for _ in range(5):
+            for peer in peers:
+                peer.setblocking(False)
+                with contextlib.suppress(OSError):  # it is full, or was replaced
+                    while True:
+                        peer.send(request * 100)
+            assert web.get("/workflows", headers={"authorization": BEARER}).status_code == 200
+
+
+def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: object) -> None:
+    """What the list does not show is not ended with all that it shows."""
+    client.start_workflow("stuck", "x", id="shown")
+    client.start_workflow("hourglass.slots", id="keeper", task_queue="nobody")
+    with asked(site, TOKEN) as web:
+        web.headers["authorization"] = BEARER
+        bulk(web, {"action": "terminate", "all": "1"})
+        while client.get_workflow_handle("shown").describe().status.name != "TERMINATED":
+            pass
+        operation = web.get("/operations/1").text
+        assert "1 workflow" in operation
+        assert client.get_workflow_handle("keeper").describe().status.name == "RUNNING"
+
+
+def test_every_answer_says_what_it_allows(site: object) -> None:
+    """No script or style but the page's own files, no frame, no guessing; also of refusals and missing pages."""
+    with asked(site) as web:
+        for answer in (
+            web.get("/workflows"),
+            web.get("/nothing"),
+            web.get("/", headers={"host": "evil.example"}),
+        ):
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["referrer-policy"] == "same-origin"
+
+
+def test_pages_hold_no_inline_script_or_style(site: object) -> None:
+    """What the policy forbids is not there to begin with."""
+    with asked(site) as web:
+        site.client.start_workflow("stuck", "x", id="one")
+        for path in ("/workflows", "/start", "/schedules", "/workers", "/limits", "/workflows/one"):
+            text = web.get(path).text
+            assert "<script>" not in text
+            assert " style=" not in text
+            assert " onclick=" not in text
+
+
+def test_read_only_refuses_what_changes(site: object) -> None:
+    """Each action is refused, and no form offers one."""
+    site.read_only = True
+    with asked(site) as web:
+        site.client.start_workflow("stuck", "x", id="one")
+        run = web.get("/workflows/one").url.path
+        for path in (
+            "/start",
+            "/bulk",
+            f"{run}/signal",
+            f"{run}/cancel",
+            f"{run}/terminate",
+            f"{run}/reset",
+            "/schedules/x/pause",
+        ):
+            assert web.post(path, data={"name": "x", "type": "quick"}).status_code == 403, path
+        assert 'method="post"' not in web.get(run).text

@@ -1,0 +1,133 @@
+"""Short ways to run attempts on an executor, and to read their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from tests.specs import made
+
+from hourglass._contract.handle import ActivityOk, ActivityResult, ActivityTask, AttemptFailed
+from hourglass._evaluator.specs import Payloads
+from hourglass._worker.activities.attempts import Heartbeat
+from hourglass._worker.activities.executors import HEARTBEAT_INTERVAL, ActivityExecutor, ExecutorLimits
+from hourglass._worker.activities.runners import worker_runner
+from hourglass._worker.resolver import Resolver
+from hourglass.activity._context import Equipment
+from hourglass.converter import ApplicationFailure, Converter, default_converter
+
+Beats = list[tuple[bytes, Payloads]]
+
+
+class _Outcome:
+    """A caller that awaits the end of an attempt, and may be cancelled meanwhile."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[ActivityResult] = asyncio.get_running_loop().create_future()
+
+    def executed(self, result: ActivityResult) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+
+class AwaitedExecutor(ActivityExecutor):
+    """An executor whose attempts can be awaited."""
+
+    def __init__(
+        self,
+        activities: Resolver | Sequence[Any],
+        converter: Converter,
+        heartbeat: Heartbeat,
+        *,
+        max_threads: int,
+        client: Any = None,
+        own: Executor | None = None,
+        limits: ExecutorLimits = ExecutorLimits(),
+        beat_interval: float = HEARTBEAT_INTERVAL,
+    ) -> None:
+        resolver = activities if isinstance(activities, Resolver) else Resolver(activities=activities)
+        equipment = Equipment(converter=converter, client=client, payload_limit=limits.payload_limit)
+        runner = worker_runner(resolver, converter, max_threads=max_threads, own=own, limits=limits)
+        super().__init__(equipment, heartbeat, runner, heartbeat_interval=beat_interval, limits=limits)
+
+    async def execute(self, task: ActivityTask) -> ActivityResult:
+        """Run an attempt to its end. Cancelled, it is abandoned."""
+        waiter = _Outcome()
+        begun = self.begin(task, waiter)
+        try:
+            return await waiter.future
+        finally:
+            if waiter.future.cancelled():
+                self.abandon(begun)
+
+
+Script = Callable[[AwaitedExecutor, Beats], Awaitable[Any]]
+
+
+def payloads(*values: Any) -> Payloads:
+    """Values as they travel."""
+    return default_converter.encode_all(values)
+
+
+def attempt(activity_type: str, *args: Any, token: bytes = b"t", **facts: Any) -> ActivityTask:
+    """An attempt of an activity."""
+    given = {"activity_id": "1", "workflow_id": "w", "run_id": "r", **facts}
+    return made(ActivityTask, token=token, activity_type=activity_type, arguments=payloads(*args), **given)
+
+
+def with_executor(
+    activities: list[Any],
+    script: Script,
+    *,
+    max_threads: int = 4,
+    converter: Converter = default_converter,
+    client: Any = None,
+    modules: tuple[str, ...] = (),
+    beat_interval: float = 10.0,
+    heartbeat: Callable[[bytes, Payloads], None] | None = None,
+    **limits: Any,
+) -> Any:
+    """Run a script on a control loop with an executor."""
+
+    async def main() -> Any:
+        beats: Beats = []
+        executor = AwaitedExecutor(
+            Resolver(activities=activities, modules=modules),
+            converter,
+            heartbeat or (lambda token, details: beats.append((token, details))),
+            max_threads=max_threads,
+            beat_interval=beat_interval,
+            limits=ExecutorLimits(**{"max_processes": 1, **limits}),
+            client=client,
+        )
+        try:
+            async with asyncio.timeout(60):
+                return await script(executor, beats)
+        finally:
+            executor.stop()
+
+    return asyncio.run(main())
+
+
+async def until(holds: Callable[[], Any]) -> Any:
+    """Look until something holds that happens in another thread or process, and that no event tells."""
+    async with asyncio.timeout(60):
+        while not (found := holds()):  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.005)
+        return found
+
+
+def value(result: object) -> Any:
+    """What an attempt returned."""
+    assert isinstance(result, ActivityOk), result
+    assert result.result is not None
+    return default_converter.decode(result.result)
+
+
+def failure(result: object) -> tuple[str, bool, str]:
+    """How an attempt failed: type, whether for good, message."""
+    assert isinstance(result, AttemptFailed), result
+    assert isinstance(result.failure.info, ApplicationFailure)
+    return result.failure.info.type, result.failure.info.non_retryable, result.failure.message

@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import warnings
+from datetime import timedelta
+
+import pytest
+
+from hourglass import RetryPolicy, activity
+from hourglass._evaluator.commands import ScheduleActivity, ScheduleLocalActivity
+from hourglass.activity import PlainCallWarning, activity_definition
+from hourglass.activity._definition import worker_started, worker_stopped
+from hourglass.errors import ArgumentError, DefinitionError, NotInWorkflowError, UsageError
+from hourglass.workflow import ActivityCancellationType
+
+from ..scripted import first_commands, payloads
+
+
+@activity.defn
+def double(number: int, times: int = 1) -> int:
+    """Doubles."""
+    return number * 2**times
+
+
+@activity.defn(name="Fetch", start_to_close_timeout=timedelta(seconds=5), task_queue="io")
+async def fetch(url: str) -> str:
+    return url
+
+
+class Payments:
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    @activity.defn(retry_policy=RetryPolicy(maximum_attempts=3))
+    def refund(self, order: str) -> str:
+        return self.prefix + order
+
+    @activity.defn
+    async def audit(self, order: str) -> str:
+        return order
+
+    @staticmethod
+    @activity.defn
+    def fee(cents: int) -> int:
+        return cents // 10
+
+
+def test_outside_a_workflow_it_is_the_function():
+    """A plain call runs the function; name, docs and the function itself stay reachable."""
+    assert double(3) == 6
+    assert double(3, times=2) == 12
+    assert double.fn(1) == 2
+    assert (double.__name__, double.__doc__, double.name) == ("double", "Doubles.", "double")
+
+
+def test_defaults_of_a_definition():
+    """Ten minutes an attempt, automatic heartbeats, the function's name as its type."""
+    definition = activity_definition(double)
+    assert definition is not None
+    assert definition.name == "double"
+    assert definition.settings.spec.start_to_close_timeout == 600
+    assert definition.settings.spec.heartbeat_timeout == 30
+    assert definition.beats_by_itself
+    assert not definition.is_async
+    assert "test_activity_definition.py:" in definition.place
+
+
+def test_a_call_in_a_workflow_is_durable():
+    """A call inside a workflow schedules the activity with its encoded arguments and the options of its
+    definition.
+    """
+
+    def body() -> None:
+        fetch("http://x")
+
+    (command,) = first_commands(body)
+    assert isinstance(command, ScheduleActivity)
+    assert (command.activity_type, command.spec.task_queue) == ("Fetch", "io")
+    assert command.spec.start_to_close_timeout == 5
+    assert command.arguments == payloads("http://x")
+    assert command.spec.heartbeat_timeout == 30
+
+
+def test_keyword_arguments_travel_by_position():
+    """Keywords are bound to their places before the command is issued."""
+
+    def body() -> None:
+        double(times=3, number=1)
+
+    assert first_commands(body)[0].arguments == payloads(1, 3)
+
+
+def test_start_begins_several_at_once():
+    """`.start` does not wait."""
+
+    def body() -> None:
+        tasks = [double.start(n) for n in range(3)]
+        tasks[0].result()
+
+    assert [c.arguments for c in first_commands(body)] == [payloads(0), payloads(1), payloads(2)]
+
+
+def test_local_calls_are_local():
+    """`.local` and `.start_local` schedule local activities."""
+
+    def body() -> None:
+        double.start_local(1)
+        double.local(2)
+
+    assert [type(c) for c in first_commands(body)] == [ScheduleLocalActivity, ScheduleLocalActivity]
+
+
+def test_options_change_one_call_and_not_the_activity():
+    """`.options` gives another object; the activity keeps its own settings."""
+
+    def body() -> None:
+        double.options(
+            start_to_close_timeout=7,
+            heartbeat_timeout=timedelta(seconds=4),
+            cancellation_type=ActivityCancellationType.ABANDON,
+            activity_id="mine",
+        ).start(1)
+        double(1)
+
+    one, other = first_commands(body)
+    assert (one.spec.start_to_close_timeout, one.spec.heartbeat_timeout, one.activity_id) == (7, 4, "mine")
+    assert one.spec.cancellation_type is ActivityCancellationType.ABANDON
+    assert (other.spec.start_to_close_timeout, other.spec.heartbeat_timeout) == (600, 30)
+
+
+def test_an_explicit_promise_of_30_seconds_is_told_apart():
+    """A heartbeat timeout of exactly the automatic length is scheduled distinct from it; None means none at
+    all.
+    """
+    explicit = activity_definition(double.options(heartbeat_timeout=30))
+    none = activity_definition(double.options(heartbeat_timeout=None))
+    assert explicit is not None
+    assert none is not None
+    assert not explicit.beats_by_itself
+    assert explicit.settings.spec.heartbeat_timeout == pytest.approx(30.001)
+    assert none.settings.spec.heartbeat_timeout == 0
+
+
+def test_methods_are_durable_by_name_through_the_class():
+    """`Payments.refund(order)` in a workflow needs no instance, and one with an instance sends no `self`."""
+    payments = Payments("p")
+
+    def body() -> None:
+        Payments.refund.start("o")
+        payments.refund.start("o")
+        Payments.fee(5)
+
+    one, two, three = first_commands(body)
+    assert one.activity_type == two.activity_type == "refund"
+    assert one.arguments == two.arguments == payloads("o")
+    assert one.spec.retry_policy is not None
+    assert one.spec.retry_policy.maximum_attempts == 3
+    assert three.arguments == payloads(5)
+
+
+def test_methods_outside_a_workflow():
+    """On an instance a plain call; through the class an error that says so."""
+    assert Payments("p").refund("1") == "p1"
+    assert Payments("p").refund.fn("1") == "p1"
+    assert Payments.fee(50) == 5
+    with pytest.raises(UsageError, match=r"is a method.*instance"):
+        Payments.refund("1")
+
+
+def test_an_async_activity_outside_a_workflow_names_fn():
+    """Typed as its result it cannot be awaited: the error says what can."""
+    with pytest.raises(UsageError, match=r"await Fetch\.fn"):
+        fetch("u")
+    assert asyncio.run(fetch.fn("u")) == "u"
+
+
+def test_wrong_arguments_are_refused_before_anything_is_scheduled():
+    """The error names the activity."""
+    seen = []
+
+    def body() -> None:
+        try:
+            double(1, 2, 3)  # type: ignore[call-arg]
+        except ArgumentError as error:
+            seen.append(str(error))
+
+    first_commands(body)
+    assert "activity double" in seen[0]
+
+
+def test_durable_forms_outside_a_workflow_are_refused():
+    """`.start`, `.local` and `.start_local` work in workflows only."""
+    for call in (double.start, double.local, double.start_local):
+        with pytest.raises(NotInWorkflowError, match="inside a workflow only"):
+            call(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start_to_clos_timeout": 3}, "did you mean start_to_close_timeout"),
+        ({"zzz": 3}, "has no option 'zzz'; there are activity_id"),
+        ({"start_to_close_timeout": -1}, "between 0 and 292 years"),
+        ({"start_to_close_timeout": 0}, "must be more than 0"),
+        ({"start_to_close_timeout": "3"}, "must be a timedelta or a number of seconds"),
+        ({"start_to_close_timeout": None}, "needs a start_to_close_timeout or a schedule_to_close_timeout"),
+        ({"retry_policy": 3}, "must be a RetryPolicy"),
+        ({"task_queue": 3}, "must be a str"),
+        ({"priority_key": True}, "must be a whole number"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    """Each bad option is refused where it is written, at the definition and at a call, with a hint."""
+    with pytest.raises(UsageError, match=message):
+        double.options(**options)
+    with pytest.raises(UsageError, match=message):
+
+        @activity.defn(**options)
+        def some() -> None: ...
+
+
+def test_what_cannot_be_an_activity():
+    """Classes, generators, lambdas without a name, double decoration, wrong order, processes, reserved names."""
+    with pytest.raises(DefinitionError, match="needs a method __call__"):
+        activity.defn(int)
+    with pytest.raises(DefinitionError, match="generator"):
+
+        @activity.defn
+        def generator():
+            yield 1
+
+    with pytest.raises(DefinitionError, match="lambda"):
+        activity.defn(lambda: None)
+    with pytest.raises(DefinitionError, match="decorated twice"):
+        activity.defn(double)
+    with pytest.raises(DefinitionError, match="below @staticmethod"):
+        activity.defn(staticmethod(lambda: None))
+    with pytest.raises(DefinitionError, match=r"asyncio\.run"):
+
+        @activity.defn(executor="process")
+        async def coroutine() -> None: ...
+
+    with pytest.raises(DefinitionError, match="top level"):
+
+        @activity.defn(executor="process")
+        def local() -> None: ...
+
+    with pytest.raises(DefinitionError, match="executor must be"):
+        activity.defn(executor="fiber")(double.fn)
+    with pytest.raises(DefinitionError, match="reserved"):
+        activity.defn(name="__temporal_x")(double.fn)
+
+
+def test_plain_calls_beside_a_worker_warn_at_their_place():
+    """In a process with a worker, a plain call from some thread warns and names the caller's line; `.fn` is
+    silent.
+    """
+    worker_started()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            double(1)
+            double.fn(1)
+        (warning,) = caught
+        assert warning.category is PlainCallWarning
+        assert warning.filename == __file__
+    finally:
+        worker_stopped()
+    double(1)  # without a worker: no warning, and warnings are errors here
+
+
+def test_a_finaliser_on_a_workflow_thread_cannot_call_activities():
+    """A thread that runs workflows, outside any workflow, refuses the call instead of charging a card."""
+    from hourglass.activity._definition import runs_workflows
+
+    caught = []
+
+    def thread() -> None:
+        runs_workflows()
+        try:
+            double(1)
+        except UsageError as error:
+            caught.append(str(error))
+
+    other = threading.Thread(target=thread)
+    other.start()
+    other.join()
+    assert "finalisers" in caught[0]
+
+
+def test_reprs_name_the_function():
+    """A repr says which function this is."""
+    assert repr(double).endswith("test_activity_definition.double>")

@@ -1,0 +1,148 @@
+"""Heartbeats get through whatever the pauses between them: on both event loops and both engines, in threads and on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from effort import cases
+from hourglass import RetryPolicy, activity, workflow
+from hourglass._contract.handle import ActivityTask
+from hourglass._worker.activities.attempts import HEARTBEAT_PAUSE, Attempt, AttemptSurroundings, LoopTimers
+from hourglass._worker.mailbox import Mailbox
+from hourglass.activity._context import Equipment
+from hourglass.client import Client
+from hourglass.converter import default_converter
+from hourglass.worker import Worker
+
+from .executing import attempt, payloads, value, with_executor
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
+ONCE = RetryPolicy(maximum_attempts=1)
+
+
+@activity.defn
+def beats(pauses: list[float]) -> int:
+    for number, pause in enumerate(pauses):
+        time.sleep(pause)  # the time between two heartbeats is what the test is about
+        activity.heartbeat(number)
+    return len(pauses)
+
+
+@activity.defn
+async def beats_async(pauses: list[float]) -> int:
+    for number, pause in enumerate(pauses):
+        await asyncio.sleep(pause)  # the time between two heartbeats is what the test is about
+        activity.heartbeat(number)
+    return len(pauses)
+
+
+@activity.defn(heartbeat_timeout=1.0, retry_policy=ONCE)
+def lives(pauses: list[float]) -> int:
+    return beats.fn(pauses)
+
+
+@activity.defn(heartbeat_timeout=1.0, retry_policy=ONCE)
+async def lives_async(pauses: list[float]) -> int:
+    return await beats_async.fn(pauses)
+
+
+@workflow.defn
+def long_lives(pauses: list[float], is_async: bool) -> int:
+    return (lives_async if is_async else lives)(pauses)
+
+
+# Around the throttle of the beats, where what is left to wait rounds to 0, 1 or 2 ms, and anywhere.
+near = st.integers(-30, 30).map(lambda tenths: HEARTBEAT_PAUSE + tenths / 10_000)
+pauses = st.one_of(near, st.floats(0, 0.02), st.just(HEARTBEAT_PAUSE))
+
+
+class _Told:
+    def executed(self, result: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", ["beats", "beats_async"])
+@settings(max_examples=cases(3, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given_pauses=st.lists(pauses, min_size=4, max_size=8))
+@example(given_pauses=[0.1] * 8)
+def test_the_last_beat_gets_through(name: str, given_pauses: list[float]) -> None:
+    """After any pauses the last details are sent, in order, and the attempt ends well."""
+
+    async def beating(executor, sent):
+        result = await executor.execute(attempt(name, given_pauses, heartbeat_timeout=5.0))
+        return value(result), sent
+
+    count, sent = with_executor([beats, beats_async], beating)
+    assert count == len(given_pauses)
+    told = [default_converter.decode(details[0]) for _, details in sent]
+    assert told == sorted(set(told))
+    assert told[-1] == count - 1
+
+
+@settings(max_examples=cases(200, 5000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sinces=st.lists(st.floats(0, 1.5 * HEARTBEAT_PAUSE), max_size=20))
+@example(sinces=[HEARTBEAT_PAUSE - 0.0004])
+@example(sinces=[HEARTBEAT_PAUSE - 0.0006])
+@example(sinces=[HEARTBEAT_PAUSE])
+def test_whatever_is_left_to_wait_the_beat_is_sent(sinces: list[float]) -> None:
+    """Also where it rounds to nothing: each beat is sent on its own, and no timer of one that was sent is kept."""
+
+    async def main() -> tuple[list[object], object]:
+        loop = asyncio.get_running_loop()
+        sent: list[object] = []
+        arrived = asyncio.Event()
+
+        def heartbeat(_: bytes, details: object) -> None:
+            sent.append(details)
+            arrived.set()
+
+        around = AttemptSurroundings(
+            equipment=Equipment(
+                converter=default_converter, client=None, payload_limit=None, inbound=None, registry=None
+            ),
+            mailbox=Mailbox(),
+            timers=LoopTimers(loop),
+            heartbeat=heartbeat,
+            ended=lambda *_: None,
+        )
+        task: ActivityTask = attempt("beats")
+        one = Attempt(task, _Told(), around, 0)
+        for number, since in enumerate(sinces):
+            # As if the last beat had been sent so long ago: no test sleeps here for longer than the rest of the pause.
+            one._last_heartbeat = monotonic() - HEARTBEAT_PAUSE + min(HEARTBEAT_PAUSE - since, 0.002)
+            arrived.clear()
+            one.send(payloads(number))
+            async with asyncio.timeout(30):
+                await arrived.wait()
+        return sent, one._timers
+
+    sent, timers = asyncio.run(main())
+    assert sent == [payloads(number) for number in range(len(sinces))]
+    assert not timers
+
+
+@pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.server)])
+def client(request: pytest.FixtureRequest, each_event_loop: str) -> Iterator[Client]:
+    target = "local:" if request.param == "memory" else request.getfixturevalue("quick_server").target
+    with Client.connect(target) as client:
+        yield client
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_activity_that_beats_outlives_its_heartbeat_timeout(client: Client, is_async: bool) -> None:
+    """It runs for longer than the timeout, with pauses at the throttle and random ones: none of its beats is missed."""
+    drawn = random.Random(11)
+    given_pauses = [HEARTBEAT_PAUSE] * 10 + [drawn.uniform(0.0, 1.2 * HEARTBEAT_PAUSE) for _ in range(15)]
+    queue = f"beating-{is_async}"
+    with Worker(client, queue, workflows=[long_lives], activities=[lives, lives_async]):
+        handle = client.start_workflow(long_lives, given_pauses, is_async, task_queue=queue)
+        assert handle.result(timeout=60) == len(given_pauses)

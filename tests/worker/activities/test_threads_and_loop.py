@@ -1,0 +1,641 @@
+"""Threads that hang, die or fork, and a loop that is blocked: the worker goes on, and shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import logging
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hourglass import activity
+from hourglass._contract.handle import AttemptCancelled, HandleBroken
+from hourglass._evaluator.specs import RetryRule
+from hourglass._worker.activities.activity_threads import ThreadPool
+from hourglass._worker.activities.attempts import Attempt
+from hourglass.errors import ApplicationError
+
+from .executing import attempt, failure, payloads, until, value, with_executor
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
+
+class Place:
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Event()
+        self.seen: list[object] = []
+
+
+place = Place()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_place():
+    place.__init__()
+    yield
+    place.go.set()
+
+
+@activity.defn
+def hangs() -> str:
+    place.begun.release()
+    place.go.wait()
+    return "late"
+
+
+@activity.defn
+def echo(text: str) -> str:
+    return text
+
+
+@activity.defn
+async def echo_async(text: str) -> str:
+    return text
+
+
+@activity.defn
+async def blocks() -> str:
+    place.begun.release()
+    place.go.wait()
+    return "unblocked"
+
+
+@activity.defn
+async def blocks_in_a_task() -> str:
+    return await asyncio.create_task(blocks.fn())
+
+
+@activity.defn
+async def blocks_in_a_group() -> str:
+    return (await asyncio.gather(asyncio.sleep(0), blocks.fn()))[1]
+
+
+@activity.defn
+async def waits_a_turn() -> str:
+    place.begun.release()
+    while not place.go.is_set():  # noqa: ASYNC110 - it is set in another thread
+        await asyncio.sleep(0.001)
+    return "went on"
+
+
+@activity.defn
+async def waits_async() -> None:
+    place.begun.release()
+    await asyncio.get_running_loop().create_future()
+
+
+@activity.defn
+async def swallows() -> str:
+    place.begun.release()
+    while not place.go.is_set():
+        try:
+            await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            place.seen.append("swallowed")
+    return "late"
+
+
+@activity.defn
+def raises(how: str) -> str:
+    match how:
+        case "generator":
+            raise GeneratorExit
+        case "recursion":
+            return raises.fn(how)
+        case "memory":
+            raise MemoryError("no more")
+        case "base":
+            raise BaseException("bare")
+        case "evil":
+            raise Evil
+        case "large":
+            return "x" * 3_000_000
+        case "large details":
+            raise ApplicationError("no", "x" * 3_000_000, type="Big", non_retryable=True)
+        case "large heartbeat":
+            activity.heartbeat("x" * 3_000_000)
+    return how
+
+
+class Evil(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+
+@activity.defn
+def interrupted() -> None:
+    """Something sets off an exception in this thread, as debuggers and time-out libraries do."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(threading.get_ident()), ctypes.py_object(SystemExit)
+    )
+    while True:
+        threading.Event().wait(0.001)
+
+
+@activity.defn
+def asks() -> object:
+    return activity.client()
+
+
+@activity.defn
+async def asks_async() -> object:
+    return activity.client()
+
+
+ALL = [each for each in list(globals().values()) if isinstance(each, activity.Activity)]
+
+
+def script(run, **options):
+    return with_executor(ALL, run, **options)
+
+
+def run(activity_type, *args, **options):
+    return script(lambda executor, _: executor.execute(attempt(activity_type, *args)), **options)
+
+
+async def begun(count: int = 1) -> None:
+    for _ in range(count):
+        assert await asyncio.to_thread(place.begun.acquire, timeout=30)
+
+
+@pytest.mark.parametrize("reason", ["TIMED_OUT", "NOT_FOUND"])
+def test_hung_threads_are_replaced(reason, caplog):
+    """All threads hang past their timeout: their attempts are given up, new threads work, and the loss shows."""
+
+    async def hanging(executor, _):
+        tokens = [b"1", b"2"]
+        running = [
+            asyncio.ensure_future(executor.execute(attempt("hangs", token=each, activity_id=each.decode())))
+            for each in tokens
+        ]
+        await begun(2)
+        waiting = asyncio.ensure_future(executor.execute(attempt("echo", "next", activity_id="3")))
+        for each in tokens:
+            executor.cancel(each, reason)
+        results = [await each for each in running]
+        following = value(await waiting)
+        lost = executor.statistics(), executor.running
+        place.go.set()
+        await until(lambda: executor.statistics().lost_threads == 0)
+        return results, following, lost, value(await executor.execute(attempt("echo", "after")))
+
+    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
+        results, following, lost, after = script(hanging, max_threads=2, hang_grace=0.01)
+    assert all(isinstance(each, AttemptCancelled) for each in results)
+    assert (following, after) == ("next", "after")
+    assert (lost[0].lost_threads, lost[1]) == (2, 0)
+    assert "2 threads are lost" in caplog.text
+
+
+def test_a_cancelled_thread_keeps_its_time():
+    """A mere cancellation takes nobody's thread: the activity may clean up as long as its timeout allows."""
+
+    async def cancelling(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("hangs")))
+        await begun()
+        executor.cancel(b"t", "CANCELLED")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        place.go.set()
+        return value(await running), executor.statistics().lost_threads
+
+    assert script(cancelling, hang_grace=0.0, cancel_grace=0.0) == ("late", 0)
+
+
+def test_the_loss_is_bounded(caplog):
+    """Beyond the limit a hung attempt keeps its slot, which is logged; when it ends it is still heard."""
+
+    async def hanging(executor, _):
+        running = [
+            asyncio.ensure_future(executor.execute(attempt("hangs", token=each, activity_id=each.decode())))
+            for each in (b"1", b"2")
+        ]
+        await begun(2)
+        executor.cancel(b"1", "TIMED_OUT")
+        await running[0]
+        executor.cancel(b"2", "TIMED_OUT")
+        await until(lambda: "keeps its slot" in caplog.text)
+        seen, in_progress = executor.statistics(), executor.running
+        place.go.set()
+        return seen, in_progress, await running[1]
+
+    with caplog.at_level(logging.ERROR, logger="hourglass.worker"):
+        seen, in_progress, second = script(hanging, max_threads=2, max_lost_threads=1, hang_grace=0.01)
+    assert (seen.lost_threads, in_progress) == (1, 1)
+    assert second is not None
+
+
+def test_a_superseded_attempt_that_hangs_is_given_up():
+    """A later attempt has come: the former one is cancelled, and loses its slot if it does not stop."""
+
+    async def superseding(executor, _):
+        former = asyncio.ensure_future(executor.execute(attempt("hangs", token=b"1")))
+        await begun()
+        later = value(await executor.execute(attempt("echo", "second", token=b"2", attempt=2)))
+        return failure(await former)[0], later
+
+    assert script(superseding, max_threads=2, hang_grace=0.01) == ("AttemptStopped", "second")
+
+
+def test_a_thread_that_dies_is_replaced():
+    """An exception set off from outside ends the attempt, and whatever becomes of the thread, the next one runs."""
+
+    async def dying(executor, _):
+        first = await executor.execute(attempt("interrupted"))
+        return first, [value(await executor.execute(attempt("echo", str(n)))) for n in range(5)]
+
+    first, rest = script(dying, max_threads=1)
+    assert failure(first)[0] in ("SystemExit", "ThreadDied")
+    assert rest == ["0", "1", "2", "3", "4"]
+
+
+def test_a_pool_grows_as_needed_and_drops_what_was_given_up_waiting():
+    """A job that waits is never run once given up; the threads are as many as the jobs at a time."""
+    pool = ThreadPool("pool", 1)
+    gate, ran = threading.Event(), threading.Event()
+    try:
+        running = pool.submit(gate.wait)
+        waiting = pool.submit(lambda: place.seen.append("run"))
+        assert pool.give_up(waiting)
+        pool.submit(ran.set)
+        gate.set()
+        assert ran.wait(30)
+        assert place.seen == []
+        assert pool.size == 1
+        assert pool.give_up(running)  # over: nothing to give up
+        assert pool.lost == 0
+    finally:
+        pool.stop()
+
+
+def test_attempts_are_freed_when_they_end():
+    """They leave no cycle behind: at thousands in a second the collector would take a fifth of the time."""
+
+    async def many(executor, _):
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(10):
+                await executor.execute(attempt("echo", str(number)))
+            await until(lambda: not any(isinstance(each, Attempt) for each in gc.get_objects()))
+        finally:
+            gc.enable()
+        return True
+
+    assert script(many)
+
+
+def test_jobs_that_wait_get_a_thread_each():
+    """Whoever takes a job calls the next thread first: a pool's jobs all run at a time, up to its limit."""
+    pool = ThreadPool("pool", 8)
+    together = threading.Barrier(9)
+    try:
+        for _ in range(8):
+            pool.submit(lambda: together.wait(30) and None)
+        together.wait(30)
+        assert pool.size == 8
+    finally:
+        pool.stop()
+
+
+def test_every_job_of_many_is_run_once():
+    """Short ones and waiting ones mixed, from several threads, with threads that come and go to rest."""
+    pool = ThreadPool("pool", 4)
+    lock, ran, over = threading.Lock(), [], threading.Event()
+
+    def job(number):
+        if number % 50 == 0:
+            threading.Event().wait(0.001)
+        with lock:
+            ran.append(number)
+            if len(ran) == 2000:
+                over.set()
+
+    def submit(begin):
+        for number in range(begin, begin + 500):
+            pool.submit(partial(job, number))
+
+    submitters = [threading.Thread(target=submit, args=(500 * each,)) for each in range(4)]
+    try:
+        for each in submitters:
+            each.start()
+        for each in submitters:
+            each.join(30)
+        assert over.wait(30)
+        assert len(ran) == 2000
+        assert pool.size <= 4
+    finally:
+        pool.stop()
+
+
+def test_a_stopped_pool_does_what_waits_and_ends():
+    """Jobs that were there before the end are done; then no thread is left."""
+    pool = ThreadPool("stopping", 1)
+    gate, ran = threading.Event(), threading.Event()
+    pool.submit(gate.wait)
+    pool.submit(ran.set)
+    pool.stop()
+    gate.set()
+    assert ran.wait(30)
+    for thread in threading.enumerate():
+        if thread.name.startswith("stopping"):
+            thread.join(30)
+    assert pool.size == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "hopeless", "text"),
+    [
+        ("generator", "GeneratorExit", False, ""),
+        ("recursion", "RecursionError", False, "recursion"),
+        ("memory", "MemoryError", False, "no more"),
+        ("base", "BaseException", False, "bare"),
+        ("evil", "SystemExit", False, ""),
+        ("large", "EncodeError", True, "3,000,012 bytes, more than the limit of 2,097,152"),
+        ("large details", "Big", True, "more than the limit"),
+        ("large heartbeat", "EncodeError", False, "a heartbeat of activity raises takes"),
+    ],
+)
+def test_every_end_is_a_clear_failure(how, kind, hopeless, text):
+    """Whatever is raised or returned, the attempt fails and the next one runs in the same thread."""
+
+    async def ending(executor, _):
+        return await executor.execute(attempt("raises", how)), await executor.execute(attempt("raises", "ok"))
+
+    first, second = script(ending, max_threads=1)
+    assert failure(first)[:2] == (kind, hopeless)
+    assert text in failure(first)[2]
+    assert value(second) == "ok"
+
+
+def test_the_payload_limit_is_configurable():
+    """Smaller or none."""
+    assert failure(run("echo", "x" * 50, payload_limit=20))[0] == "EncodeError"
+    assert value(run("raises", "large", payload_limit=None)) == "x" * 3_000_000
+
+
+@pytest.mark.parametrize(("name", "code"), [("forks", "0"), ("forks_and_raises", "1"), ("forks_async", "0")])
+def test_a_forked_copy_ends_where_it_would_leave_the_activity(name, code, each_event_loop):
+    """It reports nothing, takes no further work, and says that it ends; the worker goes on."""
+    if name == "forks_async" and each_event_loop == "uvloop" and sys.version_info >= (3, 14):
+        code = "1"  # a copy's coroutine cannot go on there: its loop is not the running one, and says so
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.worker.activities.forking", name, each_event_loop],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [f"('{code}', 'on', [])"]
+    assert done.stderr.count("forked") == 1
+
+
+def test_a_blocked_loop_is_reported_with_its_stack_and_goes_on(caplog):
+    """Seen after a few ticks, named with its ids and the author's lines; what ends late ends well, and the loop is given up."""
+
+    async def blocking(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("blocks")))
+        await begun()
+        await until(lambda: executor.statistics().loop_blocked)
+        place.go.set()
+        result = value(await running)
+        await until(lambda: not executor.statistics().loop_blocked)
+        return result, executor.statistics()
+
+    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
+        result, seen = script(blocking, loop_tick=0.05, loop_limit=0.5)
+    assert (result, seen.replaced_loops) == ("unblocked", 1)
+    assert "activity blocks (1) of workflow w (run r) blocks its event loop" in caplog.text
+    assert "place.go.wait()" in caplog.text
+    assert "run_forever" not in caplog.text
+    assert "goes on again" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["blocks_in_a_task", "blocks_in_a_group"])
+def test_who_blocks_is_named_also_where_a_task_of_its_own_does(name, caplog):
+    """What an activity spawned on the loop is its own."""
+
+    async def blocking(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt(name, activity_id="7")))
+        await begun()
+        await until(lambda: executor.statistics().loop_blocked)
+        place.go.set()
+        return value(await running)
+
+    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
+        assert script(blocking, loop_tick=0.01, loop_limit=0.02) == "unblocked"
+    assert f"activity {name} (7) of workflow w (run r) blocks its event loop" in caplog.text
+
+
+def test_others_do_not_wait_for_who_blocks_the_loop():
+    """New attempts run on another loop, those that had not begun too; who waits is tried again, who blocks may end well."""
+
+    async def blocking(executor, _):
+        waiting = asyncio.ensure_future(executor.execute(attempt("waits_async", token=b"1", activity_id="1")))
+        await begun()
+        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
+        await begun()
+        behind = [
+            asyncio.ensure_future(
+                executor.execute(attempt("echo_async", str(n), token=b"b%d" % n, activity_id=f"b{n}"))
+            )
+            for n in range(20)
+        ]
+        moved = [value(await each) for each in behind]
+        following = value(await executor.execute(attempt("echo_async", "new", token=b"3", activity_id="3")))
+        lost = await waiting
+        seen, in_progress = executor.statistics(), executor.running
+        place.go.set()
+        return moved, following, lost, seen, in_progress, value(await guilty)
+
+    moved, following, lost, seen, in_progress, late = script(
+        blocking, loop_tick=0.05, loop_limit=0.5, waiting_least=0.05
+    )
+    assert moved == [str(n) for n in range(20)]
+    assert (following, late) == ("new", "unblocked")
+    assert (seen.replaced_loops, seen.loop_blocked, in_progress) == (1, True, 1)
+    kind, hopeless, message = failure(lost)
+    assert (kind, hopeless) == ("ActivityLoopBlocked", False)
+    assert "activity blocks (2)" in message
+    assert "place.go.wait()" in lost.failure.stack_trace
+
+
+@pytest.mark.parametrize(
+    "rule", [RetryRule(maximum_attempts=1), RetryRule(non_retryable_error_types=("ActivityLoopBlocked",))]
+)
+def test_an_attempt_that_is_the_last_waits_for_its_loop(rule):
+    """Nothing would come after it: it goes on when the loop does."""
+
+    async def blocking(executor, _):
+        task = attempt("waits_a_turn", token=b"1", retry_policy=rule)
+        waiting = asyncio.ensure_future(executor.execute(task))
+        await begun()
+        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"2", activity_id="2")))
+        await begun()
+        executor.runner.still_blocked(executor.attempts[b"1"].work.loop, 3600.0)
+        place.go.set()
+        return value(await waiting), value(await guilty)
+
+    assert script(blocking) == ("went on", "unblocked")
+
+
+@pytest.mark.parametrize(
+    ("before", "blocked", "given_up"),
+    [(0.5, 1.9, False), (0.5, 2.0, True), (10.0, 9.0, False), (10.0, 11.0, True), (3600.0, 30.5, True)],
+)
+def test_what_took_long_is_waited_for_as_long(before, blocked, given_up):
+    """An attempt is given up when it has waited as long as it had run: it loses no more than it would gain."""
+
+    async def aged(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
+        await begun()
+        one = executor.attempts[b"t"]
+        one.since -= before + blocked
+        executor.runner.still_blocked(one.work.loop, blocked)
+        over = one.over
+        executor.cancel(b"t", "CANCELLED")
+        await running
+        return over
+
+    assert script(aged) is given_up
+
+
+def test_blocked_loops_are_bounded(caplog):
+    """Beyond the limit attempts wait for the last loop, which is logged; they go on when it does."""
+
+    async def blocking(executor, _):
+        guilty = []
+        for number in range(2):
+            task = attempt("blocks", token=b"g%d" % number, activity_id=f"g{number}")
+            guilty.append(asyncio.ensure_future(executor.execute(task)))
+            await begun()
+            await until(lambda: executor.statistics().loop_blocked)
+            await until(
+                lambda n=number: executor.statistics().replaced_loops > n or "blocked already" in caplog.text
+            )
+        waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
+        place.go.set()
+        return value(await waiting), [value(await each) for each in guilty], executor.statistics()
+
+    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
+        late, ends, seen = script(blocking, loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1)
+    assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
+    assert "1 activity loops are blocked already" in caplog.text
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_cancellation_before_the_first_line_ends_the_attempt(moved):
+    """The coroutine never begins, and the attempt ends all the same; also where it was moved to another loop."""
+
+    async def cancelling(executor, _):
+        guilty = asyncio.ensure_future(executor.execute(attempt("blocks", token=b"g", activity_id="g")))
+        await begun()
+        waiting = asyncio.ensure_future(executor.execute(attempt("waits_async")))
+        await asyncio.sleep(0)
+        executor.cancel(b"t", "CANCELLED")
+        if not moved:
+            place.go.set()
+        result = await waiting
+        place.go.set()
+        return result, value(await guilty)
+
+    result, _ = script(cancelling, loop_tick=0.01, loop_limit=0.02 if moved else 600.0)
+    assert isinstance(result, AttemptCancelled)
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_given_up():
+    """Nobody waits for it any more: the engine's slot is free though the coroutine goes on."""
+
+    async def stubborn(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("swallows")))
+        await begun()
+        executor.cancel(b"t", "TIMED_OUT")
+        return await running, executor.running
+
+    result, left = script(stubborn, hang_grace=0.01)
+    assert isinstance(result, AttemptCancelled)
+    assert left == 0
+
+
+def test_heartbeats_that_do_not_get_through_end_nothing(caplog):
+    """The handle is gone: automatic heartbeats go on, with the inherited details, and are logged once."""
+    tried = []
+
+    def heartbeat(token, details):
+        tried.append(details)
+        raise HandleBroken("gone")
+
+    async def beating(executor, _):
+        task = attempt("hangs", heartbeat_timeout=30.0, heartbeat_details=payloads("cursor"))
+        running = asyncio.ensure_future(executor.execute(task))
+        await until(lambda: len(tried) >= 3)
+        place.go.set()
+        return value(await running)
+
+    with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
+        assert script(beating, heartbeat=heartbeat, beat_interval=0.001) == "late"
+    assert set(tried) == {payloads("cursor")}
+    assert caplog.text.count("heartbeats cannot be sent") == 1
+
+
+@pytest.mark.parametrize("name", ["asks", "asks_async"])
+def test_the_workers_client_is_at_hand(name):
+    """In threads and on the loop; where there is none the message says what to do."""
+    assert value(run(name, client=lambda: "the client")) == "the client"
+    assert "connect your own" in failure(run(name))[2]
+
+
+def test_an_attempt_nobody_waits_for_is_stopped():
+    """Whoever executed it is cancelled: the activity is told."""
+
+    async def cancelled(executor, _):
+        running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
+        await begun()
+        running.cancel()
+        await asyncio.wait({running})
+        return executor.running
+
+    assert script(cancelled) == 0
+
+
+class Told:
+    """Somebody who waits for the end of an attempt."""
+
+    def __init__(self) -> None:
+        self.results = []
+
+    def executed(self, result):
+        self.results.append(result)
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_whoever_gives_up_an_attempt_gives_up_that_one(is_local):
+    """Another came under the same token, by a later handle: it goes on, and only its own handle can cancel it."""
+
+    async def redelivered(executor, _):
+        first, second = Told(), Told()
+        facts = {"token": b"same", "is_local": is_local}
+        old = executor.begin(attempt("hangs", **facts), first, 1)
+        await begun()
+        new = executor.begin(attempt("hangs", activity_id="2", **facts), second, 2)
+        await begun()
+        executor.abandon(old)
+        executor.cancel(b"same", "CANCELLED", 1)
+        seen = (executor.running, old.over, new.over, old.context.cancel_reason, new.context.cancel_reason)
+        executor.cancel(b"same", "CANCELLED", 2)
+        asked = new.context.cancel_reason
+        place.go.set()
+        await until(lambda: second.results)
+        return seen, asked, first.results, value(second.results[0])
+
+    seen, asked, first, second = script(redelivered)
+    assert seen == (1, True, False, "WORKER_SHUTDOWN", None)
+    assert (asked, first, second) == ("CANCELLED", [], "late")

@@ -1,0 +1,217 @@
+"""The parts of a guardian that need no process: its decisions, the notes that it reads, and the quarantine after it."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import threading
+import time
+
+import pytest
+
+from hourglass._evaluator.definition import define_function
+from hourglass._worker.health import guarded
+from hourglass._worker.health.guardian import Restarts, after_exit, exit_reason, silence_limit
+from hourglass._worker.health.incidents import Incident
+from hourglass._worker.health.lane_notes import SIZE, SLOTS, LaneNotes, packed, read_notes
+from hourglass._worker.health.quarantine import Quarantine
+from hourglass._worker.health.stacks import HungStack, author_stack, parse_dump
+
+from ..lanes.lane_world import Clock
+
+
+def body() -> None:
+    pass
+
+
+DEFINITION = define_function(body, None, ())
+
+
+def hang(run_id: str = "r", age: float = 0.0, **changes: object) -> Incident:
+    """An incident of a process that was killed because the run's code held the interpreter."""
+    values = {"workflow_type": "body", "stack": "a stack\n", "place": "a.py:1 in f", **changes}
+    return Incident(run_id, at=time.time() - age, **{"stopped_process": True, **values})  # type: ignore[arg-type]
+
+
+def test_restarts_back_off() -> None:
+    """One second, doubling to thirty, for as long as processes do not last."""
+    restarts, delays = Restarts(), []
+    for _ in range(8):
+        decided = after_exit(restarts, 1, 5.0)
+        assert decided is not None
+        delay, restarts = decided
+        delays.append(delay)
+    assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_a_minute_of_health_is_a_new_beginning() -> None:
+    """A process that worked for a minute has paid for those before it."""
+    decided = after_exit(Restarts(failures=5, worked=True), -9, 60.0)
+    assert decided == (1.0, Restarts(failures=1, worked=True))
+
+
+@pytest.mark.parametrize("code", [0, 1, -9, guarded.REPLACE_ME])
+def test_what_may_pass_is_started_again(code: int) -> None:
+    """However a process ended that nobody asked to end."""
+    assert after_exit(Restarts(), code, None) is not None
+
+
+def test_what_cannot_start_is_given_up() -> None:
+    """Unless it has worked before: then somebody is at it, and it may pass."""
+    assert after_exit(Restarts(), guarded.USAGE_ERROR, None) is None
+    assert after_exit(Restarts(worked=True), guarded.USAGE_ERROR, None) is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (-9, "was killed by SIGKILL"),
+        (-200, "was killed by signal 200"),
+        (0, "ended, though it was not asked to"),
+        (3, "crashed with exit code 3"),
+        (guarded.REPLACE_ME, "asked to be replaced: too many of its threads cannot be stopped"),
+    ],
+)
+def test_it_says_why(code: int, said: str) -> None:
+    """The exit code in words."""
+    assert exit_reason(code) == said
+
+
+def test_how_long_a_process_may_be_silent() -> None:
+    """Twice the deadlock timeout; longer while it loads; for ever where there is none."""
+    assert silence_limit(2.0, loaded=True) == 4.0
+    assert silence_limit(2.0, loaded=False) == 60.0
+    assert silence_limit(0.1, loaded=True) == 1.0
+    assert silence_limit(None, loaded=True) == float("inf")
+
+
+def test_an_owed_failure_is_paid_and_the_run_tried_again() -> None:
+    """A run that stopped a process once: its task fails, with the stack, and the next one is executed."""
+    quarantine = Quarantine(clock=Clock())
+    quarantine.restore([hang()], {"r"})
+    held = quarantine.held("r", None)
+    assert held is not None
+    assert held.stack == HungStack("a stack\n", "a.py:1 in f")
+    assert quarantine.held("r", None) is None
+    assert quarantine.held("r", DEFINITION) is None
+
+
+def test_a_run_that_stopped_two_processes_is_held_for_a_while() -> None:
+    """After the back-off it gets one try."""
+    clock = Clock()
+    clock.now = 1000.0
+    quarantine = Quarantine(back_off=600, clock=clock)
+    quarantine.restore([hang(times=2, age=100.0)])
+    assert quarantine.held("r", None) is not None
+    assert quarantine.held("another", DEFINITION) is None
+    clock.now += 501
+    assert quarantine.held("r", None) is None
+    assert quarantine.held("r", None) is not None
+
+
+def test_two_runs_that_stopped_a_process_each_hold_all_of_their_workflow() -> None:
+    """Else a thousand runs of one bad deploy would stop two thousand processes."""
+    clock = Clock()
+    clock.now = 1000.0
+    quarantine = Quarantine(back_off=600, clock=clock)
+    quarantine.restore([hang("a"), hang("b"), hang("c", workflow_type="other")])
+    assert quarantine.held("new", DEFINITION) is not None
+    clock.now += 601
+    assert quarantine.held("new", DEFINITION) is None
+
+
+def test_hangs_that_stopped_no_process_hold_nobody_else() -> None:
+    """Threads can be replaced: the rules within the process are enough."""
+    quarantine = Quarantine(clock=Clock())
+    quarantine.restore([hang("a", stopped_process=False), hang("b", stopped_process=False)])
+    assert quarantine.held("new", DEFINITION) is None
+
+
+class Record:
+    """A record of incidents that remembers the calls."""
+
+    def __init__(self) -> None:
+        self.fresh: list[Incident] = []
+        self.calls: list[tuple[str, ...]] = []
+
+    def current(self) -> list[Incident]:
+        return []
+
+    def add(self, incident: Incident) -> None:
+        self.calls.append(("add", incident.run_id, incident.workflow_type, incident.stack, incident.place))
+
+    def forget(self, *run_ids: str) -> None:
+        self.calls.append(("forget", *run_ids))
+
+
+def test_hangs_and_their_end_are_recorded() -> None:
+    """So that the next process knows them, too."""
+    record = Record()
+    quarantine = Quarantine(record)
+    quarantine.add("r", DEFINITION, HungStack("text", "place"))
+    quarantine.run_progressed("r")
+    quarantine.run_progressed("r")
+    assert record.calls == [("add", "r", "body", "text", "place"), ("forget", "r")]
+
+
+DUMP = """Fatal Python error: nothing of ours
+Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 5 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "{library}", line 166 in match
+  File "/app/caf\\xe9/shop.py", line 22 in catastrophe
+  File "/app/main.py", line ??? in main
+  ...
+"""
+
+
+def test_a_dump_is_read() -> None:
+    """Headers and frames, names that are not ASCII, and whatever else stands there."""
+    first, second = parse_dump(DUMP.format(library=re.__file__))
+    assert (first.ident, second.ident) == (0x7F01, 0x7F02)
+    assert [each.name for each in second.frames] == ["match", "catastrophe", "main"]
+    assert author_stack(second.frames).place == "/app/café/shop.py:22 in catastrophe"
+    assert "threading" in author_stack(first.frames).place
+    assert parse_dump('Stack (most recent call first):\n  File "a.py", line 1 in f\n')[0].ident is None
+    assert parse_dump("") == []
+    assert author_stack(()) == HungStack()
+
+
+def test_notes_are_read_by_another() -> None:
+    """What a lane is at, and by which thread; nothing once it is struck."""
+    with tempfile.TemporaryFile() as file:
+        os.ftruncate(file.fileno(), SIZE)
+        notes = LaneNotes(file.fileno())
+        one, other = notes.note(), notes.note()
+        one.write(packed("run-1", "checkout", "0123456789abcdef"))
+        other.write(packed("r" * 100, "t" * 400, activity_id="7"))
+        first, second = read_notes(os.pread(file.fileno(), SIZE, 0))
+        assert (first.run_id, first.workflow_type) == ("run-1", "checkout")
+        assert (first.code, first.activity_id) == ("0123456789abcdef", "")
+        assert (second.code, second.activity_id) == ("", "7")
+        assert (first.native_id, first.ident) == (threading.get_native_id(), threading.get_ident())
+        assert (len(second.run_id), len(second.workflow_type)) == (63, 159)
+        one.clear()
+        other.clear()
+        assert read_notes(os.pread(file.fileno(), SIZE, 0)) == []
+
+
+def test_places_for_notes_are_used_again() -> None:
+    """Lanes that come after others take the places of those that ended; where all are taken, nothing is noted."""
+    with tempfile.TemporaryFile() as file:
+        os.ftruncate(file.fileno(), SIZE)
+        notes = LaneNotes(file.fileno())
+        note = notes.note()
+        for number in range(1000):
+            heir = note.renewed()
+            note.release()
+            note = heir
+            note.write(packed(f"run-{number}", "x"))
+        assert [each.run_id for each in read_notes(os.pread(file.fileno(), SIZE, 0))] == ["run-999"]
+        taken = []
+        while (one := notes.note()) is not None:
+            taken.append(one)
+        assert len(taken) == SLOTS - 1
+        assert note.renewed() is None

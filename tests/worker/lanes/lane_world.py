@@ -1,0 +1,275 @@
+"""Lanes under test: workflows that hang in several ways, a clock that tests move, and answers kept by activation."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import greenlet
+
+from hourglass import activity
+from hourglass._evaluator.commands import CompleteRun, Completion, Succeeded, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import Activation, ActivityCompleted
+from hourglass._worker.health.quarantine import Quarantine
+from hourglass._worker.lanes.evaluation import LaneContext, Verdict
+from hourglass._worker.lanes.hang_detector import LOOK
+from hourglass._worker.lanes.lane import Lane, LaneJob
+from hourglass._worker.lanes.lanes import LaneSet
+from hourglass._worker.resolver import Resolver
+from hourglass.converter import ApplicationFailure, default_converter
+
+from ..scripted import payloads, settled, workflow
+
+INTERVAL = 0.5  # a quarter of the default timeout
+
+
+class Stage:
+    """What workflows here meet outside themselves."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun: set[str] = set()
+        self.hang = True
+        self.threads: dict[str, list[str]] = {}
+        self.ended: list[str] = []
+
+    def enter(self, name: str) -> None:
+        self.begun.add(name)
+        self.threads.setdefault(name, []).append(threading.current_thread().name)
+
+
+stage = Stage()
+
+
+@activity.defn
+def step(number: int) -> int:
+    return number
+
+
+@workflow
+def adds(name: str) -> int:
+    """Two steps, their sum."""
+    try:
+        stage.enter(name)
+        return step(1) + step(2)
+    finally:
+        stage.ended.append(name)
+
+
+def shows_the_loop(text: str) -> bool:
+    """Whether a stack ends in the loop of `spins`. Python up to 3.13 interrupts a loop at its head, 3.14 in its body."""
+    return "while stage.hang:" in text or "in spins\n    pass\n" in text
+
+
+@workflow
+def spins(name: str) -> int:
+    """A step, then an endless loop, which can be stopped."""
+    first = step(1)
+    stage.enter(name)
+    while stage.hang:
+        pass
+    return first + step(2)
+
+
+@workflow
+def blocks(name: str) -> int:
+    """A step, then a wait in C, which cannot be interrupted."""
+    first = step(1)
+    stage.enter(name)
+    if stage.hang:
+        stage.go.wait()
+    return first + step(2)
+
+
+@workflow
+def deaf(name: str) -> int:
+    """A step, then a loop that swallows everything that is raised in it."""
+    first = step(1)
+    stage.enter(name)
+    while stage.hang and not stage.go.is_set():
+        try:
+            while stage.hang and not stage.go.is_set():
+                pass
+        except BaseException:
+            pass
+    return first + step(2)
+
+
+@workflow
+def stubborn(name: str) -> int:
+    """A loop that swallows everything and asks for steps again and again, once it has hung."""
+    first = step(1)
+    stage.enter(name)
+    stage.go.wait()
+    while True:
+        try:
+            step(99)
+        except BaseException:
+            pass
+    return first
+
+
+@workflow
+def never_leaves(name: str) -> int:
+    """Hangs while it is unwound."""
+    try:
+        return step(1)
+    finally:
+        stage.enter(name)
+        while stage.hang:
+            pass
+
+
+WORKFLOWS = [adds, spins, blocks, deaf, stubborn, never_leaves]
+
+
+class Clock:
+    """Monotonic time that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class LaneWorld:
+    """Some lanes, and all they have answered."""
+
+    def __init__(
+        self, count: int, workflows: list[Any], context: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        self.clock = Clock()
+        self.resolver = Resolver(workflows=workflows)
+        self.verdicts: list[tuple[str, Verdict]] = []
+        self.replaced: list[tuple[str, str]] = []
+        settings = RunSettings(task_queue="q")
+        self.lanes = LaneSet(
+            LaneContext(
+                self.resolver.workflow,
+                settings,
+                **{"quarantine": Quarantine(clock=self.clock), **context},
+            ),
+            [f"lane-{n}" for n in range(count)],
+            clock=self.clock,
+            **options,
+        )
+        self._replace = self.lanes._replace
+        self.lanes._replace = self._note_replaced  # type: ignore[method-assign]
+
+    def in_work(self, lane: str) -> str | None:
+        """The run that a lane is at."""
+        work = self.lanes._places[lane].lane.busy
+        return work.activation.run_id if isinstance(work, LaneJob) else None
+
+    def _note_replaced(self, lane: Lane, kind: str, reason: str, *more: Any, **at: Any) -> Lane | None:
+        successor = self._replace(lane, kind, reason, *more, **at)
+        if successor is not None:
+            self.replaced.append((lane.name, f"{kind}: {reason}"))
+        return successor
+
+    def submit(self, activation: Activation, **options: Any) -> None:
+        self.lanes.submit(
+            activation, lambda verdict: self.verdicts.append((activation.run_id, verdict)), **options
+        )
+
+    def answers(self, run_id: str) -> list[Completion]:
+        return [verdict.completion for name, verdict in self.verdicts if name == run_id]
+
+    async def ask(self, activation: Activation, **options: Any) -> Completion:
+        """Have one activation answered."""
+        before = len(self.answers(activation.run_id))
+        self.submit(activation, **options)
+        await settled(lambda: len(self.answers(activation.run_id)) > before)
+        return self.answers(activation.run_id)[-1]
+
+    async def begun(self, name: str) -> None:
+        """Wait until a workflow is where it hangs."""
+        await settled(lambda: name in stage.begun)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass as the control loop sees it: with a look at each interval."""
+        for _ in range(int(seconds / INTERVAL)):
+            self.clock.now += INTERVAL
+            self.lanes.look()
+
+    def look_at_intervals(self, seconds: float) -> None:
+        """Let time pass as the detector's timer sees it: with a look at each of its intervals."""
+        for _ in range(round(seconds / LOOK)):
+            self.clock.now += LOOK
+            self.lanes.look()
+
+    async def hang(self, run_id: str, activation: Activation) -> TaskFailed:
+        """Submit what hangs, wait until it does, and let the guard notice."""
+        return await self.hang_of(run_id, activation)
+
+    async def hang_of(self, name: str, activation: Activation) -> TaskFailed:
+        """The same, where another workflow hangs than the one that is asked."""
+        stage.begun.discard(name)
+        self.submit(activation)
+        await self.begun(name)
+        self.pass_time(3)
+        completion = self.answers(activation.run_id)[-1]
+        assert isinstance(completion, TaskFailed)
+        return completion
+
+
+def with_lanes(
+    script: Callable[[LaneWorld], Awaitable[None]],
+    *,
+    count: int = 1,
+    workflows: list[Any] | None = None,
+    context: dict[str, Any] | None = None,
+    ends: bool = True,
+    **options: Any,
+) -> LaneWorld:
+    """Run a script with lanes; afterwards every thread has ended."""
+
+    async def main() -> LaneWorld:
+        world = LaneWorld(count, workflows or WORKFLOWS, context or {}, options)
+        world.lanes.start()
+        try:
+            async with asyncio.timeout(50):
+                await script(world)
+        finally:
+            stage.go.set()
+            stage.hang = False
+            world.lanes.stop()
+            ended = await asyncio.to_thread(world.lanes.join, 10)
+        assert ended or not ends
+        return world
+
+    stage.__init__()  # type: ignore[misc]
+    return asyncio.run(main())
+
+
+def done(seq: int, value: Any = 0) -> ActivityCompleted:
+    return ActivityCompleted(seq, default_converter.encode(value))
+
+
+def completed(run_id: str, value: Any) -> Succeeded:
+    return Succeeded(run_id, (CompleteRun(payloads(value)[0]),))
+
+
+def kind(completion: Completion) -> str:
+    """The kind of failure of a task, "" if it succeeded."""
+    if isinstance(completion, Succeeded):
+        return ""
+    assert isinstance(completion.failure.info, ApplicationFailure)
+    return completion.failure.info.type
+
+
+def living_fibers() -> int:
+    gc.collect()
+    return sum(
+        isinstance(each, greenlet.greenlet) and bool(each) and each.parent is not None
+        for each in gc.get_objects()
+    )
+
+
+def lane_threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("lane-")]

@@ -1,0 +1,190 @@
+"""States outlive lanes and handles, each with one owner."""
+
+from __future__ import annotations
+
+import threading
+
+from hourglass._evaluator.commands import Succeeded
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.evaluator import Evaluator
+from hourglass._worker.lanes.cache import CacheLimits, Entry, Key, LiveRuns, StateCache
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
+from hourglass._worker.resolver import Resolver
+
+from ..scripted import evict, on, start
+from .lane_world import adds, completed, done, stage
+
+RESOLVER = Resolver(workflows=[adds])
+
+
+def entry(run_id: str, queue: str = "q", generation: int = 0) -> Entry:
+    definition = RESOLVER.workflow("adds")
+    return Entry(Key(queue, run_id, generation), Evaluator(definition, run_id, RunSettings(task_queue=queue)))
+
+
+def evaluations(cache: StateCache, queue: str = "q") -> Evaluations:
+    return Evaluations(LaneContext(RESOLVER.workflow, RunSettings(task_queue=queue), cache=cache))
+
+
+def test_only_the_owner_finds_a_state():
+    """Others miss it, and remove nothing."""
+    cache = StateCache()
+    cache.admit("one")
+    cache.admit("two")
+    kept = entry("r")
+    assert cache.put(kept, "one")
+    assert cache.get(kept.key, "two") is None
+    assert cache.remove(kept.key, "two") is None
+    assert cache.get(kept.key, "one") is kept
+    assert cache.remove(kept.key, "one") is kept
+    assert len(cache) == 0
+
+
+def test_a_hand_over_leaves_the_former_owner_with_nothing():
+    """The heir gets copies without fibers, all but one; the former owner gets, puts and removes nothing any more."""
+    cache = StateCache()
+    cache.admit("old")
+    for name in "abc":
+        cache.put(entry(name), "old")
+    left = cache.hand_over("old", "new", Key("q", "b"))
+    assert left is not None
+    assert left.key.run_id == "b"
+    assert cache.count("new") == len(cache) == 2
+    assert cache.get(Key("q", "a"), "old") is None
+    assert cache.put(entry("d"), "old") is False
+    assert cache.remove(Key("q", "a"), "old") is None
+    assert cache.get(Key("q", "b"), "new") is None
+    assert cache.get(Key("q", "a"), "new") is not None
+
+
+def test_what_is_handed_over_is_not_shared():
+    """A journal that grows on the old thread does not grow on the new one."""
+    cache = StateCache()
+    cache.admit("old")
+    kept = entry("r")
+    kept.run.activate(start("r", "adds", "r"))
+    cache.put(kept, "old")
+    cache.hand_over("old", "new")
+    fresh = cache.get(kept.key, "new")
+    assert fresh is not None
+    kept.run.activate(on("r", done(1)))
+    kept.run.drop()
+    assert len(fresh.run.state.journal) == 1
+    assert fresh.run.live is None
+    assert fresh.run.last is not None
+
+
+def test_a_closed_run_stays_closed_when_it_moves():
+    """It is silent on the new lane, too (I7), and answers the same activation with the same answer."""
+    old = evaluations(StateCache())
+    old.evaluate(start("r", "adds", "r"))
+    old.evaluate(on("r", done(1, 1)))
+    last = on("r", done(2, 2))
+    assert old.evaluate(last).completion == completed("r", 3)
+    heir = old.hand_over()
+    assert heir.evaluate(last).completion == completed("r", 3)
+    assert heir.evaluate(on("r", done(9))).completion == Succeeded("r")
+    old.unwind()
+
+
+def test_queues_and_generations_do_not_meet():
+    """The same run id on another queue or from another handle is another run; limits hold for each."""
+    cache = StateCache(CacheLimits(states=1))
+    cache.admit("lane")
+    for queue, generation in (("q", 1), ("q", 2), ("p", 1)):
+        kept = entry("r", queue, generation)
+        cache.put(kept, "lane")
+        assert cache.to_evict(kept) == []
+    assert len(cache) == 3
+    assert [each.key for each in cache.pop_older("q", 2, "lane")] == [Key("q", "r", 1)]
+    assert len(cache) == 2
+    newest = entry("s", "q", 2)
+    cache.put(newest, "lane")
+    assert cache.to_evict(newest) == [Key("q", "r", 2)]
+    assert cache.to_evict(newest) == []
+
+
+def test_what_a_journal_grows_by_is_counted_in_grains() -> None:
+    """A little more is not looked at after every activation; enough of it is, and then the others must go."""
+    cache = StateCache(CacheLimits(all_journals_bytes=100 * 2**17))
+    cache.admit("me")
+    idle, busy = entry("idle"), entry("busy")
+    for each in (idle, busy):
+        each.journal_bytes = 50 * 2**17
+        cache.put(each, "me")
+        assert cache.to_evict(each) == []
+    busy.journal_bytes += 99
+    assert cache.to_evict(busy) == []
+    busy.journal_bytes += 1
+    assert cache.to_evict(busy) == [idle.key]
+
+
+def test_lanes_share_one_cache():
+    """Each evaluates its own runs; when one closes, the other's states stay."""
+    stage.__init__()  # type: ignore[misc]
+    cache = StateCache()
+    one, two = evaluations(cache), evaluations(cache)
+    one.evaluate(start("a", "adds", "a"))
+    two.evaluate(start("b", "adds", "b"))
+    assert (one.counts.cached, two.counts.cached, len(cache)) == (1, 1, 2)
+    one.close()
+    assert len(cache) == 1
+    two.evaluate(on("b", done(1, 1)))
+    assert two.evaluate(on("b", done(2, 1))).completion == completed("b", 2)
+    two.evaluate(evict("b"))
+    assert len(cache) == 0
+    two.close()
+
+
+def test_threads_may_use_it_at_once():
+    """Owners come and go on several threads while states move; in the end every state has one owner."""
+    cache = StateCache(CacheLimits(states=50))
+    errors: list[BaseException] = []
+
+    def work(lane: int) -> None:
+        try:
+            owner: object = (lane, 0)
+            cache.admit(owner)
+            for n in range(300):
+                kept = entry(f"{lane}-{n % 40}")
+                cache.put(kept, owner)
+                cache.to_evict(kept)
+                if n % 7 == 0:
+                    cache.remove(Key("q", f"{lane}-{n % 13}"), owner)
+                if n % 50 == 49:
+                    heir = (lane, n)
+                    cache.hand_over(owner, heir)
+                    owner = heir
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+    assert errors == []
+    owners = list(cache._owned)
+    assert len(owners) == 4
+    assert sum(cache.count(owner) for owner in owners) == len(cache)
+    for owner in owners:
+        cache.release(owner)
+    assert len(cache) == 0
+
+
+def test_live_runs_go_oldest_first():
+    """Beyond the limit the least recently used is named; what holds no fibers is not counted."""
+    stage.__init__()  # type: ignore[misc]
+    live = LiveRuns(1)
+    first, second, idle = entry("a"), entry("b"), entry("c")
+    for each in (first, second):
+        each.run.activate(start(each.key.run_id, "adds", "x"))
+        live.settle(each)
+    live.settle(idle)
+    assert len(live) == 2
+    assert live.excess() is first
+    first.run.drop()
+    live.settle(first)
+    assert live.excess() is None
+    assert live.oldest() is second
+    second.run.drop()

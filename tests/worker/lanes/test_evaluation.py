@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hourglass import activity
+from hourglass._evaluator.commands import (
+    CompleteRun,
+    ScheduleActivity,
+    Succeeded,
+    TaskFailed,
+    TaskFailureCause,
+)
+from hourglass._evaluator.events import Activation, ActivityCompleted, QueryReceived, RunEvicted
+from hourglass._worker.lanes.cache import LostJournals
+from hourglass.converter import default_converter
+
+from ..scripted import evict, lane_of, on, payloads, start, workflow
+
+unwound: list[str] = []
+answers: list[object] = []
+
+
+@activity.defn
+def step(number: int) -> int:
+    return number
+
+
+@workflow
+def two_steps(name: str) -> int:
+    try:
+        return step(1) + step(2)
+    finally:
+        unwound.append(name)
+
+
+@workflow
+def many_steps(count: int) -> int:
+    return sum(step(n) for n in range(count))
+
+
+@workflow
+def buggy() -> None:
+    step(1)
+    raise KeyError("a bug")
+
+
+@workflow
+def fickle() -> None:
+    answers.append(None)
+    step(len(answers))
+
+
+@workflow
+def leaves() -> None:
+    raise SystemExit(1)
+
+
+@pytest.fixture(autouse=True)
+def _clean():
+    unwound.clear()
+    answers.clear()
+
+
+def evaluations(**options):
+    return lane_of([two_steps, many_steps, buggy, fickle, leaves], **options)
+
+
+def resolved(seq: int, value: object = 0) -> ActivityCompleted:
+    return ActivityCompleted(seq, default_converter.encode(value))
+
+
+def test_a_run_from_start_to_close():
+    """Each activation is answered with the commands of its run; the close is told, and its fibers are gone."""
+    lane = evaluations()
+    first = lane.evaluate(start("r", "two_steps", "a")).completion
+    assert isinstance(first, Succeeded)
+    assert isinstance(first.commands[0], ScheduleActivity)
+    assert not lane.evaluate(on("r", resolved(1, 5))).closed
+    last = lane.evaluate(on("r", resolved(2, 6)))
+    assert last.closed
+    assert last.completion == Succeeded("r", (CompleteRun(payloads(11)[0]),))
+    assert lane.counts.live == 0
+    assert lane.evaluate(evict("r")).completion == Succeeded("r")
+    assert lane.counts.cached == 0
+
+
+def test_a_miss_is_explicit():
+    """An activation without a start for a run that is not here fails the task."""
+    lane = evaluations()
+    completion = lane.evaluate(on("r", resolved(1))).completion
+    assert isinstance(completion, TaskFailed)
+    assert "whole history" in completion.failure.message
+    assert lane.counts.misses == 1
+
+
+def test_a_start_replaces_what_is_kept():
+    """The engine sends the history from its beginning: the old fibers are unwound, the run begins anew."""
+    lane = evaluations()
+    lane.evaluate(start("r", "two_steps", "old"))
+    lane.evaluate(on("r", resolved(1)))
+    again = lane.evaluate(start("r", "two_steps", "new")).completion
+    assert unwound == ["old"]
+    assert isinstance(again, Succeeded)
+    assert again.commands[0].seq == 1
+    assert lane.counts.cached == 1
+
+
+def test_evicting_an_unknown_run_succeeds():
+    """Evictions are always answered with an empty success."""
+    assert evaluations().evaluate(evict("nobody")).completion == Succeeded("nobody")
+
+
+def test_misfit_of_a_run_that_is_not_cached_is_kept_until_it_is_named(caplog):
+    """Only its run id is known here: it is counted, and not logged with names that are unknown."""
+    lane = evaluations()
+    misfit = Activation(run_id="r", events=(RunEvicted("NONDETERMINISM", "[TMPRL1100] other commands"),))
+    assert lane.evaluate(misfit).completion == Succeeded("r")
+    assert lane.counts.failed_tasks == 1
+    assert lane.context.parked.unnamed == {"r": "[TMPRL1100] other commands"}
+    assert caplog.records == []
+
+
+def test_an_unknown_workflow_type_fails_the_task_not_the_run(caplog):
+    """The message lists what is known; it is logged once, not at each retry."""
+    lane = evaluations()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            completion = lane.evaluate(start("r", "two_step")).completion
+    assert isinstance(completion, TaskFailed)
+    assert "did you mean 'two_steps'" in completion.failure.message
+    assert len(caplog.records) == 1
+
+
+def test_a_bug_parks_the_run_aloud_and_once(caplog):
+    """The log names workflow, run, error, file and line with the traceback; retries are silent; statistics
+    list it.
+    """
+    lane = evaluations()
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            lane.evaluate(start("r", "buggy", is_replaying=True))
+            completion = lane.evaluate(on("r", resolved(1))).completion
+            lane.evaluate(evict("r"))
+    assert isinstance(completion, TaskFailed)
+    (record,) = caplog.records
+    assert "workflow buggy (id of r, run r) is parked: KeyError at" in record.getMessage()
+    assert "test_evaluation.py:" in record.getMessage()
+    assert record.exc_info is not None
+    assert list(lane.counts.parked) == ["r"]
+    assert "a bug" not in lane.counts.parked["r"]
+    assert lane.counts.failed_tasks == 3
+
+
+def test_a_run_that_goes_on_is_no_longer_parked(caplog):
+    """A mended run leaves the list at its first new activation."""
+    lane = evaluations()
+    lane.evaluate(start("r", "nothing like it"))
+    assert list(lane.counts.parked) == ["r"]
+    lane.evaluate(start("r", "two_steps", "mended"))
+    assert lane.counts.parked == {}
+
+
+def test_an_exit_in_workflow_code_does_not_end_the_lane():
+    """SystemExit is answered like any bug."""
+    lane = evaluations()
+    assert isinstance(lane.evaluate(start("r", "leaves")).completion, TaskFailed)
+    assert isinstance(lane.evaluate(start("s", "two_steps", "a")).completion, Succeeded)
+
+
+def test_what_dies_inside_is_still_answered(caplog):
+    """If the lane's own code raises, the activation is completed as failed and the run forgotten (I3)."""
+
+    def broken(_: str) -> object:
+        raise RuntimeError("we have a bug")
+
+    lane = lane_of(broken)
+    with caplog.at_level(logging.ERROR):
+        completion = lane.evaluate(start("r", "two_steps", "a")).completion
+    assert isinstance(completion, TaskFailed)
+    assert completion.run_id == "r"
+    assert "died" in caplog.text
+    assert lane.counts.cached == 0
+
+
+def test_fibers_go_first_and_come_back():
+    """Beyond the limit the least recently used run loses its fibers, not its state, and goes on from its
+    journal.
+    """
+    lane = evaluations(cache={"live": 1})
+    lane.evaluate(start("a", "two_steps", "a"))
+    lane.evaluate(start("b", "two_steps", "b"))
+    assert unwound == ["a"]
+    assert (lane.counts.cached, lane.counts.live) == (2, 1)
+    lane.evaluate(on("a", resolved(1, 1)))
+    assert unwound == ["a", "b"]
+    last = lane.evaluate(on("a", resolved(2, 2))).completion
+    assert last == Succeeded("a", (CompleteRun(payloads(3)[0]),))
+
+
+def test_states_go_last_by_asking_for_eviction():
+    """Beyond the limit the least recently used runs are given back, each asked for once."""
+    lane = evaluations(cache={"states": 2})
+    asked = [lane.evaluate(start(name, "two_steps", name)).evict for name in "abcd"]
+    assert asked == [(), (), ("a",), ("b",)]
+    assert lane.evaluate(on("d", resolved(1))).evict == ()
+
+
+@pytest.mark.parametrize("limits", [{"journal_entries": 2}, {"journal_bytes": 2 * 150}])
+def test_a_journal_that_grows_too_long_is_given_back(limits):
+    """Its eviction is requested instead of keeping it."""
+    lane = evaluations(cache=limits)
+    asked = [lane.evaluate(start("r", "many_steps", 9)).evict]
+    asked += [lane.evaluate(on("r", resolved(n))).evict for n in range(1, 5)]
+    assert asked.count(("r",)) == 1
+    assert asked[0] == ()
+
+
+def test_queries_leave_the_counts_alone():
+    """Activations of queries only do not age a journal."""
+    lane = evaluations(cache={"journal_entries": 1})
+    lane.evaluate(start("r", "two_steps", "a"))
+    for n in range(5):
+        verdict = lane.evaluate(on("r", QueryReceived(str(n), "unknown")))
+        assert isinstance(verdict.completion, Succeeded)
+        assert verdict.evict == ()
+
+
+def test_verification_finds_what_re_execution_finds(caplog):
+    """A workflow that asks for something else the second time fails its task as nondeterministic, with the
+    report.
+    """
+    completion = evaluations(verify="always").evaluate(start("r", "fickle")).completion
+    assert isinstance(completion, TaskFailed)
+    assert completion.cause is TaskFailureCause.NON_DETERMINISTIC_ERROR
+    assert "not deterministic" in completion.failure.message
+    assert "test_evaluation.py:" in completion.failure.message
+
+
+def test_verification_is_off_unless_asked():
+    """The same workflow passes without it, and with a fraction of zero."""
+    for verify in ("off", 0.0):
+        assert isinstance(evaluations(verify=verify).evaluate(start("r", "fickle")).completion, Succeeded)
+    assert isinstance(evaluations(verify=1.0).evaluate(start("r", "fickle")).completion, TaskFailed)
+
+
+def test_verification_costs_linear_work(monkeypatch):
+    """It re-executes at activations 1, 2, 4, 8 … and at the close."""
+    counts = []
+    from hourglass._worker.lanes import evaluation
+
+    monkeypatch.setattr(evaluation, "verify_run", lambda run: counts.append(len(run.state.journal)))
+    lane = evaluations(verify="always")
+    lane.evaluate(start("r", "many_steps", 10))
+    for n in range(1, 11):
+        lane.evaluate(on("r", resolved(n)))
+    assert counts == [1, 2, 4, 8, 11]
+
+
+def test_close_unwinds_everything():
+    """At the end of a lane no fiber is left."""
+    lane = evaluations()
+    for name in "abc":
+        lane.evaluate(start(name, "two_steps", name))
+    lane.close()
+    assert unwound == ["a", "b", "c"]
+    assert lane.counts.cached == 0
+
+
+@workflow
+def talks() -> None:
+    from hourglass import workflow as wf
+
+    wf.logger.warning("before")
+    step(1)
+    wf.logger.warning("after")
+    raise KeyError("a bug")
+
+
+def test_a_run_that_comes_back_does_not_say_everything_again(caplog):
+    """A task that is retried executes the same steps here once more: their log messages were written the first time."""
+    lane = lane_of([talks])
+    with caplog.at_level(logging.WARNING, logger="hourglass.workflow"):
+        for _ in range(3):
+            lane.evaluate(start("r", "talks"))
+            assert isinstance(lane.evaluate(on("r", resolved(1))).completion, TaskFailed)
+            lane.evaluate(evict("r"))
+    said = [record.getMessage() for record in caplog.records if record.name == "hourglass.workflow"]
+    assert len(said) == 2
+
+
+def test_lost_journals_are_few():
+    """They are bounded in number and in bytes, the newest stay, and each is given once."""
+    lost = LostJournals(most=2, most_bytes=100)
+    for name, size in (("a", 10), ("b", 10), ("c", 10)):
+        lost.keep(name, [on(name)], size)
+    assert not lost.take("a")
+    assert lost.take("c") == [on("c")]
+    assert not lost.take("c")
+    lost.keep("huge", [on("huge")], 1000)
+    assert not lost.take("huge")
+    assert not lost.take("b")

@@ -1,0 +1,86 @@
+"""Runs that an engine has forgotten while they hold fibers, for they did not close themselves: their lane unwinds them."""
+
+from __future__ import annotations
+
+import threading
+
+from hourglass import workflow
+from hourglass._worker.lanes.cache import Key, StateCache
+from hourglass.client import Client
+from hourglass.worker import Worker
+
+from ..scripted import start
+from .lane_world import stage
+from .test_cache import evaluations
+
+
+def test_a_state_that_holds_fibers_is_given_to_whoever_discards_it() -> None:
+    """Its lane drops them when it is told to, and a lane that does not have them does nothing."""
+    cache = StateCache()
+    lane, other = evaluations(cache), evaluations(cache)
+    stage.ended.clear()
+    lane.evaluate(start("r", "adds", "left to its lane"))
+    left = cache.discard(Key("q", "r"))
+    assert left is not None
+    assert (len(cache), stage.ended) == (0, [])
+    other.drop(left)
+    assert stage.ended == []
+    lane.drop(left)
+    lane.drop(left)
+    assert stage.ended == ["left to its lane"]
+    assert (lane.counts.live, lane.counts.cached, lane.unwound) == (0, 0, 1)
+    assert cache.discard(Key("q", "r")) is None
+
+
+class Meeting:
+    """Where a query and a test wait for one another."""
+
+    def __init__(self) -> None:
+        self.asked, self.answer = threading.Event(), threading.Event()
+        self.unwound = 0
+
+
+meeting = Meeting()
+
+
+@workflow.defn
+class Waits:
+    @workflow.run
+    def run(self) -> None:
+        try:
+            workflow.wait_condition(lambda: False)
+        finally:
+            meeting.unwound += 1
+
+    @workflow.query
+    def slowly(self) -> str:
+        meeting.asked.set()
+        meeting.answer.wait(20)
+        return "here"
+
+
+@workflow.defn
+def returns() -> int:
+    return 1
+
+
+def test_a_run_that_is_terminated_while_it_answers_a_query_is_unwound() -> None:
+    """The query's answer is the last that the engine wants of the run: nothing of it is left at the worker."""
+    with (
+        Client.connect("local:") as client,
+        Worker(
+            client, workflows=[Waits, returns], lanes=1, deadlock_timeout=60, verify="off", watch="off"
+        ) as worker,
+    ):
+        handle = client.start_workflow(Waits)
+        answers: list[str] = []
+        asking = threading.Thread(target=lambda: answers.append(handle.query(Waits.slowly)))
+        asking.start()
+        assert meeting.asked.wait(20)
+        handle.terminate("enough")
+        meeting.answer.set()
+        asking.join(20)
+        assert answers == ["here"]
+        assert client.execute_workflow(returns) == 1  # behind all that the lane has to do
+        seen = worker.statistics()
+        assert (meeting.unwound, seen.cached_workflows, seen.live_workflows) == (1, 0, 0)

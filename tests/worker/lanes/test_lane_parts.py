@@ -1,0 +1,283 @@
+"""The parts under the lanes: stopping threads, looking at their stacks, and quarantine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+
+import pytest
+
+from hourglass._evaluator.definition import define_function
+from hourglass._worker.health.debuggers import is_debugged
+from hourglass._worker.health.quarantine import Quarantine
+from hourglass._worker.health.stacks import HungStack, frame_of, take_stack
+from hourglass._worker.health.stopping import (
+    STUCK_AFTER,
+    LaneStopped,
+    Stopper,
+    may_interrupt,
+    raise_briefly,
+)
+
+from ..scripted import settled
+from .lane_world import Clock
+
+
+class Blocked:
+    """A thread that waits in C until it is let go, and then loops in Python."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.begun = threading.Event()
+        self.raised: list[str] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        self.begun.wait()
+
+    def _run(self) -> None:
+        try:
+            self.begun.set()
+            self.go.wait()
+        except LaneStopped:
+            self.raised.append("late")
+
+
+def test_an_exception_that_is_not_taken_is_taken_back():
+    """A thread in C is not interrupted when it comes back later, and profiled threads are not caught in between."""
+    blocked = Blocked()
+    calls = []
+
+    def profiled():
+        sys.setprofile(lambda *_: calls.append(1))
+        taking_part()
+        sys.setprofile(None)
+
+    def taking_part():
+        return 1
+
+    raise_briefly(blocked.thread.ident, 0.001)
+    other = threading.Thread(target=profiled)
+    other.start()
+    other.join(10)
+    assert not other.is_alive()
+    assert calls
+    blocked.go.set()
+    blocked.thread.join(10)
+    assert blocked.raised == []
+
+
+def test_a_loop_takes_it():
+    """A thread that executes Python is interrupted at once, or within a few attempts on a busy machine."""
+    seen = []
+
+    def loop():
+        try:
+            while True:
+                pass
+        except LaneStopped:
+            seen.append("stopped")
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    for _ in range(1000):
+        if seen:
+            break
+        raise_briefly(thread.ident, 0.005)
+    thread.join(10)
+    assert seen == ["stopped"]
+
+
+def test_code_that_may_hold_a_lock_of_everybody_is_not_interrupted():
+    """Nobody is interrupted inside logging, ever; in other library code only after a while; authors' code at once."""
+    frames = {}
+
+    class Look(logging.Handler):
+        def emit(self, record):
+            frames["logging"] = sys._getframe(1)
+
+    logger = logging.getLogger("test of interrupting")
+    logger.propagate = False
+    logger.addHandler(Look())
+    logger.warning("now")
+    assert not may_interrupt(frames["logging"], attempt=1000)
+
+    import statistics
+
+    statistics.mean(_looking(frames))
+    assert not may_interrupt(frames["library"], attempt=1)
+    assert may_interrupt(frames["library"], attempt=1000)
+    assert may_interrupt(sys._getframe(), attempt=1)
+    assert may_interrupt(None, attempt=1)
+
+
+def _looking(frames):
+    frames["library"] = sys._getframe(1)
+    yield 1
+
+
+class FakeLane:
+    """An abandoned lane as the stopper sees it."""
+
+    def __init__(self, name="lane") -> None:
+        self.name = name
+        self.ended = False
+        self.progress = 0
+        self.attempts: list[int] = []
+
+    def interrupt(self, attempt: int) -> None:
+        self.attempts.append(attempt)
+
+    def wait_ended(self, timeout: float) -> bool:
+        return self.ended
+
+
+def test_the_stopper_repeats_reports_once_and_forgets():
+    """Attempts go on with back-off; too many stuck are reported once until there are fewer, then again."""
+    reports = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        stopper = Stopper(1, lambda: reports.append(stopper.stuck()))
+        first = [FakeLane("a"), FakeLane("b")]
+        for lane in first:
+            stopper.stop(lane, loop)
+        await settled(lambda: reports)
+        assert reports == [2]
+        assert all(len(lane.attempts) > STUCK_AFTER - 1 for lane in first)
+        assert stopper.too_many
+        assert stopper.stuck("a") == 1
+        first[0].ended = True
+        assert stopper.stuck() == 1
+        stopper.stop(FakeLane("c"), loop)
+        await settled(lambda: len(reports) == 2)
+        assert len(stopper.abandoned()) == 2
+
+    asyncio.run(main())
+
+
+def test_a_thread_that_unwinds_is_left_in_peace():
+    """While it makes progress nothing is raised in it: interrupted unwinding would leak fibers."""
+
+    async def main():
+        stopper, lane = Stopper(8, None), FakeLane()
+        lane.progress = 1
+        stopper.stop(lane, asyncio.get_running_loop())
+        assert lane.attempts == []
+        lane.progress = 2
+        lane.ended = True
+
+    asyncio.run(main())
+
+
+def test_a_stack_shows_the_authors_frames():
+    """The newest last; without any of the author's the innermost frame stands in; a thread that is gone has none."""
+    blocked = Blocked()
+    try:
+        stack = take_stack(frame_of(blocked.thread.ident))
+        assert stack.place.endswith("in _run")
+        assert "self.go.wait()" in stack.text
+        assert "threading.py" not in stack.text
+    finally:
+        blocked.go.set()
+    assert take_stack(frame_of(12345)) == HungStack()
+    assert take_stack(None).place == "an unknown place"
+    library = sys._current_frames()[threading.main_thread().ident]
+    while library.f_back is not None:
+        library = library.f_back
+    assert ":" in take_stack(library).place
+
+
+@pytest.mark.parametrize(
+    ("module", "debugged"), [("bdb", True), ("_pydevd_bundle.x", True), ("coverage.tracer", False)]
+)
+def test_debuggers_are_told_from_other_tracers(module, debugged):
+    """Coverage traces, too, but nobody looks at anything there."""
+
+    def tracer(*_):
+        return None
+
+    tracer.__module__ = module
+
+    def traced():
+        frame = sys._getframe()
+        frame.f_trace = tracer
+        try:
+            return is_debugged(0, frame)
+        finally:
+            frame.f_trace = None
+
+    assert traced() is debugged
+
+
+def definition(name="hangs"):
+    def hangs() -> None: ...
+
+    return define_function(hangs, name, ())
+
+
+def test_a_second_hang_in_the_same_code_holds_a_run():
+    """The first does not; other runs are free; other code releases it."""
+    clock = Clock()
+    quarantine = Quarantine(back_off=10, clock=clock)
+    code, stack = definition(), HungStack("text", "place")
+    assert quarantine.add("r", code, stack) == 1
+    assert quarantine.held("r", code) is None
+    assert quarantine.add("r", code, stack) == 2
+    hang = quarantine.held("r", code)
+    assert hang is not None
+    assert (hang.times, hang.stack) == (2, stack)
+    assert quarantine.held("r", None) is None  # nobody knows yet what code it is
+    assert quarantine.held("s", code) is None
+    assert quarantine.held("r", definition()) is None
+    assert quarantine.held("r", code) is None  # forgotten
+
+
+def test_time_releases_a_run_for_one_try():
+    """Whoever asks again before that try has ended is held."""
+    clock = Clock()
+    quarantine = Quarantine(back_off=10, clock=clock)
+    code = definition()
+    for _ in range(2):
+        quarantine.add("r", code, HungStack())
+    clock.now += 10
+    assert quarantine.held("r", code) is None
+    assert quarantine.held("r", code) is not None
+    assert quarantine.add("r", code, HungStack()) == 3
+    quarantine.run_progressed("r")
+    assert quarantine.held("r", code) is None
+    assert len(quarantine) == 0
+
+
+def test_a_run_that_hung_before_its_code_was_found_is_held_without_it():
+    """An import that hangs: only time releases it."""
+    clock = Clock()
+    quarantine = Quarantine(back_off=10, clock=clock)
+    for _ in range(2):
+        quarantine.add("r", None, HungStack())
+    assert quarantine.held("r", None) is not None
+    clock.now += 10
+    assert quarantine.held("r", None) is None
+
+
+def test_in_distress_all_runs_of_a_workflow_that_hung_are_held():
+    """While too many threads are stuck one hang of one run is enough for all of its kind, for a while."""
+    clock = Clock()
+    quarantine = Quarantine(back_off=10, clock=clock)
+    code = definition()
+    quarantine.add("r", code, HungStack())
+    assert quarantine.held("s", code) is None
+    quarantine.distress = True
+    assert quarantine.held("s", code) is not None
+    assert quarantine.held("s", definition()) is None
+    clock.now += 10
+    assert quarantine.held("s", code) is None
+
+
+def test_the_quarantine_is_bounded():
+    """It remembers the latest thousand."""
+    quarantine = Quarantine()
+    for n in range(1100):
+        quarantine.add(str(n), None, HungStack())
+    assert len(quarantine) == 1000

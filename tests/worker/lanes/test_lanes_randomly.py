@@ -1,0 +1,241 @@
+"""Random hangs, kills and deaths among many runs on several lanes, and the same through a real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from tests.polled import Polled
+from tests.specs import made
+from tests.worker.activities.executing import AwaitedExecutor
+
+from hourglass import activity, workflow
+from hourglass._contract.handle import ActivityTask, HandleConfig, Shutdown
+from hourglass._contract.workflows import StartWorkflow, StillOpen, WaitForClose
+from hourglass._embedded import connect_memory
+from hourglass._evaluator.commands import ScheduleActivity, Succeeded, TaskFailed
+from hourglass._evaluator.context import RunSettings
+from hourglass._evaluator.events import Activation
+from hourglass._worker.lanes.evaluation import LaneContext
+from hourglass._worker.lanes.lanes import LaneSet
+from hourglass._worker.resolver import Resolver
+from hourglass.converter import default_converter
+
+from ..scripted import evict, on, payloads, settled, start
+from ..scripted import workflow as plain_workflow
+from .lane_world import INTERVAL, Clock, LaneWorld, completed, done, kind, stage, step, with_lanes
+
+STEPS = 4
+planned: dict[tuple[str, int], str] = {}
+"""What a run does before one of its steps, the next time it gets there for the first time."""
+
+
+@plain_workflow
+def accident(name: str) -> int:
+    total = 0
+    for n in range(STEPS):
+        match planned.pop((name, n), ""):
+            case "spin":
+                stage.enter(name)
+                while stage.hang:
+                    pass
+            case "block":
+                stage.enter(name)
+                stage.go.wait()
+        total = total * 3 + step(n)
+    return total
+
+
+async def drive(world: LaneWorld, name: str) -> int:
+    """Play the engine for one run: after a failed task it is sent from its beginning. Returns how many tasks failed."""
+    known: list[Any] = [start(name, "accident", name)]
+    failures = 0
+    for n in range(STEPS + 1):
+        while True:
+            answer = await world.ask(known[-1])
+            if isinstance(answer, Succeeded):
+                break
+            failures += 1
+            assert kind(answer) in ("WorkflowHung", "LaneKilled", "RunNotCached", "LaneDied")
+            assert await world.ask(evict(name)) == Succeeded(name)
+            for each in known[:-1]:
+                again = await world.ask(each)
+                if isinstance(again, TaskFailed):
+                    failures += 1
+                    break
+        if n < STEPS:
+            (scheduled,) = answer.commands
+            assert isinstance(scheduled, ScheduleActivity)
+            assert scheduled.seq == n + 1
+            known.append(on(name, done(n + 1, n + 1)))
+        else:
+            assert answer == completed(name, ((1 * 3 + 2) * 3 + 3) * 3 + 4)
+    assert await world.ask(evict(name)) == Succeeded(name)
+    return failures
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_hangs_hurt_nobody_else(seed):
+    """Fifty runs on three lanes and their spares: each activation is answered once, every result is right, whoever hangs,
+    blocks, is killed or is moved.
+    """
+    rng = random.Random(seed)
+    names = [f"r{n}" for n in range(50)]
+    planned.clear()
+    for name in rng.sample(names, 8):
+        planned[name, rng.randrange(STEPS)] = rng.choice(["spin", "spin", "block"])
+    asked = 0
+
+    async def script(world):
+        nonlocal asked
+        submit = world.submit
+
+        def counted(activation, **options):
+            nonlocal asked
+            asked += 1
+            submit(activation, **options)
+
+        world.submit = counted
+        drivers = [asyncio.ensure_future(drive(world, name)) for name in names]
+        kills = 0
+        while not all(each.done() for each in drivers):
+            if kills < 5 and rng.random() < 0.02:
+                kills += 1
+                world.lanes.kill(rng.choice(world.lanes.names()))
+            if rng.random() < 0.1 and stage.begun:
+                world.pass_time(INTERVAL)
+            if rng.random() < 0.1 and stage.begun:
+                world.clock.now += 0.05
+                world.lanes.look()
+            await asyncio.sleep(0)
+        for each in drivers:
+            each.result()
+        assert len(world.verdicts) == asked
+        assert world.replaced
+        assert not planned
+        # A lane that was replaced may still have to take what it was told last.
+        await settled(lambda: {(each.runs, each.queued) for each in world.lanes.status()} == {(0, 0)})
+
+    with_lanes(script, count=3, workflows=[accident])
+
+
+# --- through the memory engine ---------------------------------------------------------------------------------------
+
+hangs_left: list[int] = [0]
+
+
+@activity.defn
+def double(number: int) -> int:
+    return number * 2
+
+
+@activity.defn
+def gate(number: int) -> int:
+    assert stage.go.wait(30)
+    return number
+
+
+@workflow.defn
+def bystander(number: int) -> int:
+    return double(gate(double(number)))
+
+
+@workflow.defn
+def hangs_once(number: int) -> int:
+    first = double(number)
+    if hangs_left[0]:
+        hangs_left[0] -= 1
+        stage.enter("once")
+        while stage.hang:
+            pass
+    return double(first)
+
+
+async def _workflows(handle: Polled, lanes: LaneSet) -> None:
+    """A poll loop without supervision, until the handle has shut down."""
+    sending = []
+    while True:
+        try:
+            task = await handle.poll_activation()
+        except Shutdown:
+            break
+        sending.append(asyncio.ensure_future(_evaluate(handle, lanes, task)))
+    await asyncio.gather(*sending)
+
+
+async def _evaluate(handle: Polled, lanes: LaneSet, task: Activation) -> None:
+    answer = asyncio.get_running_loop().create_future()
+    lanes.submit(task, answer.set_result)
+    await handle.complete_activation((await answer).completion)
+
+
+async def _activities(handle: Polled, executor: AwaitedExecutor) -> None:
+    async def execute(task: ActivityTask) -> None:
+        await handle.complete_activity(await executor.execute(task))
+
+    running = []
+    while True:
+        try:
+            task = await handle.poll_activity()
+        except Shutdown:
+            break
+        assert isinstance(task, ActivityTask)
+        running.append(asyncio.ensure_future(execute(task)))
+    await asyncio.gather(*running)
+
+
+def test_a_hang_under_a_real_engine_costs_one_task():
+    """The engine sends the hung run again and it completes; runs beside it complete, though their lane was replaced."""
+    hangs_left[0] = 1
+    stage.__init__()  # type: ignore[misc]
+
+    async def main():
+        clock = Clock()
+        connection = await connect_memory(identity="test")
+        handle = Polled(await connection.open_handle(HandleConfig(task_queue="q", identity="test")))
+        resolver = Resolver(workflows=[bystander, hangs_once], activities=[double, gate])
+        settings = RunSettings(task_queue="q")
+        lanes = LaneSet(LaneContext(resolver.workflow, settings, verify="always"), ["lane-0"], clock=clock)
+        executor = AwaitedExecutor(resolver, default_converter, handle.heartbeat, max_threads=30)
+        worker = asyncio.gather(_workflows(handle, lanes), _activities(handle, executor))
+        lanes.start()
+        names = {f"w{n}": ("bystander", n) for n in range(20)} | {"hung": ("hangs_once", 100)}
+        for name, (kind_, number) in names.items():
+            request = made(
+                StartWorkflow,
+                workflow_id=name,
+                workflow_type=kind_,
+                task_queue="q",
+                request_id=name,
+                arguments=payloads(number),
+            )
+            await connection.call(request)
+        await settled(lambda: "once" in stage.begun)
+        for _ in range(6):
+            clock.now += INTERVAL
+            lanes.look()
+        assert lanes.status()[0].replaced == 1
+        stage.go.set()
+        results = {}
+        for name in names:
+            results[name] = StillOpen()
+            while isinstance(results[name], StillOpen):
+                results[name] = await connection.call(WaitForClose(workflow_id=name))
+        handle.initiate_shutdown()
+        await worker
+        await handle.finalize()
+        lanes.stop()
+        executor.stop()
+        assert await asyncio.to_thread(lanes.join, 10)
+        return results, lanes.status()[0].replaced
+
+    async def limited():
+        async with asyncio.timeout(40):
+            return await main()
+
+    results, replaced = asyncio.run(limited())
+    assert replaced == 1
+    assert results["hung"].result == payloads(400)
+    assert [results[f"w{n}"].result for n in range(20)] == [payloads(n * 4) for n in range(20)]

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+from tests.polled import Polled
+
+from hourglass._contract.handle import ActivityCancel, ActivityOk, AttemptFailed
+from hourglass._evaluator.commands import CompleteRun, FailRun, Succeeded, TaskFailed
+from hourglass._evaluator.events import RunStarted
+from hourglass._worker.handles.codec_edge import CodecHandle
+from hourglass.converter import ApplicationFailure, Failure, Payload, default_converter
+from worker.handles.scripted import ScriptedHandle
+
+from .scripted import attempt, evict, payloads, start
+
+
+class Reverse:
+    """Reverses bytes; refuses what it has not reversed."""
+
+    def __init__(self) -> None:
+        self.threads: set[str] = set()
+
+    def encode(self, given: Sequence[Payload]) -> list[Payload]:
+        self.threads.add(threading.current_thread().name)
+        return [
+            Payload(each.data[::-1], "binary/reversed", {"was": each.encoding.encode()}) for each in given
+        ]
+
+    def decode(self, given: Sequence[Payload]) -> list[Payload]:
+        self.threads.add(threading.current_thread().name)
+        if any(each.encoding != "binary/reversed" for each in given):
+            raise ValueError("not mine")
+        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in given]
+
+
+def with_codec(script):
+    """Run a script over a scripted handle with a codec around it."""
+
+    async def main():
+        inner, codec = ScriptedHandle(), Reverse()
+        edge = Polled(CodecHandle(inner, codec, default_converter))
+        async with asyncio.timeout(20):
+            await script(edge, inner, codec)
+            await edge.stop()
+        assert all(name.startswith("hourglass-codec") for name in codec.threads)
+
+    asyncio.run(main())
+
+
+def test_payloads_are_opened_on_the_way_in_and_sealed_on_the_way_out():
+    """The worker sees plain payloads, the engine sealed ones; the codec runs in its own threads."""
+
+    async def script(edge, inner, codec):
+        sealed = Reverse().encode(payloads("hello"))
+        event = RunStarted(workflow_type="w", workflow_id="i", arguments=tuple(sealed))
+        inner.give(start("r", "w").__class__(run_id="r", events=(event,)))
+        activation = await edge.poll_activation()
+        assert activation.events[0].arguments == payloads("hello")
+        await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("bye")[0]),)))
+        assert inner.completions[0].commands[0].result == Reverse().encode(payloads("bye"))[0]
+        await edge.complete_activity(ActivityOk(b"t", payloads(1)[0]))
+        assert inner.results[0].result.encoding == "binary/reversed"
+
+    with_codec(script)
+
+
+def test_failures_are_sealed_too():
+    """The message of a failure does not leave in the clear."""
+
+    async def script(edge, inner, codec):
+        failure = Failure(message="the secret plan", info=ApplicationFailure(type="X"))
+        await edge.complete_activation(Succeeded("r", (FailRun(failure),)))
+        assert "secret" not in repr(inner.completions)
+
+    with_codec(script)
+
+
+def test_what_the_codec_refuses_is_answered_as_failed():
+    """A payload that was not sealed fails its task or attempt, and the next item is served."""
+
+    async def script(edge, inner, codec):
+        inner.give(start("r", "w", "plain"))
+        inner.give(evict("s"))
+        assert (await edge.poll_activation()).run_id == "s"
+        assert isinstance(inner.completions[0], TaskFailed)
+        assert "codec" in inner.completions[0].failure.message
+        inner.give(attempt("a", "plain"))
+        inner.give(ActivityCancel(b"other"))
+        assert await edge.poll_activity() == ActivityCancel(b"other")
+        assert isinstance(inner.results[0], AttemptFailed)
+        await edge.complete_activation(Succeeded("s"))
+
+    with_codec(script)
+
+
+def test_what_cannot_be_sealed_is_answered_as_failed():
+    """A codec that breaks on the way out loses no answer, and leaks nothing."""
+
+    async def script(edge, inner, codec):
+        codec.encode = lambda given: 1 / 0
+        await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("secret")[0]),)))
+        await edge.complete_activity(ActivityOk(b"t", payloads("secret")[0]))
+        assert isinstance(inner.completions[0], TaskFailed)
+        assert isinstance(inner.results[0], AttemptFailed)
+        assert "secret" not in repr(inner.completions) + repr(inner.results)
+
+    with_codec(script)
+
+
+def test_heartbeats_are_sealed_and_the_newest_wins():
+    """While one is being sealed only the newest waits; none goes out in the clear."""
+
+    async def script(edge, inner, codec):
+        for number in range(5):
+            edge.heartbeat(b"t", payloads(number))
+        edge.heartbeat(b"u", ())
+        await inner.until(lambda: len(inner.heartbeats) == 3)
+        assert inner.heartbeats[0] == (b"u", ())
+        assert [details for token, details in inner.heartbeats if token == b"t"] == [
+            tuple(Reverse().encode(payloads(0))),
+            tuple(Reverse().encode(payloads(4))),
+        ]
+
+    with_codec(script)

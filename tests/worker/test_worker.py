@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from hourglass import RetryPolicy, activity, workflow
+from hourglass._worker.tree.application import Application
+from hourglass.client import AsyncClient, Client
+from hourglass.errors import ActivityError, DefinitionError, UsageError, WorkflowFailedError
+from hourglass.worker import Worker
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
+
+class Place:
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.go = threading.Event()
+        self.mended = False
+        self.attempts = 0
+        self.token = b""
+
+
+place = Place()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_place():
+    place.__init__()
+    yield
+    place.go.set()
+
+
+@pytest.fixture
+def client(each_event_loop):
+    with Client.connect("local:") as client:
+        yield client
+
+
+@activity.defn
+def double(number: int) -> int:
+    return number * 2
+
+
+@activity.defn
+async def increase(number: int) -> int:
+    await asyncio.sleep(0)
+    return number + 1
+
+
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=3))
+def flaky(fails: int) -> int:
+    place.attempts += 1
+    if place.attempts <= fails:
+        raise ConnectionError("not yet")
+    return place.attempts
+
+
+@activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
+def waits_for_cancel() -> None:
+    place.begun.set()
+    while True:
+        activity.heartbeat("here")
+        place.go.wait(0.001)
+
+
+@activity.defn(heartbeat_timeout=None)
+def elsewhere() -> str:
+    place.token = activity.info().task_token
+    place.begun.set()
+    activity.complete_async()
+
+
+class Shop:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @activity.defn
+    def greet(self, who: str) -> str:
+        return f"{self.name} greets {who}"
+
+
+@workflow.defn
+def sums(number: int) -> int:
+    tasks = [increase.start(n) for n in range(3)]
+    return double(number) + sum(task.result() for task in tasks)
+
+
+@workflow.defn
+def retries(fails: int) -> int:
+    return flaky(fails)
+
+
+@workflow.defn
+def greets(who: str) -> str:
+    return Shop.greet(who)
+
+
+@workflow.defn
+def local_sum(number: int) -> int:
+    return double.local(number)
+
+
+@workflow.defn
+def cancels_activity() -> str:
+    task = waits_for_cancel.start()
+    workflow.sleep(0.05)
+    task.cancel()
+    return type(task.exception()).__name__
+
+
+@workflow.defn
+def defers() -> str:
+    return elsewhere()
+
+
+@workflow.defn
+def buggy() -> str:
+    if not place.mended:
+        raise KeyError("a bug")
+    return "mended"
+
+
+@workflow.defn
+def reads_clock() -> float:
+    return time.time()
+
+
+EVERYTHING = [sums, retries, greets, local_sum, cancels_activity, defers, buggy, reads_clock]
+ACTIVITIES = [double, increase, flaky, waits_for_cancel, elsewhere, Shop("Bob")]
+
+
+def worker(client, **options) -> Worker:
+    return Worker(client, workflows=EVERYTHING, activities=ACTIVITIES, **options)
+
+
+@pytest.mark.parametrize("cached", [1000, 0])
+def test_workflows_run_to_their_results(client, cached):
+    """Threads, coroutines, parallel steps; with a cache and with everything replayed after each task."""
+    with worker(client, verify="always", max_cached_workflows=cached):
+        assert client.execute_workflow(sums, 5, id="w") == 16
+        handles = [client.start_workflow(sums, n, id=f"w{n}") for n in range(30)]
+        assert [handle.result(timeout=30) for handle in handles] == [n * 2 + 6 for n in range(30)]
+
+
+def test_methods_run_on_the_workers_instance(client):
+    """The workflow names the class, the worker brings the object."""
+    with worker(client):
+        assert client.execute_workflow(greets, "Ann", id="w") == "Bob greets Ann"
+
+
+def test_retries_and_failures(client):
+    """An attempt that fails is made again; when attempts are used up the workflow fails with the reason."""
+    with worker(client):
+        assert client.execute_workflow(retries, 2, id="good") == 3
+        place.attempts = 0
+        with pytest.raises(WorkflowFailedError) as caught:
+            client.execute_workflow(retries, 5, id="bad")
+    assert isinstance(caught.value.cause, ActivityError)
+    assert caught.value.cause.cause is not None
+    assert "not yet" in str(caught.value.cause.cause)
+
+
+def test_a_parked_run_is_loud_and_goes_on_when_the_code_is_mended(client, caplog):
+    """The log and the statistics name it; after the mend it completes by itself."""
+    with worker(client) as working:
+        handle = client.start_workflow(buggy, id="w")
+        while not working.statistics().parked:
+            time.sleep(0)
+        place.mended = True
+        assert handle.result(timeout=60) == "mended"
+        assert working.statistics().parked == {}
+        assert working.statistics().failed_tasks >= 1
+    assert "is parked: KeyError at" in caplog.text
+
+
+def test_cancellation_reaches_a_running_activity(client):
+    """A workflow that cancels its activity gets an ActivityError, and the activity's thread its exception."""
+    with worker(client):
+        assert client.execute_workflow(cancels_activity, id="w") == "ActivityError"
+
+
+def test_completion_from_outside(client):
+    """The client completes an activity by its token."""
+    with worker(client):
+        handle = client.start_workflow(defers, id="w")
+        assert place.begun.wait(20)
+        client.get_activity_handle(token=place.token).complete("from outside")
+        assert handle.result(timeout=20) == "from outside"
+
+
+def test_the_watcher_is_on_when_everything_is_verified(client, caplog):
+    """verify="always" logs a clock read in a workflow; watch="off" does not."""
+    with worker(client, verify="always"), caplog.at_level(logging.WARNING):
+        handle = client.start_workflow(reads_clock, id="w")
+        while "reads a clock" not in caplog.text:
+            time.sleep(0)
+        handle.terminate("enough")
+    assert "test_worker.py:" in caplog.text
+
+
+def test_modules_need_no_lists(client):
+    """A worker given this module finds what is decorated in it."""
+    with Worker(client, modules=[sys.modules[__name__]], activities=[Shop("Eve")]):
+        assert client.execute_workflow(sums, 1, id="w") == 8
+        assert client.execute_workflow(greets, "Ann", id="v") == "Eve greets Ann"
+
+
+def test_two_workers_on_one_queue_of_one_client(client):
+    """Refused with a clear message; another queue is fine, and so is the same one after the first has ended."""
+    with worker(client):
+        with pytest.raises(UsageError, match="already runs a worker on task queue 'default'"):
+            worker(client).start()
+        with worker(client, task_queue="other"):
+            assert client.execute_workflow(sums, 1, id="w", task_queue="other") == 8
+    with worker(client):
+        assert client.execute_workflow(sums, 1, id="v") == 8
+
+
+def test_a_worker_can_be_started_again(client):
+    """The object is not used up by one life."""
+    again = worker(client)
+    for number in range(3):
+        with again:
+            assert client.execute_workflow(sums, number, id=f"w{number}") == number * 2 + 6
+    assert again.statistics().state == "stopped"
+    again.shutdown()
+
+
+def test_async_with_and_the_async_client():
+    """The same worker on an event loop of the user's, whose loop stays free."""
+
+    async def main() -> int:
+        async with await AsyncClient.connect("local:") as client, worker(client) as working:
+            assert working.statistics().state == "running"
+            return await client.execute_workflow(sums, 5, id="w")
+
+    assert asyncio.run(main()) == 16
+
+
+@pytest.mark.parametrize("name", ["task_queue", "max_concurrent_activities", "status_address"])
+def test_what_was_said_when_it_was_made_cannot_be_set(client, name):
+    """Setting it would do nothing: it is refused, with advice, before and while it runs."""
+    working = worker(client)
+    assert working.client is client
+    with pytest.raises(AttributeError, match="create another one"):
+        setattr(working, name, None)
+    with working, pytest.raises(AttributeError, match="create another one"):
+        setattr(working, name, None)
+
+
+def test_run_blocks_until_shutdown(client):
+    """`run` in a thread ends when another one calls `shutdown`."""
+    working = worker(client)
+    thread = threading.Thread(target=working.run)
+    thread.start()
+    assert client.execute_workflow(sums, 1, id="w") == 8
+    working.shutdown()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_ends_on_signals_and_drains(number):
+    """On the main thread SIGINT and SIGTERM end `run`; a running activity may finish; the exit code is 0."""
+    program = """
+        import os, sys, threading
+        from hourglass import activity, workflow
+        from hourglass.client import Client
+        from hourglass.worker import Worker
+
+        @activity.defn
+        def slow() -> None:
+            print("begun", flush=True)
+            sys.stdin.readline()
+            print("finished", flush=True)
+
+        @workflow.defn
+        def w() -> None: slow()
+
+        with Client.connect("local:") as client:
+            client.start_workflow(w, id="w")
+            Worker(client, workflows=[w], activities=[slow]).run()
+        print("bye", flush=True)
+    """
+    child = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == "begun\n"
+        os.kill(child.pid, number)
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        output, _ = child.communicate(timeout=30)
+    finally:
+        child.kill()
+        child.wait()
+    assert output == "finished\nbye\n"
+    assert child.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"task_queue": " "}, UsageError, "must have a name"),
+        ({"task_queue": None}, UsageError, "must be a string"),
+        ({"max_concurrent_activities": 0}, UsageError, "at least 1"),
+        ({"max_cached_workflows": -1}, UsageError, "must not be negative"),
+        ({"verify": "sometimes"}, UsageError, "verify must be"),
+        ({"verify": 2.0}, UsageError, "verify must be"),
+        ({"watch": "loudly"}, UsageError, "watch must be"),
+        ({"lanes": 0}, UsageError, "lanes must be"),
+        ({"failure_exceptions": [3]}, DefinitionError, "exception classes"),
+        ({"graceful_shutdown_timeout": -1}, UsageError, "graceful_shutdown_timeout"),
+        ({"activities": [len]}, DefinitionError, "neither decorated"),
+    ],
+)
+def test_bad_options_are_refused_at_once(client, options, kind, message):
+    """Each with a message that names it."""
+    given = {"workflows": EVERYTHING, "activities": ACTIVITIES, **options}
+    with pytest.raises(kind, match=message):
+        Worker(client, **given)
+
+
+def test_a_worker_needs_something_to_do_and_a_client(client):
+    """Nothing to serve, or no client, is said so."""
+    with pytest.raises(UsageError, match="needs workflows or activities"):
+        Worker(client)
+    with pytest.raises(UsageError, match="needs a Client"):
+        Worker("local:", workflows=EVERYTHING)  # type: ignore[arg-type]
+
+
+def test_a_shutdown_that_does_not_end_is_left_behind(client, monkeypatch, caplog):
+    """Whatever does not end: who waits is told after the limit, and it goes on in the background."""
+    monkeypatch.setattr("hourglass.worker._worker._EXIT_MARGIN", 0.05)
+    stop, going_on = Application._stop_worker, threading.Event()
+    gate = threading.Event()
+
+    async def hangs(app, services):
+        await asyncio.to_thread(gate.wait, 60)
+        await stop(app, services)
+        going_on.set()
+
+    monkeypatch.setattr(Application, "_stop_worker", hangs)
+    worker = Worker(client, "left", workflows=[retries], graceful_shutdown_timeout=0).start()
+    worker.shutdown()
+    assert worker.statistics().state == "stopped"
+    assert "did not end in time and was abandoned" in caplog.text
+    gate.set()
+    assert going_on.wait(60)
+
+
+def test_a_plain_call_beside_a_worker_warns(client):
+    """While a worker lives in the process, a plain call of an activity warns; inside activities it does not."""
+    with worker(client), pytest.warns(activity.PlainCallWarning, match="double is called plainly"):
+        double(1)
+    assert double(1) == 2
+
+
+def test_the_codec_of_the_client_is_the_workers_too():
+    """With a codec nothing travels in the clear, and workflows run as before."""
+    from .test_codec_edge import Reverse
+
+    with Client.connect("local:", codec=Reverse()) as client, worker(client):
+        assert client.execute_workflow(sums, 5, id="w") == 16
+
+
+def test_no_threads_are_left_behind(client):
+    """After the shutdown the lanes have ended."""
+    with worker(client):
+        client.execute_workflow(sums, 1, id="w")
+    assert not [each for each in threading.enumerate() if each.name.startswith("hourglass-lane")]

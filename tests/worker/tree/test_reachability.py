@@ -1,0 +1,373 @@
+"""Whether the engine answers: `/ready`, `/status` and the log tell of a server that is gone, and of one that is back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.waiting import until
+
+from chaos.proxy import Proxy
+from hourglass import Client, Worker
+from hourglass._contract.deployments import DescribeNamespace, Namespace
+from hourglass._contract.workflows import CountWorkflows
+from hourglass._worker.tree.application import Application
+from hourglass._worker.tree.reachability import (
+    Reachability,
+    ReachLimits,
+    check_reachability,
+    watch_reachability,
+)
+from hourglass._worker.tree.status import status_report
+from hourglass._worker.tree.worker_metrics import worker_metrics
+from hourglass.errors import (
+    ConnectionFailedError,
+    NamespaceNotFoundError,
+    ServiceError,
+    ServiceTimeoutError,
+)
+from hourglass.testing import DevServer, dev_server
+from servers import temporal_cli
+from worker.handles.virtual_loop import run as on_virtual_time
+
+from .test_status import ask
+from .world import ACTIVITIES, WORKFLOWS, ScriptedConnection, play, scripted, steps
+
+PROMISED = 15.0
+
+DEAD = ConnectionFailedError("the server at x:1 cannot be reached: refused", status="UNAVAILABLE")
+LATE = ServiceTimeoutError("the server at x:1 did not answer in time", status="DEADLINE_EXCEEDED")
+GONE = NamespaceNotFoundError("the server at x:1 has no namespace 'default'", status="NOT_FOUND")
+
+
+def refusal(status: str) -> ServiceError:
+    return ServiceError(f"refused ({status})", status=status)
+
+
+def reachable(app: Application) -> float:
+    (family,) = [each for each in worker_metrics(app) if each.name == "hourglass_engine_reachable"]
+    return family.samples[0].value
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    ours = ("the engine is lost", "the engine answers again")
+    return [
+        (each.levelname, each.getMessage())
+        for each in caplog.records
+        if each.getMessage().startswith(ours) and each.levelno >= logging.INFO
+    ]
+
+
+def test_the_limits_keep_the_promise() -> None:
+    """A loss shows within the interval and the limit of one answer, even where both are used up to the end."""
+    limits = ReachLimits()
+    assert limits.interval + 2 * limits.answer < PROMISED
+
+
+@pytest.mark.parametrize("trouble", [DEAD, LATE, GONE, None], ids=["dead", "late", "gone", "silent"])
+@pytest.mark.parametrize("after", [0.0, 1.0, 2.9, 4.0])
+def test_a_loss_and_a_return_show_within_what_is_promised(trouble: ServiceError | None, after: float) -> None:
+    """Whenever it is lost, and even if it says nothing at all, by a connection that keeps to no limit. On virtual time."""
+    lost = asyncio.Event()
+
+    class Link:
+        async def call(self, request: Any) -> Any:
+            if lost.is_set():
+                if trouble is None:
+                    await asyncio.Event().wait()
+                else:
+                    raise trouble
+            return Namespace("default")
+
+    app: Any = SimpleNamespace(
+        raw=Link(),
+        tables=SimpleNamespace(registrations={}),
+        reach=ReachLimits(),
+        reachability=Reachability(),
+    )
+
+    async def body() -> None:
+        watch = asyncio.create_task(watch_reachability(app))
+        await asyncio.sleep(after)  # virtual time
+        lost.set()
+        await asyncio.sleep(PROMISED)  # virtual time
+        assert app.reachability.outage is not None
+        lost.clear()
+        await asyncio.sleep(PROMISED)  # virtual time
+        assert app.reachability.outage is None
+        watch.cancel()
+
+    on_virtual_time(body)
+
+
+def test_a_loss_and_a_return_are_told_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    """WARNING with the reason when it is lost, INFO with the time when it is back, nothing in between."""
+    caplog.set_level(logging.DEBUG)
+    reach = Reachability()
+    reach.answered(0.0)
+    for now, error in enumerate((DEAD, LATE, DEAD), 1):
+        assert reach.refused(error, float(now))
+    assert reach.outage is not None
+    assert reach.outage.since == 1.0
+    reach.answered(31.0)
+    reach.answered(32.0)
+    assert reach.outage is None
+    assert lines(caplog) == [
+        ("WARNING", f"the engine is lost: {DEAD}. This worker gets no work until it is back"),
+        ("INFO", "the engine answers again, after 30 s"),
+    ]
+
+
+def test_another_trouble_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that is back without our namespace is another loss than a server that is not there."""
+    reach = Reachability()
+    reach.answered(0.0)
+    reach.refused(DEAD, 1.0)
+    reach.refused(GONE, 2.0)
+    assert [text for _, text in lines(caplog)] == [
+        f"the engine is lost: {each}. This worker gets no work until it is back" for each in (DEAD, GONE)
+    ]
+
+
+@pytest.mark.parametrize("status", ["UNIMPLEMENTED", "PERMISSION_DENIED"])
+def test_who_cannot_be_asked_counts_as_reachable_unless_it_has_answered_before(status: str) -> None:
+    """An embedded engine, or a key that may only work; but a key that was allowed and is no longer was taken away."""
+    reach = Reachability()
+    assert not reach.refused(refusal(status), 0.0)
+    assert reach.outage is None
+    reach.answered(1.0)
+    assert reach.refused(refusal(status), 2.0)
+    assert reach.outage is not None
+
+
+@pytest.mark.parametrize("status", ["UNAUTHENTICATED", "INTERNAL", "UNKNOWN", "FAILED_PRECONDITION"])
+def test_a_refusal_is_an_outage(status: str) -> None:
+    """Whatever the server says instead of an answer, it does not serve us."""
+    reach = Reachability()
+    assert reach.refused(refusal(status), 0.0)
+    assert reach.outage is not None
+
+
+def test_a_busy_server_answers() -> None:
+    """Too many requests: it is there."""
+    reach = Reachability()
+    reach.refused(DEAD, 0.0)
+    assert reach.refused(refusal("RESOURCE_EXHAUSTED"), 1.0)
+    assert reach.outage is None
+
+
+def test_who_was_busy_once_and_cannot_be_asked_is_not_lost() -> None:
+    """A file whose disk was full for a while: busy is no answer to whether it can be asked."""
+    reach = Reachability()
+    assert reach.refused(refusal("RESOURCE_EXHAUSTED"), 0.0)
+    assert not reach.refused(refusal("UNIMPLEMENTED"), 1.0)
+    assert reach.outage is None
+
+
+def test_what_is_not_ours_is_told_by_its_kind_only() -> None:
+    """An exception of unknown origin may carry secrets."""
+    reach = Reachability()
+    reach.refused(RuntimeError("sesame"), 0.0)
+    assert reach.outage is not None
+    assert "sesame" not in reach.outage.reason
+    assert "RuntimeError" in reach.outage.reason
+
+
+def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the handle's own connection; the status names the reason, and forgets it when there is an answer."""
+    outcome: list[BaseException | None] = [None]
+    asked: list[Any] = []
+
+    async def call(connection: ScriptedConnection, request: Any) -> Any:
+        asked.append(request)
+        if outcome[0] is not None:
+            raise outcome[0]
+        return Namespace("default")
+
+    monkeypatch.setattr(ScriptedConnection, "call", call)
+
+    async def script() -> None:
+        async with scripted() as world:
+            assert await check_reachability(world.app)
+            assert status_report(world.app, "running")["reasons"] == []
+            outcome[0] = DEAD
+            assert await check_reachability(world.app)
+            report = status_report(world.app, "running")
+            assert (report["ready"], report["reasons"]) == (False, [str(DEAD)])
+            assert reachable(world.app) == 0.0
+            outcome[0] = None
+            assert await check_reachability(world.app)
+            assert status_report(world.app, "running")["ready"] is True
+            assert reachable(world.app) == 1.0
+        assert all(isinstance(each, DescribeNamespace | CountWorkflows) for each in asked)
+
+    play(script)
+
+
+def test_an_engine_that_cannot_be_asked_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch ends by itself."""
+
+    async def call(connection: ScriptedConnection, request: Any) -> Any:
+        raise refusal("UNIMPLEMENTED")
+
+    monkeypatch.setattr(ScriptedConnection, "call", call)
+
+    async def script() -> None:
+        async with scripted() as world:
+            await watch_reachability(world.app)
+            assert world.app.reachability.outage is None
+
+    play(script)
+
+
+def test_a_connection_that_was_replaced_under_its_question_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither an answer nor an error over it counts."""
+    outcome: list[BaseException | None] = [DEAD, None]
+
+    async def script() -> None:
+        async with scripted() as world:
+
+            async def call(connection: ScriptedConnection, request: Any) -> Any:
+                world.app.tables.registrations.clear()
+                error = outcome.pop(0)
+                if error is not None:
+                    raise error
+                return Namespace("default")
+
+            kept = dict(world.app.tables.registrations)
+            world.app.reachability = Reachability()
+            monkeypatch.setattr(ScriptedConnection, "call", call)
+            for _ in range(2):
+                assert await check_reachability(world.app)
+                assert world.app.reachability.outage is None
+                assert not world.app.reachability._has_answered
+                world.app.tables.registrations.update(kept)
+            assert outcome == []
+
+    play(script)
+
+
+def test_an_embedded_engine_cannot_be_asked() -> None:
+    """It lives in this process; its file has its own troubles."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES) as worker,
+    ):
+
+        async def once() -> bool:
+            return await check_reachability(worker._app)
+
+        assert client._portal.call(once()) is False
+        assert worker._report()["reasons"] == []
+
+
+# --- on a real server -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def worker_at(target: str, namespace: str = "default") -> Iterator[Worker]:
+    with (
+        Client.connect(target, namespace=namespace) as client,
+        Worker(
+            client,
+            uuid.uuid4().hex,
+            workflows=WORKFLOWS,
+            activities=ACTIVITIES,
+            status_address="127.0.0.1:0",
+            graceful_shutdown_timeout=0.1,
+        ) as worker,
+    ):
+        yield worker
+
+
+def reasons(worker: Worker) -> list[str]:
+    code, body = ask(worker, "/ready")
+    found = json.loads(body)
+    assert found["ready"] is (code == 200)
+    told = found.get("reasons", [])
+    assert bool(told) is (code == 503)
+    return list(told)
+
+
+def works(worker: Worker, client: Client) -> bool:
+    return client.execute_workflow(steps, 1, id=uuid.uuid4().hex, task_queue=worker.task_queue) == 4
+
+
+@pytest.mark.server
+def test_a_server_that_dies_and_comes_back(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Killed, it is missed; started again on the same port it is found, and the worker works."""
+    caplog.set_level(logging.INFO, "hourglass.worker")
+    with dev_server(db_filename=tmp_path / "server.db") as server, worker_at(server.target) as worker:
+        assert reasons(worker) == []
+        server.kill()
+        until(lambda: reasons(worker) != [])
+        assert server.target in reasons(worker)[0]
+        report = json.loads(ask(worker, "/status")[1])
+        assert (report["ready"], report["alive"], report["reasons"]) == (False, True, reasons(worker))
+        assert [level for level, _ in lines(caplog)] == ["WARNING"]
+        server.start()
+        until(lambda: reasons(worker) == [])
+        assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
+        with Client.connect(server.target) as client:
+            assert works(worker, client)
+
+
+@pytest.mark.server
+def test_a_link_that_swallows_everything(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
+    """The connection stands and nothing comes through: it is missed, and found when something does again."""
+    caplog.set_level(logging.INFO, "hourglass.worker")
+    with Proxy(quick_server.target) as proxy, worker_at(proxy.target) as worker:
+        proxy.swallow()
+        try:
+            until(lambda: reasons(worker) != [])
+        finally:
+            proxy.let_through()
+        until(lambda: reasons(worker) == [])
+    assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
+
+
+@pytest.mark.server
+def test_a_namespace_that_is_deleted_and_made_again(
+    quick_server: DevServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server is there, and has nothing for us: the namespace is named in what `/ready` says."""
+    caplog.set_level(logging.INFO, "hourglass.worker")
+    namespace = f"short-lived-{uuid.uuid4().hex[:8]}"
+
+    def operator(*arguments: str) -> None:
+        command = [temporal_cli(), "operator", "namespace", *arguments, "--address", quick_server.target]
+        subprocess.run(command, check=True, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
+
+    operator("create", "-n", namespace)
+    with worker_at(quick_server.target, namespace) as worker:
+        operator("delete", "-n", namespace, "--yes")
+        until(lambda: reasons(worker) != [])
+        assert namespace in reasons(worker)[0]
+        operator("create", "-n", namespace)
+        until(lambda: reasons(worker) == [])
+    assert [level for level, _ in lines(caplog)] == ["WARNING", "INFO"]
+
+
+@pytest.mark.server
+def test_the_watch_goes_on_when_its_process_is_killed(quick_server: DevServer) -> None:
+    """The watchdog that asks is restarted like every other process, and its questions do not pile up."""
+    with worker_at(quick_server.target) as worker:
+        path = next(each for each in worker.tree.paths() if each.endswith("/Watchdog"))
+        worker.tree.kill(path)
+
+        async def asking() -> int:
+            names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
+            return names.count("watch_reachability")
+
+        until(lambda: path in worker.tree.paths())
+        until(lambda: worker._portal.call(asking()) == 1)

@@ -1,0 +1,165 @@
+"""The watchdog mends what falls between all other parts, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+
+from hourglass._contract.handle import AttemptFailed
+from hourglass._evaluator.commands import TaskFailed
+from hourglass._supervision import NotRunning
+from hourglass._worker.tree.watchdog import (
+    NobodyPolls,
+    NoWorker,
+    Orphan,
+    Suspicions,
+    WatchLimits,
+    check,
+    suspicions,
+)
+from worker.handles.scripted import eviction
+
+from .test_dispatch import attempt_of, kind_of, started
+from .world import WORKER, begun, memory, play, scripted, stage, steps, until, waiting
+
+ONE, TWO = NoWorker("one"), NoWorker("two")
+
+
+def test_suspicion_must_last_without_interruption():
+    """A suspicion is overdue only if every check has seen it for the whole time; after a gap the time starts again."""
+    patience = Suspicions(30.0)
+    assert patience.overdue([ONE], 0.0) == []
+    assert patience.overdue([ONE, TWO], 25.0) == []
+    assert patience.overdue([TWO], 29.0) == []  # one was mended by somebody else
+    assert patience.overdue([ONE, TWO], 30.0) == []
+    assert patience.overdue([ONE, TWO], 55.0) == [TWO]
+    assert patience.overdue([ONE, TWO], 59.0) == []
+    assert patience.overdue([ONE, TWO], 60.0) == [ONE]
+    assert patience.overdue([ONE, TWO], 89.0) == [TWO]
+
+
+async def test_idle_worker_is_not_suspicious():
+    """Neither hours without work nor a long activity are suspicious."""
+    async with memory() as world:
+        await world.start(waiting, 1)
+        await begun()
+        await until(world.whole)
+        former = world.find(WORKER)
+        patience = Suspicions(30.0)
+        for now in range(0, 7200, 5):
+            assert list(suspicions(world.app)) == []
+            check(world.app, patience, float(now))
+        assert world.find(WORKER) is former
+        stage.go.set()
+        assert await world.result() == 3
+
+
+async def test_busy_worker_is_not_suspicious_afterwards():
+    """After the work, the tables of work in progress are consistent."""
+    async with memory() as world:
+        for number in range(50):
+            await world.start(steps, number, id=f"w{number}")
+        seen = set()
+        for number in range(50):
+            seen.update(suspicions(world.app))
+            assert await world.result(f"w{number}") == number * 4
+        await until(lambda: not (world.app.evaluators.jobs() or list(suspicions(world.app))))
+        assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
+
+
+def test_worker_with_a_stalled_poll_loop_is_replaced(caplog):
+    """A poll loop that is alive but does not poll: its Worker is restarted."""
+
+    async def script():
+        async with scripted() as world:
+            evaluators, spawn = world.app.evaluators, world.app.evaluators.spawn_job
+
+            def never(*args, **named):
+                raise NotRunning("never")
+
+            evaluators.spawn_job = never
+            former, worker = world.handle, world.find(WORKER)
+            former.give(started("r", "steps", 1))
+            line = world.record().activations
+            await until(lambda: line.kept)
+            assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
+            patience = Suspicions(30.0)
+            check(world.app, patience, 0.0)
+            check(world.app, patience, 29.9)
+            assert worker.alive
+            check(world.app, patience, 30.0)
+            assert not worker.alive
+            evaluators.spawn_job = spawn
+            await until(lambda: len(world.engine.handles) == 2 and world.whole())
+            await until(lambda: former.finalized)
+            assert [type(each) for each in former.completions] == [TaskFailed]
+            assert list(suspicions(world.app)) == []
+
+    caplog.set_level(logging.ERROR)
+    play(script)
+    assert "the watchdog repairs: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
+
+
+async def test_abandoned_activation_is_failed_once():
+    """An activation that no job executes is answered as failed, once; a later completion is not sent."""
+    async with scripted() as world:
+        handle = world.handle
+        handle.give(started("r", "slow", 1))
+        await begun()
+        await until(world.whole)
+        lost = world.record().runs.open["r"]
+        lost.finish()  # and nothing was answered
+        (suspicion,) = suspicions(world.app)
+        assert suspicion == Orphan("default", 1, "r", lost.token)
+        patience = Suspicions(30.0)
+        check(world.app, patience, 0.0)
+        assert handle.completions == []
+        check(world.app, patience, 30.0)
+        await until(lambda: handle.completions)
+        stage.go.set()
+        (services,) = world.app.configured()
+        await until(lambda: services.lanes.counts()[0].activations == 1)
+        handle.give(eviction("r"))
+        await until(lambda: len(handle.completions) == 2)
+        assert kind_of(handle.completions[0]) == "WorkerShutdown"
+
+
+def test_abandoned_attempt_is_failed(caplog):
+    """An attempt that no job executes is reported as failed; the log does not contain its task token."""
+
+    async def script():
+        async with scripted() as world:
+            world.handle.give(attempt_of("waits", 1, token=b"sesame"))
+            await begun()
+            await until(world.whole)
+            world.record().attempts.open[b"sesame"].finish()
+            patience = Suspicions(30.0)
+            check(world.app, patience, 0.0)
+            check(world.app, patience, 30.0)
+            await until(lambda: world.handle.results)
+            assert [type(each) for each in world.handle.results] == [AttemptFailed]
+
+    caplog.set_level(logging.ERROR)
+    play(script)
+    assert "the watchdog repairs: Orphan" in caplog.text
+    assert "sesame" not in caplog.text
+
+
+async def test_missing_worker_is_launched_again():
+    """The launcher starts a Worker for a configured queue that has none."""
+    async with memory() as world:
+        await world.app.workers.terminate_child("default")
+        assert list(suspicions(world.app)) == [NoWorker("default")]
+        patience = Suspicions(30.0)
+        check(world.app, patience, 0.0)
+        assert not world.whole()
+        check(world.app, patience, 30.0)
+        await until(world.whole)
+        assert await world.run(steps, 1, id="w") == 4
+
+
+async def test_watchdog_runs_in_the_tree():
+    """In the tree, the watchdog checks periodically."""
+    async with memory(watch=WatchLimits(interval=0.001, patience=0.01)) as world:
+        await world.app.workers.terminate_child("default")
+        await until(world.whole)
+        assert await world.run(steps, 1, id="w") == 4
